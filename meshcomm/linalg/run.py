@@ -52,9 +52,10 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
         raise no_way(task.name, way, "LAPACK alone has it")
     dtype = work_dtype([t.dtype for t, core in zip(operands, task.cores, strict=True) if core])
     matrices = []
-    for tensor, core in zip(operands, task.cores, strict=True):
+    for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         matrix = getitem(tensor, (0,) * (tensor.ndim - core)) if tensor.ndim > core else tensor
-        matrices.append(matrix if matrix.dtype == dtype or matrix.dtype.kind in "iu" else matrix.astype(dtype))
+        pivots = number == 1 and len(operands) == 3
+        matrices.append(matrix if matrix.dtype == dtype or pivots else matrix.astype(dtype))
     try:
         results = list(task.beyond(way.way, matrices))
     except ImportError as error:

@@ -138,7 +138,7 @@ def way_of(task: Task, operands: Sequence[DTensor]) -> Way:
     known = [Operand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
     if task.columns and known[0].is_whole():
         return Way(task.name, "stacks", "each device has the whole matrix")
-    return chosen(task.name, known)
+    return chosen(task.name.removeprefix("linalg."), known)
 
 
 def target_layout(name: str, wanted: Wanted, number: int, count: int) -> Layout | None:
