@@ -4,6 +4,8 @@ import builtins
 import json
 from pathlib import Path
 
+import numpy as np
+
 import meshcomm as mc
 from support.bad_calls import RUNNERS, names_of_rank, outcome, says
 
@@ -11,7 +13,8 @@ ENTRIES = json.loads((Path(__file__).parent.parent / "data" / "errors.json").rea
 
 
 def classes(names):
-    return [getattr(mc, name, None) or getattr(builtins, name) for name in names.split()]
+    found = {**vars(builtins), "LinAlgError": np.linalg.LinAlgError}
+    return [getattr(mc, name, None) or found[name] for name in names.split()]
 
 
 def complaints(entry, outcomes):
