@@ -311,3 +311,9 @@ more to do in one call. A compromise; measured with 4096 x 4096 in pieces of 128
 REDUCED_AT_ONCE = 2**16
 """Bytes of a result with replicas. Up to this size each device adds up all partial sums of it; of larger ones it adds
 up a share, which is then gathered. A compromise: that is one exchange more."""
+
+# -- linear algebra ---------------------------------------------------------------------------------------------------
+
+SMALL_MATRICES = 2**23
+"""Bytes of a matrix. Up to this size a sharded matrix is gathered to one rank, where LAPACK factors it. A compromise:
+1024 x 1024 float64, which one core factors in less than 0.1 s, or has the singular values of in a second."""

@@ -36,7 +36,6 @@ from meshcomm.ops import (
     joining,
     locating,
     nonzero,
-    norms,
     order,
     padding,
     products,
@@ -257,7 +256,7 @@ def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Functi
     return like_numpy(getattr(np, function.__name__), reduced)
 
 
-_ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols"}
+_ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""
 
 _NEAREST = {
@@ -310,7 +309,6 @@ for _module in (
     joining,
     locating,
     nonzero,
-    norms,
     order,
     padding,
     products,

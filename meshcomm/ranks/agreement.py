@@ -135,7 +135,7 @@ def compare_known(team: Team, error: Exception | None = None) -> None:
 
 def _named_class(name: str) -> type[Exception] | None:
     """Return the class of exceptions of that name which every rank has and can make of a text, or None."""
-    found = getattr(errors, name, None) or getattr(builtins, name, None)
+    found = next(filter(None, (getattr(module, name, None) for module in (errors, builtins, np.linalg))), None)
     if isinstance(found, type) and issubclass(found, Exception):
         with suppress(TypeError):  # it needs more than a text, as UnicodeDecodeError does
             found("")

@@ -187,9 +187,13 @@ TABLE = [
     mistake("shapes", "t + array[:3]", "ShapeError", "(6, 4)", "(3, 4)"),
     mistake("two meshes", "t + on_other", "MeshError", "on one mesh", "rows=2, columns=2", "x=4"),
     mistake(
-        "a function of NumPy by its full name", "np.linalg.det(t)", "TypeError", "numpy.linalg.det", "t.to_numpy()"
+        "a function of NumPy by its full name",
+        "np.lib.stride_tricks.sliding_window_view(t, 2)",
+        "TypeError",
+        "numpy.lib.stride_tricks.sliding_window_view",
+        "t.to_numpy()",
     ),
-    mistake("another", "np.linalg.svd(t)", "TypeError", "numpy.linalg.svd"),
+    mistake("another", "np.polyfit(t, t, 1)", "TypeError", "numpy.polyfit"),
     mistake("one that something else does", "np.gradient(t)", "TypeError", "numpy.diff is"),
     mistake("a method of a ufunc", "np.add.reduce(t)", "TypeError", "numpy.add.reduce", "t.sum()"),
     mistake(

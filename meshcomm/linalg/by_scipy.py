@@ -1,0 +1,84 @@
+"""LAPACK's routines that NumPy has not, from SciPy, for stacks of matrices; SciPy is imported at the first call."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from meshcomm._types import Array
+from meshcomm.linalg.tasks import LAPACK
+
+
+def _scipy(name: str) -> Callable[..., Any]:
+    try:
+        found: Callable[..., Any] = getattr(import_module("scipy.linalg"), name)
+    except ImportError as error:
+        raise ImportError(f"mc.linalg needs SciPy for {name}: pip install scipy ({error})") from error
+    return found
+
+
+def _over_stacks(function: Callable[..., Any], cores: Sequence[int], arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """Return what *function* makes of each set of matrices, stacked. Of no matrices, shapes and dtypes come from ones.
+
+    *cores* are how many of the last axes of each array belong to a matrix.
+    """
+    stack = np.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores, strict=True)))
+    given = [np.broadcast_to(a, (*stack, *a.shape[a.ndim - core :])) for a, core in zip(arrays, cores, strict=True)]
+    if 0 in stack:
+        samples = [_harmless(a, core) for a, core in zip(arrays, cores, strict=True)]
+        return tuple(np.empty((*stack, *each.shape), each.dtype) for each in _several(function(*samples)))
+    made = [_several(function(*(a[index] for a in given))) for index in np.ndindex(*stack)]
+    return tuple(np.stack(each).reshape(*stack, *each[0].shape) for each in zip(*made, strict=True))
+
+
+def _harmless(array: Array, core: int) -> Array:
+    """Return a matrix of the shape of those in *array* that is regular: with ones on the diagonal."""
+    shape = array.shape[array.ndim - core :]
+    return np.eye(*shape, dtype=array.dtype) if core == 2 else np.zeros(shape, array.dtype)
+
+
+def _several(made: Any) -> tuple[Array, ...]:  # noqa: ANN401
+    return tuple(map(np.asarray, made)) if isinstance(made, tuple) else (np.asarray(made),)
+
+
+def eigh_of_some(a: Array, uplo: str, subset: tuple[int, int]) -> tuple[Array, ...]:
+    """Return eigenvalues from the first to the last of *subset*, and their eigenvectors."""
+    eigh = _scipy("eigh")
+    LAPACK.eigvalsh(np.empty((0, *a.shape[-2:]), a.dtype), uplo)  # NumPy's errors
+    return _over_stacks(lambda m: eigh(m, lower=uplo.upper() == "L", subset_by_index=subset), (2,), [a])
+
+
+def triangular(a: Array, b: Array, trans: int, lower: bool, unit: bool) -> Array:
+    """Return x with ``a @ x = b`` for triangular *a*, of *trans* 1 or 2 its transpose or adjoint."""
+    solve = _scipy("solve_triangular")
+
+    def one(a: Array, b: Array) -> object:
+        return solve(a, b, trans=trans, lower=lower, unit_diagonal=unit)
+
+    return _over_stacks(one, (2, 2), [a, b])[0]
+
+
+def lu_factors(a: Array) -> tuple[Array, ...]:
+    """Return LAPACK's factors L and U in one matrix, and its pivots. A zero on the diagonal of U is no error."""
+    factor = _scipy("lu_factor")
+
+    def one(a: Array) -> object:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return factor(a)
+
+    return _over_stacks(one, (2,), [a])
+
+
+def lu_solution(factors: Array, pivots: Array, b: Array, trans: int) -> Array:
+    """Return x with ``a @ x = b`` from the factors of *a*."""
+    solve = _scipy("lu_solve")
+    return _over_stacks(lambda lu, piv, b: solve((lu, piv), b, trans=trans), (2, 1, 2), [factors, pivots, b])[0]
+
+
+def cho_solution(factor: Array, b: Array, lower: bool) -> Array:
+    """Return x with ``a @ x = b`` from the Cholesky factor of *a*."""
+    solve = _scipy("cho_solve")
+    return _over_stacks(lambda c, b: solve((c, lower), b), (2, 2), [factor, b])[0]

@@ -1,0 +1,137 @@
+"""Which way a function of linear algebra goes: a pure function of shapes, dtypes and layouts."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import as_dtype, as_shape, quote
+from meshcomm._tracing import untraced
+from meshcomm._tuning import DEFAULT_SCRATCH, SMALL_MATRICES
+from meshcomm._types import DType, Shape, ShapeLike
+from meshcomm.arrays.dtensor import DTensor, is_dtensor
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.rules import sharding
+
+TALL = ("qr", "svd", "svdvals", "lstsq", "pinv", "matrix_rank", "cond", "norm")
+"""Functions of matrices with a long side and a short one that need a factorization of the short side only."""
+
+LARGE = (
+    *("solve", "inv", "det", "slogdet", "cholesky", "eigh", "eigvalsh", *TALL),
+    *("solve_triangular", "lu_factor", "lu_solve", "cho_factor", "cho_solve"),
+)
+"""Functions that ScaLAPACK computes, or computes the most of."""
+
+ALONE = ("eig", "eigvals")
+"""Functions that LAPACK alone has."""
+
+
+class Operand(NamedTuple):
+    """What is known of an operand before anything moves; *core* of its axes, the last ones, are the matrix."""
+
+    shape: Shape
+    dtype: DType
+    layout: Layout
+    core: int = 2
+
+    @property
+    def stack(self) -> Shape:
+        """The axes along which matrices are stacked."""
+        return self.shape[: len(self.shape) - self.core]
+
+    @property
+    def matrix(self) -> Shape:
+        """The axes of a matrix."""
+        return self.shape[len(self.shape) - self.core :]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a matrix."""
+        return prod(self.matrix) * self.dtype.itemsize
+
+    def is_whole(self) -> bool:
+        """Return whether each device has whole matrices."""
+        names = [name for spec in self.layout.axes[len(self.stack) :] for name in spec]
+        return not sharding(self.layout.mesh, names)
+
+
+class Way(NamedTuple):
+    """Which way a function goes, and why: see `plan`.
+
+    Parameters
+    ----------
+    name: of the function
+    way: ``"stacks"``, ``"small"``, ``"tall"``, ``"large"``
+    why: a sentence
+    """
+
+    name: str
+    way: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.way}: {self.why}"
+
+
+def chosen(name: str, operands: Sequence[Operand]) -> Way:
+    """Return the way of the function *name*: its matrix, the first of *operands*, decides.
+
+    >>> from meshcomm import Mesh
+    >>> rows = Layout(["x", "unsharded"], Mesh(range(4), {"x": 4}))
+    >>> import numpy as np
+    >>> f8 = np.dtype("f8")
+    >>> [chosen(name, [Operand(shape, f8, rows)]).way for name, shape in [
+    ...     ("qr", (1000, 64)), ("qr", (10**6, 64)), ("eig", (999, 999)), ("inv", (4096, 4096))]]
+    ['small', 'tall', 'small', 'large']
+    """
+    first = operands[0]
+    largest = max((operand.nbytes for operand in operands), default=0)
+    if all(operand.is_whole() for operand in operands):
+        return Way(name, "stacks", "matrices are whole on each device, which computes for its own ones")
+    alone = [operand.nbytes for operand in operands if not operand.is_whole() and prod(operand.stack) == 1]
+    if any(prod(operand.stack) != 1 for operand in operands) and max(alone, default=0) <= SMALL_MATRICES:
+        return Way(name, "stacks", "a relayout cuts the stack instead of its matrices; then each device has its own")
+    if largest <= SMALL_MATRICES:
+        return Way(name, "small", f"{largest:,} bytes, of {SMALL_MATRICES:,} at most, are gathered to one rank")
+    shape = first.matrix
+    short, long = min(shape), max(shape)
+    if name in TALL and long >= 2 * short and 2 * short**2 * first.dtype.itemsize <= DEFAULT_SCRATCH:
+        return Way(name, "tall", f"each device factors its share of {long:,} rows; {short}² elements are exchanged")
+    return Way(name, "large", f"{largest:,} bytes are more than the {SMALL_MATRICES:,} that one rank gathers")
+
+
+def plan(
+    name: str, a: object, b: object = None, *, shape: ShapeLike | None = None, dtype: DTypeLike | None = None
+) -> Way:
+    """Return which way a function of `meshcomm.linalg` would go, and why. Pure: nothing moves.
+
+    Parameters
+    ----------
+    name: of the function, such as ``"qr"``
+    a: a tensor, or with *shape* and *dtype* the layout of one
+    b: the right side, a tensor, for functions that have one
+    shape, dtype: of the matrix, if *a* is a layout
+
+    ``ShapeError`` for other names, ``LayoutError`` for other operands.
+
+    >>> import meshcomm as mc
+    >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.Mesh(range(4), {"x": 4}))
+    >>> print(mc.linalg.plan("qr", rows, shape=(1_000_000, 64), dtype="f8"))
+    qr: tall: each device factors its share of 1,000,000 rows; 64² elements are exchanged
+    """
+    known = {*LARGE, *ALONE}
+    if name not in known:
+        raise ShapeError(f"plan knows {', '.join(sorted(known))}, not {quote(name)}")
+    operands = []
+    for operand in (a, b):
+        found = untraced(operand)
+        if isinstance(found, Layout) and shape is not None:
+            operands.append(Operand(as_shape(shape), as_dtype(float if dtype is None else dtype), found))
+        elif is_dtensor(found):
+            tensor: DTensor = found  # type: ignore[assignment]  # what is_dtensor says
+            operands.append(Operand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
+        elif operand is not None or operand is a:
+            raise LayoutError(f"plan takes a tensor, or a Layout with shape= and dtype=, not {quote(operand)}")
+    return chosen(name, operands)

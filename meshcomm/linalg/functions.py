@@ -1,0 +1,470 @@
+"""numpy.linalg's solvers and decompositions of tensors, with ``layout=`` for the results."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm._arguments import integer, normalised_axes
+from meshcomm._tracing import Value
+from meshcomm._types import Array, Shape
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.linalg import scalapack
+from meshcomm.linalg.by_scipy import eigh_of_some
+from meshcomm.linalg.run import no_way, run, way_to
+from meshcomm.linalg.tasks import LAPACK, Task, Wanted, replicated
+from meshcomm.ranks.local_errors import refusable
+
+_LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
+_FREE = (None,)
+
+
+@cache
+def result_type(name: str) -> Callable[..., Any]:
+    """Return NumPy's named tuple for the results of a function; a tuple in versions without one."""
+    kind = type(getattr(np.linalg, name)(np.eye(1)))
+    return kind._make if hasattr(kind, "_make") else tuple
+
+
+# -- systems of equations ---------------------------------------------------------------------------------------------
+
+
+@refusable
+def solve(a: DTensor | ArrayLike, b: DTensor | ArrayLike, *, layout: Layout | None = None) -> DTensor:
+    """Return x with ``a @ x = b``, as numpy.linalg.solve. Collective over the mesh if an operand is sharded.
+
+    Parameters
+    ----------
+    a: square matrices; a tensor, or a plain array that all ranks pass
+    b: a vector, or matrices; one of the two is a tensor
+    layout: of x; by default that of *b*
+
+    ``numpy.linalg.LinAlgError`` on all ranks if a matrix is singular.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     a = mc.distribute(np.array([[2.0, 0], [0, 4]]), rows)
+    ...     return np.linalg.solve(a, [2.0, 2.0]).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [1.0, 0.5]
+    """
+    return run(
+        task_of_solve("linalg.solve", b, np.linalg.solve, lambda a, b: way_to("large", "solve")(a, b)), (a, b), layout
+    )[0]
+
+
+def task_of_solve(
+    name: str,
+    b: object,
+    compute: Callable[[Array, Array], Array],
+    large: Callable[[DTensor, DTensor], DTensor],
+    options: str = "",
+) -> Task:
+    """Return the task of a solver whose right sides are the columns of *b*, or a vector.
+
+    *compute* is for arrays and *large* for large matrices; both take the right sides as columns.
+    """
+    if np.ndim(unwrapped(b)) != 1:  # type: ignore[arg-type]  # whatever NumPy takes
+        origins = (((1, -2), (1, -1)),)
+        return Task(name, compute, origins, (2, 2), options, columns=True, beyond=lambda way, m: [large(*m)])
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        a, vector = matrices
+        x: Value = large(a, _as_column(vector))
+        return [x[:, 0]]
+
+    def of_vector(a: Array, b: Array) -> Array:
+        return compute(a, b[..., None])[..., 0]
+
+    return Task(name, of_vector, (((1, -1),),), (2, 1), options, beyond=beyond)
+
+
+def _as_column(vector: DTensor) -> DTensor:
+    value: Value = vector
+    column: DTensor = value[:, None]
+    return column
+
+
+@refusable
+def inv(a: DTensor, *, layout: Layout | None = None) -> DTensor:
+    """Return the inverse of matrices, as numpy.linalg.inv. Collective over the mesh if they are sharded.
+
+    ``numpy.linalg.LinAlgError`` on all ranks if a matrix is singular.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return np.linalg.inv(mc.distribute(np.array([[2.0, 0], [0, 4]]), rows)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0.5, 0.0]], [[0.0, 0.25]]]
+    """
+    task = Task("linalg.inv", LAPACK.inv, (_LIKE,), beyond=lambda way, m: [way_to(way, "inv")(*m)])
+    return run(task, (a,), layout)[0]
+
+
+@refusable
+def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
+    """Return the determinant of matrices, as numpy.linalg.det. Collective over the mesh if they are sharded."""
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        sign, logarithm = way_to(way, "slogdet")(*matrices)
+        found: Value = sign * np.exp(logarithm)
+        return [found.astype(matrices[0].dtype)]
+
+    return run(Task("linalg.det", LAPACK.det, ((),), beyond=beyond), (a,), layout)[0]
+
+
+@refusable
+def slogdet(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+    """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
+    task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), beyond=lambda way, m: way_to(way, "slogdet")(*m))
+    return result_type("slogdet")(run(task, (a,), layout))
+
+
+@refusable
+def lstsq(
+    a: DTensor | ArrayLike, b: DTensor | ArrayLike, rcond: float | None = None, *, layout: Wanted = None
+) -> tuple[DTensor, DTensor, DTensor, DTensor]:
+    """Return the least-squares solution, as numpy.linalg.lstsq. Collective over the mesh if an operand is sharded.
+
+    The results are x, the sums of squared residuals, the rank of *a*, and its singular values.
+
+    Parameters
+    ----------
+    a: a matrix
+    b: a vector, or a matrix
+    rcond: singular values below *rcond* times the largest one count as zero; by default the precision times the
+        larger side of *a*
+    layout: a tuple with one for each result, or None
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     a = mc.distribute(np.array([[1.0, 0], [1, 1], [1, 2]]), rows)
+    ...     x, residuals, rank, s = np.linalg.lstsq(a, [1.0, 3, 5])
+    ...     return x.to_numpy().round(12).tolist(), int(rank)
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    ([1.0, 2.0], 2)
+    """
+    vector = np.ndim(unwrapped(b)) == 1
+    columns = () if vector else ((1, -1),)
+
+    def compute(a: Array, b: Array) -> object:
+        if rcond is None:  # NumPy 1 has another default
+            cutoff = np.finfo(np.result_type(a.dtype, np.float32)).eps * max(a.shape)
+            return LAPACK.lstsq(a, b, cutoff if np.__version__ < "2" else None)
+        return LAPACK.lstsq(a, b, rcond)
+
+    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+        a, b = matrices
+        cutoff = float(np.finfo(a.dtype).eps) * max(a.shape) if rcond is None else rcond
+        sides = _as_column(b) if vector else b
+        if way == "tall":
+            x, residuals, rank, s = way_to(way, "lstsq")(a, sides, cutoff)
+        else:
+            x, residuals, rank, s = _lstsq_by_svd(a, sides, cutoff)
+        return x[:, 0] if vector else x, residuals, replicated(np.array(rank, np.intc), a.mesh), s
+
+    origins = ((None, *columns), columns or _FREE, (), _FREE)
+    task = Task("linalg.lstsq", compute, origins, (2, 1 if vector else 2), f"{rcond=}", stacked=False, beyond=beyond)
+    x, residuals, rank, s = run(task, (a, b), layout)
+    return x, residuals, rank, s
+
+
+def _lstsq_by_svd(a: DTensor, b: Value, rcond: float) -> tuple[Value, Value, int, DTensor]:
+    """Return what lstsq does, for a large matrix. Collective over the mesh."""
+    u, s, vh = svd(a, full_matrices=False)
+    values: Value = s
+    large: Value = values > rcond * float(values[0])
+    rank = int(np.count_nonzero(large))
+    inverses: Value = np.where(large, 1 / np.where(large, values, 1), 0)
+    x: Value = np.conj(vh).T @ (inverses[:, None].astype(a.dtype) * (np.conj(u).T @ b))
+    rest: Value = np.abs(b - a @ x) ** 2
+    residuals = rest.sum(0) if rank == a.shape[1] < a.shape[0] else rest.sum(0)[:0]
+    return x, residuals, rank, s
+
+
+# -- decompositions ---------------------------------------------------------------------------------------------------
+
+
+@refusable
+def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None) -> DTensor:
+    """Return the Cholesky factor of matrices, as numpy.linalg.cholesky. Collective if they are sharded.
+
+    Parameters
+    ----------
+    a: Hermitian matrices, of which only the triangle of the factor is read
+    upper: whether the factor is U with ``a = U^H U``, not L with ``a = L L^H``
+    layout: of the factor
+
+    ``numpy.linalg.LinAlgError`` on all ranks if a matrix is not positive definite.
+    """
+
+    def compute(a: Array) -> object:  # NumPy has upper= since version 2
+        if not upper:
+            return LAPACK.cholesky(a)
+        return LAPACK.cholesky(a.swapaxes(-1, -2).conj()).swapaxes(-1, -2).conj()
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        return [scalapack.cholesky(*matrices, lower=not upper)]
+
+    return run(Task("linalg.cholesky", compute, (_LIKE,), (2,), f"{upper=}", beyond=beyond), (a,), layout)[0]
+
+
+@refusable
+def qr(a: DTensor, mode: str = "reduced", *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+    """Return the QR decomposition of matrices, as numpy.linalg.qr. Collective if they are sharded.
+
+    Parameters
+    ----------
+    a: matrices; a tall one, with few columns, is never gathered
+    mode: ``"reduced"``, ``"r"``, and for matrices that are small or whole ``"complete"`` and ``"raw"``
+    layout: of Q and R, a tuple; by default Q has its rows cut like those of *a*, and R is on all devices
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     q, r = np.linalg.qr(mc.distribute(np.array([[3.0], [4.0]]), rows))
+    ...     return q.local.round(12).tolist(), r.local.round(12).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([[-0.6]], [[-5.0]]), ([[-0.8]], [[-5.0]])]
+    """
+    rest = (None, None)
+    origins = {"r": (rest,), "raw": (rest, _FREE)}.get(mode, (((0, -2), None), rest))
+
+    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+        if mode not in ("reduced", "r"):
+            raise no_way("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
+        found = way_to(way, "qr")(*matrices, mode)
+        return found if mode == "reduced" else [found if isinstance(found, DTensor) else found[1]]
+
+    task = Task("linalg.qr", lambda a: LAPACK.qr(a, mode), origins, (2,), f"{mode=}", beyond=beyond)
+    results = run(task, (a,), layout)
+    if mode == "r":
+        return results[0]
+    return tuple(results) if mode == "raw" else result_type("qr")(results)
+
+
+@refusable
+def svd(
+    a: DTensor,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    hermitian: bool = False,
+    *,
+    layout: Wanted = None,
+) -> Any:  # noqa: ANN401 - NumPy's named tuple, or a tensor
+    """Return the singular value decomposition, as numpy.linalg.svd. Collective if matrices are sharded.
+
+    Parameters
+    ----------
+    a: matrices; a tall or wide one, with a short side, is never gathered
+    full_matrices: whether U and Vh are square; only where *a* is square, small or whole
+    compute_uv: whether to return U, S and Vh, not S alone
+    hermitian: whether *a* is Hermitian, so that eigenvalues can be used
+    layout: of U, S and Vh, a tuple; by default U has its rows cut like those of *a*, Vh its columns like those of *a*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     u, s, vh = np.linalg.svd(mc.distribute(np.diag([2.0, 3.0]), rows))
+    ...     return u.layout == rows, s.local.round(12).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    (True, [3.0, 2.0])
+    """
+
+    def compute(a: Array) -> Any:  # noqa: ANN401
+        return LAPACK.svd(a, full_matrices, compute_uv, hermitian)
+
+    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+        (m,) = matrices
+        if compute_uv and full_matrices and m.shape[0] != m.shape[1]:
+            raise no_way("linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False")
+        found = way_to(way, "svd")(m, compute_uv=compute_uv)
+        return found if compute_uv else [found if isinstance(found, DTensor) else found[1]]
+
+    origins = (((0, -2), None), _FREE, (None, (0, -1))) if compute_uv else (_FREE,)
+    options = f"{full_matrices=}, {compute_uv=}, {hermitian=}"
+    results = run(Task("linalg.svd", compute, origins, (2,), options, beyond=beyond), (a,), layout)
+    return result_type("svd")(results) if compute_uv else results[0]
+
+
+def svdvals(x: DTensor, /, *, layout: Layout | None = None) -> DTensor:
+    """Return the singular values of matrices, largest first, as numpy.linalg.svdvals. Collective, as `svd`."""
+    found: DTensor = svd(x, compute_uv=False, layout=layout)
+    return found
+
+
+@refusable
+def eigh(
+    a: DTensor,
+    UPLO: str = "L",  # noqa: N803 - NumPy's
+    *,
+    subset_by_index: Sequence[int] | None = None,
+    layout: Wanted = None,
+) -> Any:  # noqa: ANN401 - NumPy's named tuple
+    """Return eigenvalues and eigenvectors of Hermitian matrices, as numpy.linalg.eigh. Collective if they are sharded.
+
+    Parameters
+    ----------
+    a: Hermitian matrices, of which one triangle is read
+    UPLO: which triangle: ``"L"`` or ``"U"``
+    subset_by_index: the first and the last eigenvalue to compute, counted from 0, the smallest one: as in SciPy, which
+        computes them
+    layout: of both results, a tuple; by default eigenvectors have their rows cut like those of *a*
+    """
+    subset = None
+    if subset_by_index is not None:
+        first, last = (integer(n, "an index", ShapeError) for n in subset_by_index)
+        subset = first, last
+
+    def compute(a: Array) -> object:
+        return LAPACK.eigh(a, UPLO) if subset is None else eigh_of_some(a, UPLO, subset)
+
+    def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
+        found: Sequence[DTensor] = way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
+        return found
+
+    origins = (_FREE, ((0, -2), None))
+    task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", beyond=beyond)
+    return result_type("eigh")(run(task, (a,), layout))
+
+
+@refusable
+def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DTensor:  # noqa: N803
+    """Return eigenvalues of Hermitian matrices, smallest first, as numpy.linalg.eigvalsh. Collective, as `eigh`."""
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        return [way_to(way, "eigvalsh")(*matrices, UPLO=UPLO)]
+
+    task = Task("linalg.eigvalsh", lambda a: LAPACK.eigvalsh(a, UPLO), (_FREE,), (2,), f"{UPLO=}", beyond=beyond)
+    return run(task, (a,), layout)[0]
+
+
+@refusable
+def eig(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+    """Return eigenvalues and eigenvectors of any square matrices, as numpy.linalg.eig. Collective if they are sharded.
+
+    ``ShapeError`` for sharded matrices above the limit of the small way: ScaLAPACK does not have it.
+    """
+    origins = (_FREE, ((0, -2), None))
+    return result_type("eig")(run(Task("linalg.eig", LAPACK.eig, origins, either=True), (a,), layout))
+
+
+@refusable
+def eigvals(a: DTensor, *, layout: Layout | None = None) -> DTensor:
+    """Return eigenvalues of any square matrices, as numpy.linalg.eigvals. Collective if they are sharded, as `eig`."""
+    return run(Task("linalg.eigvals", LAPACK.eigvals, (_FREE,), either=True), (a,), layout)[0]
+
+
+# -- what follows from them -------------------------------------------------------------------------------------------
+
+
+@refusable
+def pinv(
+    a: DTensor,
+    rcond: ArrayLike | None = None,
+    hermitian: bool = False,
+    *,
+    rtol: ArrayLike | None = None,
+    layout: Layout | None = None,
+) -> DTensor:
+    """Return the pseudo-inverse of matrices, as numpy.linalg.pinv. Collective if they are sharded.
+
+    Parameters
+    ----------
+    a: matrices
+    rcond, rtol: singular values up to this one times the largest count as zero; NumPy's defaults
+    hermitian: whether *a* is Hermitian
+    layout: of the result; by default rows are cut like the columns of *a*, and columns like its rows
+    """
+    if rcond is not None and rtol is not None:
+        raise ValueError("`rtol` and `rcond` can't be both set.")
+    given = rcond if rtol is None else rtol
+    known = [a] if given is None else [a, given]
+
+    def compute(a: Array, cutoff: ArrayLike | None = None) -> object:
+        if cutoff is None:
+            return LAPACK.pinv(a, hermitian=hermitian)
+        return LAPACK.pinv(a, cutoff, hermitian=hermitian)
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        relative = 1e-15 if given is None else float(matrices[1])
+        if way == "tall":
+            return [way_to(way, "pinv")(matrices[0], relative)]
+        u, s, vh = svd(matrices[0], full_matrices=False)
+        values: Value = s
+        large: Value = values > float(values[0]) * relative
+        inverses: Value = np.where(large, 1 / np.where(large, values, 1), 0)
+        result: Value = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T
+        return [result]
+
+    cores = (2,) if given is None else (2, 0)
+    task = Task("linalg.pinv", compute, (((0, -1), (0, -2)),), cores, f"{hermitian=}", beyond=beyond)
+    return run(task, known, layout)[0]
+
+
+@refusable
+def tensorsolve(
+    a: DTensor | ArrayLike, b: DTensor | ArrayLike, axes: Sequence[int] | None = None, *, layout: Layout | None = None
+) -> DTensor:
+    """Return x with ``tensordot(a, x, x.ndim) = b``, as numpy.linalg.tensorsolve. Collective, as `solve`.
+
+    Parameters
+    ----------
+    a, b: one of them is a tensor
+    axes: axes of *a* to move to the end first
+    layout: of x
+    """
+    left: Value = unwrapped(a) if isinstance(unwrapped(a), DTensor) else np.asarray(a)
+    right: Value = unwrapped(b) if isinstance(unwrapped(b), DTensor) else np.asarray(b)
+    if axes is not None:
+        moved = normalised_axes(tuple(axes), left.ndim)
+        left = np.moveaxis(left, moved, tuple(range(-len(moved), 0)))
+    shape = left.shape[right.ndim - left.ndim :] if left.ndim > right.ndim else ()
+    n = prod(shape)
+    if prod(left.shape) != n**2:
+        raise np.linalg.LinAlgError(
+            "Input arrays must satisfy the requirement prod(a.shape[b.ndim:]) == prod(a.shape[:b.ndim])"
+        )
+    found = solve(_reshaped(left, (n, n)), _reshaped(right, (prod(right.shape),)))
+    return in_layout(_reshaped(found, shape), layout)
+
+
+@refusable
+def tensorinv(a: DTensor, ind: int = 2, *, layout: Layout | None = None) -> DTensor:
+    """Return the inverse of a tensor as a linear map, as numpy.linalg.tensorinv. Collective, as `inv`.
+
+    Parameters
+    ----------
+    a: a tensor
+    ind: how many of the first axes are those of what it maps to
+    layout: of the result
+    """
+    tensor: Value = as_tensor("linalg.tensorinv", a)
+    if ind <= 0:
+        raise ValueError("Invalid ind argument.")
+    rows, columns = tensor.shape[:ind], tensor.shape[ind:]
+    found = inv(_reshaped(tensor, (prod(rows), prod(columns))))
+    return in_layout(_reshaped(found, (*columns, *rows)), layout)
+
+
+def _reshaped(x: Value, shape: Shape) -> Value:
+    return x.reshape(shape)
+
+
+def in_layout(result: DTensor, layout: Layout | None) -> DTensor:
+    """Return *result* in the *layout* that was asked for, if any. Collective if it has to move."""
+    return result if layout is None or result.layout == layout else relayout(result, layout)

@@ -1,0 +1,22 @@
+"""numpy.linalg, called with tensors: its functions find these by NumPy's protocol."""
+
+import numpy as np
+
+from meshcomm.linalg import functions, norms
+from meshcomm.ops.protocols import define
+from meshcomm.ops.signatures import table
+
+define(
+    table(
+        *[
+            (getattr(np.linalg, name), getattr(module, name))
+            for module, names in (
+                (functions, "solve inv det slogdet lstsq cholesky qr svd svdvals eigh eigvalsh eig eigvals pinv"),
+                (functions, "tensorsolve tensorinv"),
+                (norms, "norm matrix_norm vector_norm cond matrix_rank"),
+            )
+            for name in names.split()
+            if hasattr(np.linalg, name)  # svdvals, matrix_norm and vector_norm came with NumPy 2
+        ]
+    )
+)

@@ -1,0 +1,86 @@
+"""One call of a function of linear algebra: what every function of `meshcomm.linalg` calls."""
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from meshcomm._tuning import SMALL_MATRICES
+from meshcomm._types import DType
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import ShapeError
+from meshcomm.linalg.choose import Way
+from meshcomm.linalg.small import at_root
+from meshcomm.linalg.stacks import by_blocks
+from meshcomm.linalg.tasks import Task, Wanted, as_operands, check_axes, forms_of, laid_out, stack_of, way_of
+from meshcomm.ops.indexing import getitem
+
+_OTHERWISE = (
+    "Or relay the matrix first to a layout that cuts none of its axes: then LAPACK factors it on each rank, which "
+    "needs memory for it"
+)
+
+
+def run(task: Task, values: Sequence[object], layout: Wanted = None) -> list[DTensor]:
+    """Return the results of *task* for *values*. Collective over the mesh if one of them is sharded.
+
+    Parameters
+    ----------
+    task: what to do
+    values: tensors on one mesh, plain arrays and numbers
+    layout: of the result; of several results, a sequence with one for each, or None
+    """
+    operands = as_operands(task.name, values)
+    check_axes(task, operands)
+    stack, _ = stack_of(task, operands)
+    forms = forms_of(task, operands, stack)
+    way = way_of(task, operands)
+    if way.way == "stacks":
+        results = by_blocks(task, operands, forms)
+    elif way.way == "small":
+        results = at_root(task, operands, forms)
+    else:
+        results = _of_large_matrices(task, operands, way)
+    return laid_out(task, results, operands, layout)
+
+
+def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> list[DTensor]:
+    """Return the results for matrices too large for one rank. Collective over the mesh."""
+    stack, _ = stack_of(task, operands)
+    if task.beyond is None or any(n != 1 for n in stack):
+        raise no_way(task.name, way, "LAPACK alone has it")
+    dtype = work_dtype([t.dtype for t, core in zip(operands, task.cores, strict=True) if core])
+    matrices = []
+    for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
+        matrix = getitem(tensor, (0,) * (tensor.ndim - core)) if tensor.ndim > core else tensor
+        pivots = number == 1 and len(operands) == 3
+        matrices.append(matrix if matrix.dtype == dtype or pivots else matrix.astype(dtype))
+    try:
+        results = list(task.beyond(way.way, matrices))
+    except ImportError as error:
+        raise ImportError(f"{task.name}: {way.why}: {error}. {_OTHERWISE}") from error
+    return [getitem(each, (None,) * len(stack)) if stack else each for each in results]
+
+
+def no_way(name: str, way: Way | str, why: str) -> ShapeError:
+    """Return the error for a matrix that is too large for *name*."""
+    reason = way if isinstance(way, str) else way.why
+    return ShapeError(f"{name}: {reason}, and for more {why} (SMALL_MATRICES is {SMALL_MATRICES:,}). {_OTHERWISE}")
+
+
+def work_dtype(dtypes: Sequence[DType]) -> DType:
+    """Return the dtype in which LAPACK works for operands of these.
+
+    >>> work_dtype([np.dtype("i4")]), work_dtype([np.dtype("f4"), np.dtype("c8")])
+    (dtype('float64'), dtype('complex64'))
+    """
+    first, second = (np.empty((0, 1, 1), dtype) for dtype in (dtypes[0], dtypes[-1]))
+    return np.linalg.solve(first, second).dtype
+
+
+def way_to(way: str, name: str) -> Callable[..., Any]:
+    """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
+    module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
+    found: Callable[..., Any] = getattr(import_module(f"meshcomm.linalg.{module}"), name)
+    return found

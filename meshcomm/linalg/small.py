@@ -1,0 +1,41 @@
+"""Small matrices that are sharded: gathered to one rank, where LAPACK computes, so that all get the same bits."""
+
+from collections.abc import Sequence
+
+from meshcomm._types import Array
+from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import only
+from meshcomm.linalg.tasks import Form, Task, unknown_outside
+from meshcomm.ranks.calls import collective
+
+_ROOT = 0  # the device that computes
+
+
+def at_root(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:
+    """Return the results of *task* on one device of the mesh, from which they can be relaid. Collective over the mesh.
+
+    What it raises there, all ranks raise.
+    """
+    mesh = operands[0].mesh
+    wholes = [tensor.to_numpy(root=_ROOT) for tensor in operands]
+    made: list[Array] = []
+
+    def compute() -> list[tuple[tuple[int, ...], str]]:
+        made.extend(task.made([whole for whole in wholes if whole is not None]))
+        return [(each.shape, dtype_text(each.dtype)) for each in made]
+
+    with collective(task.name, mesh) as here:
+        if here is not None:
+            told = told_by_root(_ROOT, compute, task.text(operands), mesh, here)
+            forms = [Form(tuple(shape), dtype_of_text(text)) for shape, text in told]
+    if forms is None:
+        raise unknown_outside(task)
+    at = only(mesh, _ROOT)
+    blocks: list[Array] | list[None] = made or [None] * len(forms)
+    return [
+        DTensor(block, Layout.replicated(at, len(shape)), shape, dtype)
+        for block, (shape, dtype) in zip(blocks, forms, strict=True)
+    ]

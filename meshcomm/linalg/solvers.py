@@ -1,0 +1,219 @@
+"""Solvers that keep their factors, as scipy.linalg has them, and the randomized singular value decomposition."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm._arguments import integer, quote
+from meshcomm._tracing import Value
+from meshcomm._types import Array
+from meshcomm.arrays.create import from_callback
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.linalg import by_scipy
+from meshcomm.linalg.functions import cholesky, qr, result_type, svd, task_of_solve
+from meshcomm.linalg.run import run, way_to, work_dtype
+from meshcomm.linalg.tasks import Task, Wanted, laid_out
+from meshcomm.ops.random import random_normal
+from meshcomm.ranks.local_errors import refusable
+
+_OVERSAMPLED = 10  # columns that a random basis has beyond those that are asked for
+_TURNS = 2  # of the power iteration
+_TRANSPOSES = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
+
+
+class LU(NamedTuple):
+    """Factors of a matrix for `lu_solve`: L below the diagonal of *lu*, and U in the rest; and the pivots."""
+
+    lu: DTensor
+    piv: DTensor
+
+
+class Cholesky(NamedTuple):
+    """A Cholesky factor for `cho_solve`, and whether it is the lower one."""
+
+    c: DTensor
+    lower: bool
+
+
+def _transpose(trans: object) -> int:
+    found = _TRANSPOSES.get(trans) if isinstance(trans, int | str) else None
+    if found is None:
+        raise ShapeError(f"trans must be 0, 1 or 2, or 'N', 'T' or 'C', not {quote(trans)}")
+    return found
+
+
+@refusable
+def solve_triangular(
+    a: DTensor | ArrayLike,
+    b: DTensor | ArrayLike,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    *,
+    layout: Layout | None = None,
+) -> DTensor:
+    """Return x with ``a @ x = b`` for triangular *a*, as scipy.linalg.solve_triangular. Collective, as `solve`.
+
+    Parameters
+    ----------
+    a: square matrices, of which one triangle is read
+    b: a vector, or matrices
+    trans: 1 to solve with the transpose of *a*, 2 with its adjoint
+    lower: whether the lower triangle is read
+    unit_diagonal: whether the diagonal counts as ones, and is not read
+    layout: of x; by default that of *b*
+    """
+    kind = _transpose(trans)
+
+    def compute(a: Array, b: Array) -> Array:
+        return by_scipy.triangular(a, b, kind, lower, unit_diagonal)
+
+    def large(a: DTensor, b: DTensor) -> DTensor:
+        found: DTensor = way_to("large", "solve_triangular")(
+            a, b, trans=kind, lower=lower, unit_diagonal=unit_diagonal
+        )
+        return found
+
+    options = f"trans={kind}, {lower=}, {unit_diagonal=}"
+    return run(task_of_solve("linalg.solve_triangular", b, compute, large, options), (a, b), layout)[0]
+
+
+@refusable
+def lu_factor(a: DTensor, *, layout: Wanted = None) -> LU:
+    """Return the factors of matrices for `lu_solve`, as scipy.linalg.lu_factor. Collective if they are sharded.
+
+    A zero on the diagonal of U, of a singular matrix, is no error. *layout* is a tuple of two.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     factors = mc.linalg.lu_factor(mc.distribute(np.array([[2.0, 0], [0, 4]]), rows))
+    ...     return mc.linalg.lu_solve(factors, [2.0, 2.0]).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [1.0, 0.5]
+    """
+    origins = (((0, -2), (0, -1)), (None,))
+    task = Task("linalg.lu_factor", by_scipy.lu_factors, origins, beyond=lambda way, m: way_to(way, "lu")(*m))
+    return LU(*run(task, (a,), layout))
+
+
+@refusable
+def lu_solve(
+    lu_and_piv: tuple[DTensor, DTensor],
+    b: DTensor | ArrayLike,
+    trans: int | str = 0,
+    *,
+    layout: Layout | None = None,
+) -> DTensor:
+    """Return x with ``a @ x = b`` from what `lu_factor` returned for *a*, as scipy.linalg.lu_solve. Collective.
+
+    Parameters
+    ----------
+    lu_and_piv: from `lu_factor`
+    b: a vector, or matrices
+    trans: 1 to solve with the transpose of *a*, 2 with its adjoint
+    layout: of x; by default that of *b*
+    """
+    factors, pivots = lu_and_piv
+    kind = _transpose(trans)
+    vector = np.ndim(unwrapped(b)) == 1
+
+    def compute(lu: Array, piv: Array, b: Array) -> Array:
+        if vector:
+            return by_scipy.lu_solution(lu, piv, b[..., None], kind)[..., 0]
+        return by_scipy.lu_solution(lu, piv, b, kind)
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        lu, piv, right = matrices
+        value: Value = right
+        x: Value = way_to(way, "lu_solve")((lu, piv), value[:, None] if vector else value, trans=kind)
+        return [x[:, 0] if vector else x]
+
+    origins = (((2, -1),),) if vector else (((2, -2), (2, -1)),)
+    cores = (2, 1, 1 if vector else 2)
+    task = Task("linalg.lu_solve", compute, origins, cores, f"trans={kind}", columns=not vector, beyond=beyond)
+    return run(task, (factors, pivots, b), layout)[0]
+
+
+@refusable
+def cho_factor(a: DTensor, lower: bool = False, *, layout: Layout | None = None) -> Cholesky:
+    """Return the Cholesky factor of matrices for `cho_solve`, as scipy.linalg.cho_factor. Collective, as `cholesky`.
+
+    The other triangle of the factor is zero.
+    """
+    return Cholesky(cholesky(a, upper=not lower, layout=layout), bool(lower))
+
+
+@refusable
+def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layout: Layout | None = None) -> DTensor:
+    """Return x with ``a @ x = b`` from what `cho_factor` returned for *a*, as scipy.linalg.cho_solve. Collective.
+
+    Parameters
+    ----------
+    c_and_lower: from `cho_factor`
+    b: a vector, or matrices
+    layout: of x; by default that of *b*
+    """
+    factor, lower = c_and_lower
+
+    def compute(c: Array, b: Array) -> Array:
+        return by_scipy.cho_solution(c, b, lower)
+
+    def large(c: DTensor, b: DTensor) -> DTensor:
+        found: DTensor = way_to("large", "cho_solve")(c, b, lower=lower)
+        return found
+
+    return run(task_of_solve("linalg.cho_solve", b, compute, large, f"{lower=}"), (factor, b), layout)[0]
+
+
+@refusable
+def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's tuple
+    """Return the *k* largest singular values of a matrix, with their vectors, to a good approximation. Collective.
+
+    The matrix is multiplied with k + 10 random columns, with two power iterations between: products and decompositions
+    of tall matrices. Source: N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with randomness, 2011.
+
+    Parameters
+    ----------
+    a: a matrix
+    k: how many singular values
+    seed: of the random columns, which are the same for every layout and number of ranks
+    layout: of U, S and Vh, a tuple; by default as for `svd`
+
+    ``ShapeError`` unless k is from 1 to the shorter side of *a*.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     a = mc.distribute(np.outer(np.arange(6.0), np.ones(4)), rows)
+    ...     return mc.linalg.svd_randomized(a, 1).S.to_numpy().round(6).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [14.832397]
+    """
+    tensor = as_tensor("linalg.svd_randomized", a)
+    if tensor.ndim != 2:
+        raise ShapeError(f"svd_randomized takes a matrix, but the shape is {tensor.shape}")
+    count = integer(k, "k", ShapeError)
+    if not 1 <= count <= min(tensor.shape):
+        raise ShapeError(f"k is {count}; there are {min(tensor.shape)} singular values, and at least 1 is computed")
+    dtype = work_dtype([tensor.dtype])
+    matrix: Value = tensor if tensor.dtype == dtype else tensor.astype(dtype)
+    width = min(count + _OVERSAMPLED, *tensor.shape)
+    block, real = random_normal(seed), np.empty(0, dtype).real.dtype
+    origin = Layout([tensor.layout.axes[1], ()], tensor.mesh)
+    shape = tensor.shape[1], width
+    columns: Value = from_callback(shape, real, origin, lambda slices: block(slices, shape, real))
+    adjoint = np.conj(matrix).T
+    basis: Value = qr(matrix @ columns).Q
+    for _ in range(_TURNS):
+        basis = qr(matrix @ qr(adjoint @ basis).Q).Q
+    u, s, vh = svd(np.conj(basis).T @ matrix, full_matrices=False)
+    results = [basis @ u[:, :count], s[:count], vh[:count]]
+    origins = (((0, -2), None), (None,), (None, (0, -1)))
+    found = laid_out(Task("linalg.svd_randomized", svd, origins), results, [tensor], layout)
+    return result_type("svd")(found)

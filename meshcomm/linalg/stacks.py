@@ -1,0 +1,87 @@
+"""Stacks of matrices: each device computes for those that it holds, with LAPACK."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm._types import Array, Names
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.layout import Axes, Layout
+from meshcomm.layouts.specs import free_names
+from meshcomm.linalg.tasks import Form, Task, stack_of, unknown_outside
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.rules import aligned_axes, sharding
+from meshcomm.ops.whole import whole_axes
+from meshcomm.ranks.calls import collective, exchanging, made_by_all
+
+
+def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:
+    """Return the results of *task*, in layouts that cut the stack only. Collective if anything is sharded.
+
+    What one rank raises, such as ``LinAlgError`` for a singular matrix, all ranks raise.
+    """
+    wholes, layout, columns = _with_whole_matrices(task, operands)
+    mesh = layout.mesh
+    local: list[Array] = []
+    if mesh.rank is None and forms is None:
+        raise unknown_outside(task)
+    cut = sharding(mesh, [name for t in wholes for spec in t.layout.axes for name in spec])
+    blocks = [t.local for t in wholes if t.local is not None]
+    if mesh.rank is not None:
+        local = (
+            made_by_all(task.name, mesh, task.text(operands), lambda: task.made(blocks)) if cut else task.made(blocks)
+        )
+    if task.either and cut and local:
+        local = _of_one_kind(task, local, layout)
+    results = []
+    for number, origins in enumerate(task.origins):
+        last = len(task.cores) - 1, -1
+        axes: Axes = (*layout.axes, *(columns if origin == last else () for origin in origins))
+        block = local[number] if local else None
+        if forms is not None:
+            shape, dtype = forms[number]
+        else:
+            assert block is not None
+            stack, _ = stack_of(task, wholes)
+            shape, dtype = (*stack, *block.shape[len(stack) :]), block.dtype
+        results.append(DTensor(block, Layout(axes, mesh), shape, dtype))
+    return results
+
+
+def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[DTensor], Layout, Names]:
+    """Return the operands with whole matrices, how the stack is cut, and how the columns of the last one are.
+
+    Collective if an operand has to move.
+    """
+    found = []
+    last = len(operands) - 1
+    for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
+        free = number == last and task.columns and core == 2
+        axes = range(tensor.ndim - core, tensor.ndim - free)
+        layout = Layout(whole_axes(tensor.layout, tensor.shape, axes), tensor.mesh)
+        found.append(DTensor(None, layout, tensor.shape, tensor.dtype))
+    stack, layout = stack_of(task, found)
+    columns: Names = ()
+    if task.columns and task.cores[last] == 2:
+        columns = free_names(found[last].layout.axes[-1], {name for spec in layout.axes for name in spec})
+    wholes = []
+    for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
+        ndim = tensor.ndim - core
+        whole: Axes = ((),) * core
+        if number == last and columns:
+            whole = ((), columns)
+        wholes.append(relaid(tensor, (*aligned_axes(tensor.shape[:ndim], stack, layout), *whole), task.name))
+    return wholes, layout, columns
+
+
+def _of_one_kind(task: Task, local: list[Array], layout: Layout) -> list[Array]:
+    """Return the results as complex numbers if those of any rank are. Collective over the mesh."""
+    with collective(task.name, layout.mesh) as here:
+        assert here is not None
+        with exchanging(here.team):
+            mine = np.array([each.dtype.kind == "c" for each in local], dtype=np.int64)
+            kinds = here.team.everyone.communicator().allreduce_max(mine).tolist()
+    return [
+        each.astype(np.result_type(each.dtype, np.complex64)) if kind else each
+        for each, kind in zip(local, kinds, strict=True)
+    ]

@@ -1,0 +1,203 @@
+"""Factors of matrices with one short side, by a tree of QR factorisations: see :mod:`meshcomm.linalg.tree`.
+
+Arguments are tensors of float32, float64, complex64 or complex128, with two axes, in any layouts. What has the long
+side is cut along it, by all mesh dimensions that cut the argument; all else is replicated, with the same bits on all
+devices. A wide matrix is transposed, but for `qr`. On ranks outside of the mesh tensors have no block.
+"""
+
+from typing import Literal, overload
+
+import numpy as np
+
+from meshcomm._types import Array, Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import relayout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import only
+from meshcomm.linalg.reflectors import arithmetic
+from meshcomm.linalg.tree import Part, Small, TallMatrix, Top, cut_along
+from meshcomm.ranks.calls import made_by_all
+
+
+@overload
+def qr(t: DTensor, mode: Literal["reduced"] = "reduced") -> tuple[DTensor, DTensor]: ...
+@overload
+def qr(t: DTensor, mode: Literal["r"]) -> DTensor: ...
+def qr(t: DTensor, mode: str = "reduced") -> DTensor | tuple[DTensor, DTensor]:
+    """Return Q and R of a matrix, or with mode ``"r"`` R only, with NumPy's signs. Collective over the mesh.
+
+    Q is cut along its rows, R is replicated. Of a wide matrix Q is replicated, and R is cut along its columns.
+    """
+    if t.shape[0] < t.shape[1]:
+        q, r = _qr_of_wide(t)
+        return r if mode == "r" else (q, r)
+    n = t.shape[1]
+
+    def work(top: Top) -> Small:
+        r = np.triu(top.signs[:, None] * top.r)
+        return np.diag(top.signs)[:, : n if mode == "reduced" else 0], r
+
+    tall = TallMatrix("qr", t, signed=True)
+    tall.climb()
+    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [Part((n, n))])
+    return r if mode == "r" else (q, r)
+
+
+@overload
+def svd(t: DTensor, compute_uv: Literal[True] = True) -> tuple[DTensor, DTensor, DTensor]: ...
+@overload
+def svd(t: DTensor, compute_uv: Literal[False]) -> DTensor: ...
+def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor, DTensor]:
+    """Return the factors U, s and Vh, or s only, as numpy.linalg.svd without full matrices. Collective over the mesh.
+
+    The factor with the long side is cut along it, the others are replicated. ``numpy.linalg.LinAlgError`` on all ranks
+    if the algorithm does not converge.
+    """
+    if t.shape[0] < t.shape[1]:
+        found = svd(_adjoint(t), compute_uv)  # type: ignore[call-overload]
+        return (_adjoint(found[2]), found[1], _adjoint(found[0])) if compute_uv else found
+    n = t.shape[1]
+
+    def work(top: Top) -> Small:
+        return tuple(np.linalg.svd(top.r)) if compute_uv else (_NOTHING, np.linalg.svd(top.r, compute_uv=False))
+
+    tall = TallMatrix("svd", t)
+    tall.climb()
+    if not compute_uv:
+        return tall.descend(work, 0, [Part((n,), real=True)])[1][0]
+    u, (s, vh) = tall.descend(work, n, [Part((n,), real=True), Part((n, n))])
+    return u, s, vh
+
+
+def lstsq(a: DTensor, b: DTensor, rcond: float | None = None) -> tuple[DTensor, DTensor, int, DTensor]:
+    """Return a solution of least squares, residuals, rank and singular values, as numpy.linalg.lstsq. Collective.
+
+    The solution of a tall matrix is replicated, that of a wide one is cut along its rows. On ranks outside of the mesh
+    the rank is 0, and there are no residuals.
+
+    Parameters
+    ----------
+    a: a matrix
+    b: one or several right sides, of the dtype of *a* and on its mesh
+    rcond: singular values up to this times the largest one count as zero
+    """
+    right = b if b.ndim == 2 else _reshaped(b, (len(b), 1))
+    x, residuals, rank, s = (_lstsq_of_tall if a.shape[0] >= a.shape[1] else _lstsq_of_wide)(a, right, rcond)
+    if rank != a.shape[1] or a.shape[0] <= a.shape[1]:
+        residuals = DTensor(
+            None if residuals.local is None else residuals.local[:0].copy(), residuals.layout, (0,), residuals.dtype
+        )
+    return x if b.ndim == 2 else _reshaped(x, x.shape[:1]), residuals, rank, s
+
+
+def pinv(t: DTensor, rcond: float) -> DTensor:
+    """Return the pseudo-inverse of a matrix, as numpy.linalg.pinv. Collective over the mesh.
+
+    It is cut along its long side. Singular values up to *rcond* times the largest one count as zero.
+    """
+    wide = t.shape[0] < t.shape[1]
+    tall = TallMatrix("pinv", _adjoint(t) if wide else t)
+    n = tall.shape[1]
+
+    def work(top: Top) -> Small:
+        u, s, vh = np.linalg.svd(top.r)
+        return ((u * _inverses(s, s > rcond * s.max(initial=0))) @ vh,)
+
+    tall.climb()
+    found, _ = tall.descend(work, n, [])
+    return found if wide else _adjoint(found)
+
+
+# -- the parts of these functions -------------------------------------------------------------------------------------
+
+_NOTHING = np.empty(0)
+_RANK = Part(())
+
+
+def _inverses(s: Array, large: Array) -> Array:
+    return np.divide(1, s, where=large, out=np.zeros_like(s))
+
+
+def _solved(s: Array, rcond: float | None, shape: Shape) -> tuple[Array, Array]:
+    """Return the inverses of the singular values that count, and their number."""
+    if rcond is None:
+        rcond = float(np.finfo(float).eps) * max(shape)
+    elif not 0 < rcond < 1:  # as LAPACK's gelsd has it
+        rcond = float(np.finfo(float).eps) / 2
+    large = s > rcond * s.max(initial=0)
+    return _inverses(s, large), np.asarray(large.sum())
+
+
+def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor, DTensor, int, DTensor]:
+    tall = TallMatrix("lstsq", a)
+    n, columns = a.shape[1], b.shape[1]
+
+    def work(top: Top) -> Small:
+        u, s, vh = np.linalg.svd(top.r)
+        inverses, rank = _solved(s, rcond, a.shape)
+        x = vh.conj().T @ (inverses[:, None] * (u.conj().T @ top.right))
+        return _NOTHING, x, top.rest, rank, s
+
+    tall.climb(b)
+    parts = [Part((n, columns)), Part((columns,), real=True), _RANK, Part((n,), real=True)]
+    x, rest, rank, s = tall.descend(work, 0, parts)[1]
+    return x, rest, _as_int(rank), s
+
+
+def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor, DTensor, int, DTensor]:
+    """The solution is Q of the adjoint times that of a small problem, so its norm is the least."""
+    tall = TallMatrix("lstsq", _adjoint(a))
+    right, m = tall.at_root(b), a.shape[0]
+
+    def work(top: Top) -> Small:
+        u, s, vh = np.linalg.svd(top.r)
+        inverses, rank = _solved(s, rcond, a.shape)
+        return u @ (inverses[:, None] * (vh @ right.local)), rank, s, np.empty(0)
+
+    tall.climb()
+    x, (rank, s, rest) = tall.descend(work, b.shape[1], [_RANK, Part((m,), real=True), Part((0,), real=True)])
+    return x, rest, _as_int(rank), s
+
+
+def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
+    """Q comes from the first columns, which are square, and R is the product of its adjoint and the matrix."""
+    m = t.shape[0]
+    q = _qr_of_square(t[:, :m])
+    columns = cut_along(t, 1)
+    r: Array | None = None
+    if q.local is not None:
+        assert columns.mesh.rank is not None
+        kind = arithmetic(t.dtype)
+        r = q.local.astype(kind).conj().T @ columns.local.astype(kind)
+        numbers = np.asarray(columns.layout.global_indices(t.shape, columns.mesh.rank, 1))
+        r[np.arange(m)[:, None] > numbers] = 0
+        r = np.ascontiguousarray(r, t.dtype)
+    return q, DTensor(r, columns.layout, t.shape, t.dtype)
+
+
+def _qr_of_square(t: DTensor) -> DTensor:
+    """Return Q of a small matrix, from one device."""
+    one = relayout(t, Layout.replicated(only(t.mesh, 0), 2))
+
+    def made() -> Array | None:
+        return None if one.local is None else np.linalg.qr(one.local.astype(arithmetic(t.dtype)))[0].astype(t.dtype)
+
+    local = made_by_all("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", made)
+    return relayout(DTensor(local, one.layout, t.shape, t.dtype), Layout.replicated(t.mesh, 2))
+
+
+def _adjoint(t: DTensor) -> DTensor:
+    """Return the conjugate transpose, as a copy, cut as *t* is."""
+    local = None if t.local is None else np.ascontiguousarray(t.local.T.conj())
+    return DTensor(local, Layout(t.layout.axes[::-1], t.mesh), t.shape[::-1], t.dtype)
+
+
+def _reshaped(t: DTensor, shape: Shape) -> DTensor:
+    """Return a vector as a matrix of one column, or the vector again."""
+    axes = (*t.layout.axes[:1], *[()] * (len(shape) - 1))
+    local = None if t.local is None else np.ascontiguousarray(t.local).reshape(len(t.local), *shape[1:])
+    return DTensor(local, Layout(axes, t.mesh), shape, t.dtype)
+
+
+def _as_int(rank: DTensor) -> int:
+    return 0 if rank.local is None else int(rank.local.real)

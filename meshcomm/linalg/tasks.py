@@ -1,0 +1,181 @@
+"""A function of linear algebra as all ways see it, and the one path from a call to its results."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._arguments import as_dtype, quote
+from meshcomm._tracing import Value
+from meshcomm._types import Array, DType, Names, Shape
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.specs import free_names
+from meshcomm.linalg.choose import Operand, Way, chosen
+from meshcomm.ops.elementwise import agree_on_plain
+from meshcomm.ops.rules import broadcast_shape, common_layout, mesh_of
+from meshcomm.ranks.meshes import location_in
+
+LAPACK: Value = np.linalg
+"""NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
+
+Origin: TypeAlias = tuple[int, int] | None
+"""The operand, and its axis, like which an axis of a result is cut; None for one that is whole on each device."""
+
+Wanted: TypeAlias = Layout | Sequence[Layout | None] | None
+"""The layout of the result that a caller asks for, or those of several results."""
+
+Beyond: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
+"""What computes matrices that are too large for one rank; its first argument is the way."""
+
+
+class Task(NamedTuple):
+    """What a call asks for, for arrays that may be stacks of matrices.
+
+    Parameters
+    ----------
+    name: of the function
+    compute: NumPy's or SciPy's function of arrays; it returns one result, or several
+    origins: for each axis of the matrix of each result, how it is cut
+    cores: how many of the last axes of each operand are its matrix
+    options: what else the ranks compare
+    stacked: whether *compute* takes stacks
+    columns: whether the columns of the last operand do not depend on each other
+    either: whether results are complex for some values and real for others
+    beyond: the ways for large matrices
+    """
+
+    name: str
+    compute: Callable[..., object]
+    origins: tuple[tuple[Origin, ...], ...]
+    cores: tuple[int, ...] = (2,)
+    options: str = ""
+    stacked: bool = True
+    columns: bool = False
+    either: bool = False
+    beyond: Beyond | None = None
+
+    def made(self, arrays: Sequence[Array]) -> list[Array]:
+        """Return the results for *arrays*, each in C's order."""
+        results = self.compute(*arrays)
+        listed = results if isinstance(results, tuple) else (results,)
+        return [np.asarray(each, order="C") for each in listed]
+
+    def text(self, operands: Sequence[DTensor]) -> str:
+        """Return what the ranks compare."""
+        return f"{self.name}({', '.join(f'{t.shape} {t.dtype}' for t in operands)}; {self.options})"
+
+
+class Form(NamedTuple):
+    """The shape of a result, of which the first axes are the stack, and its dtype."""
+
+    shape: Shape
+    dtype: DType
+
+
+def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
+    """Return the stack of the results, and how its axes are cut in *operands*, by the rules of elementwise ones."""
+    stacks = []
+    for tensor, core in zip(operands, task.cores, strict=True):
+        ndim = tensor.ndim - core
+        layout = Layout(tensor.layout.axes[:ndim], tensor.mesh)
+        stacks.append(DTensor(None, layout, tensor.shape[:ndim], tensor.dtype))
+    shape = broadcast_shape(task.name, [each.shape for each in stacks])
+    return shape, common_layout(shape, stacks)
+
+
+def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[Form] | None:
+    """Return what the results will be; None if that depends on values. All errors of NumPy for the arguments.
+
+    NumPy is asked with stacks that have no matrix.
+    """
+    if not task.stacked:
+        return None
+    samples = [np.empty((0, *t.shape[t.ndim - core :]), t.dtype) for t, core in zip(operands, task.cores, strict=True)]
+    try:
+        made = task.made(samples)
+    except (ValueError, TypeError) as error:
+        kind = next(each for each in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, each))
+        of = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
+        raise (ShapeError if kind is ValueError else kind)(f"{task.name} of {of}: {error}") from None
+    return None if task.either else [Form((*stack, *each.shape[1:]), as_dtype(each.dtype)) for each in made]
+
+
+def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Shape) -> Layout:
+    """Return the layout of a result: its axes are cut like those of the operands from which they come."""
+    _, stack = stack_of(task, operands)
+    found: list[Names] = list(stack.axes)
+    used = {name for spec in found for name in spec}
+    for length, origin in zip(shape[len(found) :], task.origins[number], strict=True):
+        names: Names = ()
+        if origin is not None and operands[origin[0]].shape[origin[1]] == length:
+            names = free_names(operands[origin[0]].layout.axes[origin[1]], used)
+        found.append(names)
+        used.update(names)
+    return Layout(found, operands[0].mesh)
+
+
+def as_operands(name: str, values: Sequence[object]) -> list[DTensor]:
+    """Return *values*, tensors, arrays and numbers, as tensors on one mesh. Collective if one is a plain array."""
+    given = [unwrapped(value) for value in values]
+    mesh = mesh_of(given)
+    known = agree_on_plain(name, given, mesh)
+    return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in known]
+
+
+def replicated(x: object, mesh: Mesh) -> DTensor:
+    """Return an array or a number, the same on all ranks, as a tensor that shares its memory."""
+    array = np.asarray(x, order="C")
+    outside = location_in(mesh) is None
+    return DTensor(None if outside else array, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
+
+
+def way_of(task: Task, operands: Sequence[DTensor]) -> Way:
+    """Return the way that a call goes."""
+    known = [Operand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
+    if task.columns and known[0].is_whole():
+        return Way(task.name, "stacks", "each device has the whole matrix")
+    return chosen(task.name.removeprefix("linalg."), known)
+
+
+def target_layout(name: str, wanted: Wanted, number: int, count: int) -> Layout | None:
+    """Return the layout that the caller asks for, for a result of so many; ``LayoutError`` if that is unclear."""
+    if wanted is None:
+        return None
+    each = [wanted] if isinstance(wanted, Layout) else list(wanted)
+    if len(each) != count or not all(one is None or isinstance(one, Layout) for one in each):
+        raise LayoutError(
+            f"{name}: layout= must be {'a Layout' if count == 1 else f'a tuple of {count} Layouts, or None for some'}"
+            f", not {quote(wanted)}"
+        )
+    return each[number]
+
+
+def check_axes(task: Task, operands: Sequence[DTensor]) -> None:
+    """Raise NumPy's error for operands with too few axes."""
+    for tensor, core in zip(operands, task.cores, strict=True):
+        if tensor.ndim < core:
+            raise np.linalg.LinAlgError(
+                f"{task.name}: {tensor.ndim}-dimensional array given. Array must be at least "
+                f"{'two' if core == 2 else 'one'}-dimensional"
+            )
+        if not task.stacked and tensor.ndim > core:
+            raise np.linalg.LinAlgError(f"{tensor.ndim}-dimensional array given. Array must be two-dimensional")
+
+
+def laid_out(task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], wanted: Wanted) -> list[DTensor]:
+    """Return *results* in the layouts that were asked for, or in the usual ones. Collective if one has to move."""
+    found = []
+    for number, result in enumerate(results):
+        target = target_layout(task.name, wanted, number, len(results))
+        target = usual_layout(task, number, operands, result.shape) if target is None else target
+        found.append(result if result.layout == target else relayout(result, target))
+    return found
+
+
+def unknown_outside(task: Task) -> ShapeError:
+    """Return the error of a rank outside of the mesh that cannot know what the results are."""
+    return ShapeError(f"{task.name}: a rank outside of the mesh cannot know shape or dtype of the results")

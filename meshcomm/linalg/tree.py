@@ -1,0 +1,234 @@
+"""A tree of QR factorisations of a tall matrix, TSQR: R factors go up, and what Q is multiplied by comes down.
+
+Each device factors its block of rows. One of `FAN` ranks stacks the R factors of all of them, and factors the stack;
+and so on, up to one rank. It computes the small things, so that all devices get the same bits of them. Q stays as
+reflectors, at each level: a product with it is made on the way down. So a level has an exchange of about n² elements
+up, and one down.
+
+Source: "Communication-optimal parallel and sequential QR and LU factorizations" (Demmel et al., 2012).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._types import Array, Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import relayout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.mesh import Mesh, bound_to, bound_world, only
+from meshcomm.linalg.reflectors import Reflectors, arithmetic, last_rows, signs
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.rules import sharding
+from meshcomm.ranks.calls import made_by_all
+
+FAN = 4
+"""R factors that a rank stacks and factors. A large number means few exchanges, and much work that one rank does."""
+
+
+class Top(NamedTuple):
+    """What the last rank of the tree has: the R factor, and if there is a right side b, ``Q^H b`` and what is left.
+
+    *rest* are the squares of the rows of ``Q^H b`` that belong to no row of R, added up for each column. *signs* are
+    what makes R NumPy's, if they were asked for.
+    """
+
+    r: Array
+    right: Array
+    rest: Array
+    signs: Array
+
+
+Small: TypeAlias = tuple[Array, ...]
+
+
+class Part(NamedTuple):
+    """A result for all devices: its shape, and whether it has the dtype of the real part of the matrix."""
+
+    shape: Shape
+    real: bool = False
+
+
+Work: TypeAlias = Callable[[Top], Small]
+"""What is computed from R: the matrix that Q is multiplied by, and arrays for all devices."""
+
+
+def cut_along(t: DTensor, axis: int) -> DTensor:
+    """Return *t* cut along an axis, by all mesh dimensions that cut it. Collective over the mesh if it has to move."""
+    names = sharding(t.mesh, [name for spec in t.layout.axes for name in spec])
+    if set(sharding(t.mesh, t.layout.axes[axis])) == set(names):
+        return t
+    return relaid(t, tuple(names if i == axis else () for i in range(t.ndim)), "linalg")
+
+
+@lru_cache(maxsize=256)
+def _levels(stack: Layout) -> list[list[int]]:
+    """Return the ranks that have what is left of a stack of matrices, one for each block, at each level of the tree.
+
+    >>> _levels(Layout(["x", "unsharded", "unsharded"], Mesh([0, 10, 20, 30, 40, 50], [("x", 6)])))
+    [[0, 30], [0]]
+    """
+    first = dict[int, int]()
+    for device in range(stack.mesh.size):
+        first.setdefault(stack.block_numbers(device)[0], stack.mesh.ranks[device])
+    holders, found = [first[number] for number in sorted(first)], list[list[int]]()
+    while len(holders) > 1 or not found:
+        groups = np.array_split(np.array(holders), -(-len(holders) // FAN))  # as a relayout cuts the stack
+        holders = [int(group[0]) for group in groups]
+        found.append(holders)
+    return found
+
+
+class _Step(NamedTuple):
+    """How many R factors a rank stacked, and how it factored them; it does nothing with one of a level below."""
+
+    stacked: int
+    reflectors: Reflectors | None
+
+    def times(self, matrix: Array) -> Array:
+        """Return the product of this Q and a matrix."""
+        return matrix if self.reflectors is None else self.reflectors.times(matrix)
+
+
+class TallMatrix:
+    """A matrix with as many rows as columns or more, on its way up the tree, and what comes down.
+
+    *signed* says whether the last rank needs the signs of NumPy's R.
+
+    Up goes a bundle: an R factor, the part of ``Q^H b`` that has rows of R, and below them a row with what
+    `last_rows` found and with the squares of the other parts of ``Q^H b``.
+    """
+
+    def __init__(self, operation: str, t: DTensor, *, signed: bool = False) -> None:
+        self._operation, self._signed, self.shape, self._dtype = f"linalg.{operation}", signed, t.shape, t.dtype
+        self._t, self._mesh, self._kind = cut_along(t, 0), t.mesh, arithmetic(t.dtype)
+        self._call = f"{self._operation} of {t.shape} {t.dtype} in {specs_text(self._t.layout.sharding_specs)}"
+        self._rows = self._t.layout.axes[0]
+        self._layouts = [Layout([tuple(self._rows), (), ()], self._mesh)]
+        for ranks in _levels(self._layouts[0]):
+            level = bound_to(bound_world(self._mesh), Mesh(ranks, [("group", len(ranks))]))
+            self._layouts.append(Layout([("group",), (), ()], level))
+        self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
+        self._path: list[_Step] = []  # what this rank did at each of its levels
+        self._bundle: Array | None = None
+
+    def climb(self, b: DTensor | None = None) -> None:
+        """Factor the blocks, and then the factors, up to the last rank. Collective over the mesh."""
+        right = None if b is None else relaid(b, (self._rows, ()), self._operation, self._mesh)
+        bundle = made_by_all(self._operation, self._mesh, self._call, lambda: self._of_block(right))
+        n = self.shape[1]
+        shape = n + 1, n + (0 if b is None else b.shape[1])
+        for below, above in pairwise(self._layouts):
+            stack = DTensor(None if bundle is None else bundle[None], below, (below.num_shards(0), *shape), self._kind)
+            moved = relayout(stack, above).local
+            bundle = None if moved is None else self._merged(moved)
+        self._bundle = bundle
+
+    def descend(self, work: Work, columns: int, parts: Sequence[Part]) -> tuple[DTensor, list[DTensor]]:
+        """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
+
+        Parameters
+        ----------
+        work: runs on the last rank; what it raises there, all ranks raise
+        columns: of the matrix, which has as many rows as R; if there are none, there is no matrix
+        parts: the other results, which are replicated
+        """
+        first = self._first_rows()
+        flat = made_by_all(self._operation, self._mesh, self._call, lambda: self._at_top(work, first))
+        sizes = [self.shape[1] * columns, *(prod(part.shape) for part in parts)]
+        for level in range(len(self._layouts) - 1, 0, -1):
+            below, above = (Layout(each.axes[:2], each.mesh) for each in self._layouts[level - 1 : level + 1])
+            found = None if flat is None else self._spread(flat, level, columns)
+            stack = DTensor(found, above, (below.num_shards(0), sum(sizes)), self._kind)
+            moved = relayout(stack, below).local
+            flat = None if moved is None else moved[0]
+        pieces = [None] * len(sizes) if flat is None else np.split(flat, np.cumsum(sizes[:-1]))
+        return self._product(pieces[0], columns), list(map(self._small, pieces[1:], parts))
+
+    def at_root(self, t: DTensor) -> DTensor:
+        """Return *t* on the last rank of the tree only. Collective over the mesh."""
+        return relayout(t, Layout.replicated(only(self._mesh, self._root), t.ndim))
+
+    def _first_rows(self) -> Array | None:
+        """Return the first rows of the matrix on the last rank, if signs need them. Collective if they move."""
+        layout, n = self._t.layout, self.shape[1]
+        if not self._signed or layout.num_shards(0) == 1:
+            return None
+        if np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n)):
+            rows = self._t.local if self._mesh.rank == self._root else None
+        else:
+            rows = self.at_root(self._t[:n]).local
+        return None if rows is None else rows[:n].astype(self._kind)
+
+    def _product(self, matrix: Array | None, columns: int) -> DTensor:
+        """Return the product of Q and a matrix, which is this rank's part of it after all levels but the last."""
+        layout, local = Layout([self._rows, ()], self._mesh), None
+        if matrix is not None:
+            block = self._path[0].times(matrix.reshape(self.shape[1], columns))
+            local = np.ascontiguousarray(block, self._dtype)
+        return DTensor(local, layout, (self.shape[0], columns), self._dtype)
+
+    def _small(self, array: Array | None, part: Part) -> DTensor:
+        dtype = self._dtype.type(0).real.dtype if part.real else self._dtype
+        local = None if array is None else np.array((array.real if part.real else array).reshape(part.shape), dtype)
+        return DTensor(local, Layout.replicated(self._mesh, len(part.shape)), part.shape, dtype)
+
+    # -- on one rank --------------------------------------------------------------------------------------------------
+
+    def _of_block(self, right: DTensor | None) -> Array | None:
+        block, layout, n = self._t.local, self._t.layout, self.shape[1]
+        if block is None:
+            return None
+        reflectors = Reflectors(block)
+        self._path.append(_Step(1, reflectors))
+        numbers = np.empty(0, int)
+        if self._signed:
+            assert self._mesh.rank is not None
+            numbers = last_rows(block, np.asarray(layout.global_indices(self.shape, self._mesh.rank, 0)), n)
+        b = np.empty((len(block), 0)) if right is None else right.local.astype(self._kind)
+        return self._bundled(reflectors, b, np.zeros(b.shape[1]), numbers)
+
+    def _merged(self, stack: Array) -> Array:
+        """Return the bundle of a stack of bundles."""
+        if len(stack) == 1:
+            self._path.append(_Step(1, None))
+            first: Array = stack[0]
+            return first
+        n = self.shape[1]
+        parts, last = np.concatenate(stack[:, :n]), stack[:, n]
+        reflectors = Reflectors(parts[:, :n])
+        self._path.append(_Step(len(stack), reflectors))
+        ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
+        return self._bundled(reflectors, parts[:, n:], last[:, n:].sum(axis=0), ends)
+
+    def _bundled(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
+        n = self.shape[1]
+        found = np.zeros((n + 1, n + b.shape[1]), self._kind)
+        found[: len(reflectors.r), :n] = reflectors.r
+        found[n, : len(ends)] = ends
+        if b.shape[1]:
+            top, more = reflectors.adjoint_times(b)
+            found[: len(top), n:], found[n, n:] = top, rest + more
+        return found
+
+    def _at_top(self, work: Work, first: Array | None) -> Array | None:
+        if self._bundle is None:
+            return None
+        n, bundle = self.shape[1], self._bundle
+        r, last = bundle[:n, :n], bundle[n]
+        found = np.ones(n) if first is None else signs(r, first, last[:n].real.astype(int))
+        made = work(Top(r, bundle[:n, n:], last[n:].real, found))
+        return np.concatenate([np.ravel(each) for each in made]).astype(self._kind, copy=False)
+
+    def _spread(self, flat: Array, level: int, columns: int) -> Array:
+        """Return what each rank below gets of this rank's part of the tree: its part of the matrix, and the others."""
+        step, size = self._path[level], self.shape[1] * columns
+        found = np.empty((step.stacked, len(flat)), self._kind)
+        found[:] = flat
+        found[:, :size] = step.times(flat[:size].reshape(self.shape[1], columns)).reshape(step.stacked, size)
+        return found
