@@ -47,8 +47,8 @@ class Top(NamedTuple):
 Small: TypeAlias = tuple[Array, ...]
 
 
-class Part(NamedTuple):
-    """A result for all devices: its shape, and whether it has the dtype of the real part of the matrix."""
+class Result(NamedTuple):
+    """A result for all devices: its shape, and whether it is real for a complex matrix, too."""
 
     shape: Shape
     real: bool = False
@@ -116,8 +116,8 @@ class TallMatrix:
 
     *signed* says whether the last rank needs the signs of NumPy's R.
 
-    Up goes a bundle: an R factor, the part of ``Q^H b`` that has rows of R, and below them a row with what
-    `last_rows` found and with the squares of the other parts of ``Q^H b``.
+    Up goes a bundle: an R factor, the rows of ``Q^H b`` beside R, and below them a row with what `last_rows` found
+    and with the squares of the other rows of ``Q^H b``.
     """
 
     def __init__(self, operation: str, t: DTensor, *, signed: bool = False) -> None:
@@ -146,16 +146,16 @@ class TallMatrix:
             bundle = None if number is None else self._merged(moved, level.rows[number])
         self._bundle = bundle
 
-    def descend(self, work: Work, columns: int, parts: Sequence[Part]) -> tuple[DTensor, list[DTensor]]:
+    def descend(self, work: Work, columns: int, results: Sequence[Result]) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
 
         Parameters
         ----------
         work: runs on the last rank; all ranks raise its ``LinAlgError``
         columns: of the matrix, which has as many rows as R; if there are none, there is no matrix
-        parts: the other results, which are replicated
+        results: the other results, which are replicated
         """
-        sizes = [self.shape[1] * columns, *(prod(part.shape) for part in parts), 1]
+        sizes = [self.shape[1] * columns, *(prod(result.shape) for result in results), 1]
         first = self._first_rows()
         flat = made_by_all(self._operation, self._mesh, self._call, lambda: self._at_top(work, first, sum(sizes)))
         for level in range(len(self._layouts) - 1, 0, -1):
@@ -167,7 +167,7 @@ class TallMatrix:
         if flat is not None and flat[-1]:
             raise np.linalg.LinAlgError("SVD did not converge")
         pieces = [None] * len(sizes) if flat is None else np.split(flat, np.cumsum(sizes[:-1]))
-        return self._product(pieces[0], columns), list(map(self._small, pieces[1:-1], parts))
+        return self._product(pieces[0], columns), list(map(self._small, pieces[1:-1], results))
 
     def at_root(self, t: DTensor) -> DTensor:
         """Return *t* on the last rank of the tree only. Collective over the mesh."""
@@ -185,17 +185,19 @@ class TallMatrix:
         return None if rows is None else rows[:n].astype(self._kind)
 
     def _product(self, matrix: Array | None, columns: int) -> DTensor:
-        """Return the product of Q and a matrix, which is this rank's part of it after all levels but the last."""
+        """Return the product of Q and a matrix, of which this rank has the rows that came down to it."""
         layout, local = Layout([self._rows, ()], self._mesh), None
         if matrix is not None:
             block = self._path[0].times(matrix.reshape(self.shape[1], columns))
             local = np.ascontiguousarray(block, self._dtype)
         return DTensor(local, layout, (self.shape[0], columns), self._dtype)
 
-    def _small(self, array: Array | None, part: Part) -> DTensor:
-        dtype = self._dtype.type(0).real.dtype if part.real else self._dtype
-        local = None if array is None else np.array((array.real if part.real else array).reshape(part.shape), dtype)
-        return DTensor(local, Layout.replicated(self._mesh, len(part.shape)), part.shape, dtype)
+    def _small(self, array: Array | None, result: Result) -> DTensor:
+        dtype = self._dtype.type(0).real.dtype if result.real else self._dtype
+        local = (
+            None if array is None else np.array((array.real if result.real else array).reshape(result.shape), dtype)
+        )
+        return DTensor(local, Layout.replicated(self._mesh, len(result.shape)), result.shape, dtype)
 
     # -- on one rank --------------------------------------------------------------------------------------------------
 
@@ -219,11 +221,11 @@ class TallMatrix:
             first: Array = stack[0]
             return first
         n = self.shape[1]
-        parts, last = np.concatenate([part[:k] for part, k in zip(stack, rows, strict=True)]), stack[:, n]
-        reflectors = Reflectors(parts[:, :n])
+        stacked, last = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
+        reflectors = Reflectors(stacked[:, :n])
         self._path.append(_Step(rows, reflectors))
         ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
-        return self._bundled(reflectors, parts[:, n:], last[:, n:].sum(axis=0), ends)
+        return self._bundled(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
 
     def _bundled(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
         n = self.shape[1]
@@ -249,11 +251,11 @@ class TallMatrix:
         return np.concatenate([*map(np.ravel, made), [0]]).astype(self._kind, copy=False)
 
     def _spread(self, flat: Array, level: int, columns: int) -> Array:
-        """Return what each rank below gets of this rank's part of the tree: its part of the matrix, and the others."""
+        """Return what each rank of the level below gets: its rows of the product, and the other results."""
         step, size = self._path[level], self.shape[1] * columns
         found = np.empty((len(step.rows), len(flat)), self._kind)
         found[:] = flat  # the matrix in front is overwritten
         product = step.times(flat[:size].reshape(self.shape[1], columns))
-        for part, matrix in zip(found, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
-            part[: matrix.size] = matrix.ravel()
+        for row, matrix in zip(found, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
+            row[: matrix.size] = matrix.ravel()
         return found

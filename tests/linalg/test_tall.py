@@ -23,8 +23,8 @@ DTYPES = ["f8", "c16", "f4", "c8"]
 def normal(*shape, seed=0, dtype="f8"):
     """Random numbers: those of one column or row are about as large as those of another one."""
     rng = np.random.default_rng([seed, *shape])
-    parts = rng.standard_normal((2, *shape))
-    return (parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]).astype(dtype)
+    both = rng.standard_normal((2, *shape))
+    return (both[0] + 1j * both[1] if np.dtype(dtype).kind == "c" else both[0]).astype(dtype)
 
 
 def conditioned(m, n, condition, dtype="f8"):
