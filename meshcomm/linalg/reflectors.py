@@ -69,7 +69,7 @@ def _adjoint_times(left: Array, right: Array) -> Array:
     if left.dtype.kind != "c":
         return np.asarray(left.T @ right)  # BLAS does half of the work if both are the same
     found = np.zeros((left.shape[1], right.shape[1]), left.dtype)
-    for start in range(0, len(left), _ROWS):  # the conjugate of a part only is in memory
+    for start in range(0, len(left), _ROWS):  # so that there is no conjugate of all rows
         rows = slice(start, start + _ROWS)
         found += left[rows].conj().T @ right[rows]
     return found

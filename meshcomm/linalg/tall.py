@@ -15,7 +15,7 @@ from meshcomm.arrays.relayout import relayout
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import only
 from meshcomm.linalg.reflectors import arithmetic
-from meshcomm.linalg.tree import Part, Small, TallMatrix, Top, cut_along
+from meshcomm.linalg.tree import Result, Small, TallMatrix, Top, cut_along
 from meshcomm.ranks.calls import made_by_all
 
 
@@ -39,7 +39,7 @@ def qr(t: DTensor, mode: str = "reduced") -> DTensor | tuple[DTensor, DTensor]:
 
     tall = TallMatrix("qr", t, signed=True)
     tall.climb()
-    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [Part((n, n))])
+    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [Result((n, n))])
     return r if mode == "r" else (q, r)
 
 
@@ -64,8 +64,8 @@ def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor
     tall = TallMatrix("svd", t)
     tall.climb()
     if not compute_uv:
-        return tall.descend(work, 0, [Part((n,), real=True)])[1][0]
-    u, (s, vh) = tall.descend(work, n, [Part((n,), real=True), Part((n, n))])
+        return tall.descend(work, 0, [Result((n,), real=True)])[1][0]
+    u, (s, vh) = tall.descend(work, n, [Result((n,), real=True), Result((n, n))])
     return u, s, vh
 
 
@@ -108,10 +108,10 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
     return found if wide else _adjoint(found)
 
 
-# -- the parts of these functions -------------------------------------------------------------------------------------
+# -- what these functions share ----------------------------------------------------------------------------------------
 
 _NOTHING = np.empty(0)
-_RANK = Part(())
+_RANK = Result(())
 
 
 def _inverses(s: Array, large: Array) -> Array:
@@ -139,8 +139,8 @@ def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
         return _NOTHING, x, top.rest, rank, s
 
     tall.climb(b)
-    parts = [Part((n, columns)), Part((columns,), real=True), _RANK, Part((n,), real=True)]
-    x, rest, rank, s = tall.descend(work, 0, parts)[1]
+    results = [Result((n, columns)), Result((columns,), real=True), _RANK, Result((n,), real=True)]
+    x, rest, rank, s = tall.descend(work, 0, results)[1]
     return x, rest, _as_int(rank), s
 
 
@@ -155,7 +155,7 @@ def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
         return u @ (inverses[:, None] * (vh @ right.local)), rank, s, np.empty(0)
 
     tall.climb()
-    x, (rank, s, rest) = tall.descend(work, b.shape[1], [_RANK, Part((m,), real=True), Part((0,), real=True)])
+    x, (rank, s, rest) = tall.descend(work, b.shape[1], [_RANK, Result((m,), real=True), Result((0,), real=True)])
     return x, rest, _as_int(rank), s
 
 

@@ -47,8 +47,8 @@ class Top(NamedTuple):
 Small: TypeAlias = tuple[Array, ...]
 
 
-class Part(NamedTuple):
-    """A result for all devices: its shape, and whether it has the dtype of the real part of the matrix."""
+class Result(NamedTuple):
+    """A result for all devices: its shape, and whether it is real for a complex matrix, too."""
 
     shape: Shape
     real: bool = False
@@ -66,28 +66,44 @@ def cut_along(t: DTensor, axis: int) -> DTensor:
     return relaid(t, tuple(names if i == axis else () for i in range(t.ndim)), "linalg")
 
 
-@lru_cache(maxsize=256)
-def _levels(stack: Layout) -> list[list[int]]:
-    """Return the ranks that have what is left of a stack of matrices, one for each block, at each level of the tree.
+class _Level(NamedTuple):
+    """The ranks of a level of the tree, and the rows of the R factors that each of them stacks.
 
-    >>> _levels(Layout(["x", "unsharded", "unsharded"], Mesh([0, 10, 20, 30, 40, 50], [("x", 6)])))
-    [[0, 30], [0]]
+    A stack has no rows of zeros: Q would have elements there if columns depend on each other, which no block gets.
     """
-    first = dict[int, int]()
-    for device in range(stack.mesh.size):
-        first.setdefault(stack.block_numbers(device)[0], stack.mesh.ranks[device])
-    holders, found = [first[number] for number in sorted(first)], list[list[int]]()
+
+    ranks: list[int]
+    rows: list[list[int]]
+
+
+@lru_cache(maxsize=256)
+def _levels(layout: Layout, shape: Shape) -> list[_Level]:
+    """Return the levels above the blocks of a matrix of *shape* that is cut along its rows.
+
+    >>> for level in _levels(Layout(["x", "unsharded"], Mesh([0, 10, 20, 30, 40, 50], [("x", 6)])), (16, 5)):
+    ...     print(level.ranks, level.rows)
+    [0, 30] [[3, 3, 3], [3, 2, 2]]
+    [0] [[5, 5]]
+    """
+    n, stack = shape[1], Layout([tuple(layout.axes[0])], layout.mesh)
+    first = dict[int, int]()  # device of each block
+    for device in range(layout.mesh.size):
+        first.setdefault(stack.block_numbers(device)[0], device)
+    devices = [first[number] for number in sorted(first)]
+    holders = [layout.mesh.ranks[device] for device in devices]
+    rows = [min(n, layout.block_shape(shape, device)[0]) for device in devices]
+    found: list[_Level] = []
     while len(holders) > 1 or not found:
-        groups = np.array_split(np.array(holders), -(-len(holders) // FAN))  # as a relayout cuts the stack
-        holders = [int(group[0]) for group in groups]
-        found.append(holders)
+        groups = np.array_split(np.arange(len(holders)), -(-len(holders) // FAN))  # as a relayout cuts the stack
+        found.append(_Level([holders[group[0]] for group in groups], [[rows[i] for i in group] for group in groups]))
+        holders, rows = found[-1].ranks, [min(n, sum(each)) for each in found[-1].rows]
     return found
 
 
 class _Step(NamedTuple):
-    """How many R factors a rank stacked, and how it factored them; it does nothing with one of a level below."""
+    """The rows of the R factors that a rank stacked, and how it factored them: one R factor stays as it is."""
 
-    stacked: int
+    rows: list[int]
     reflectors: Reflectors | None
 
     def times(self, matrix: Array) -> Array:
@@ -100,8 +116,8 @@ class TallMatrix:
 
     *signed* says whether the last rank needs the signs of NumPy's R.
 
-    Up goes a bundle: an R factor, the part of ``Q^H b`` that has rows of R, and below them a row with what
-    `last_rows` found and with the squares of the other parts of ``Q^H b``.
+    Up goes a bundle: an R factor, the rows of ``Q^H b`` beside R, and below them a row with what `last_rows` found
+    and with the squares of the other rows of ``Q^H b``.
     """
 
     def __init__(self, operation: str, t: DTensor, *, signed: bool = False) -> None:
@@ -110,9 +126,10 @@ class TallMatrix:
         self._call = f"{self._operation} of {t.shape} {t.dtype} in {specs_text(self._t.layout.sharding_specs)}"
         self._rows = self._t.layout.axes[0]
         self._layouts = [Layout([tuple(self._rows), (), ()], self._mesh)]
-        for ranks in _levels(self._layouts[0]):
-            level = bound_to(bound_world(self._mesh), Mesh(ranks, [("group", len(ranks))]))
-            self._layouts.append(Layout([("group",), (), ()], level))
+        self._levels = _levels(self._t.layout, t.shape)
+        for level in self._levels:
+            mesh = bound_to(bound_world(self._mesh), Mesh(level.ranks, [("group", len(level.ranks))]))
+            self._layouts.append(Layout([("group",), (), ()], mesh))
         self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
         self._path: list[_Step] = []  # what this rank did at each of its levels
         self._bundle: Array | None = None
@@ -123,32 +140,34 @@ class TallMatrix:
         bundle = made_by_all(self._operation, self._mesh, self._call, lambda: self._of_block(right))
         n = self.shape[1]
         shape = n + 1, n + (0 if b is None else b.shape[1])
-        for below, above in pairwise(self._layouts):
+        for level, (below, above) in zip(self._levels, pairwise(self._layouts), strict=True):
             stack = DTensor(None if bundle is None else bundle[None], below, (below.num_shards(0), *shape), self._kind)
-            moved = relayout(stack, above).local
-            bundle = None if moved is None else self._merged(moved)
+            moved, number = relayout(stack, above).local, above.mesh.rank
+            bundle = None if number is None else self._merged(moved, level.rows[number])
         self._bundle = bundle
 
-    def descend(self, work: Work, columns: int, parts: Sequence[Part]) -> tuple[DTensor, list[DTensor]]:
+    def descend(self, work: Work, columns: int, results: Sequence[Result]) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
 
         Parameters
         ----------
-        work: runs on the last rank; what it raises there, all ranks raise
+        work: runs on the last rank; all ranks raise its ``LinAlgError``
         columns: of the matrix, which has as many rows as R; if there are none, there is no matrix
-        parts: the other results, which are replicated
+        results: the other results, which are replicated
         """
+        sizes = [self.shape[1] * columns, *(prod(result.shape) for result in results), 1]
         first = self._first_rows()
-        flat = made_by_all(self._operation, self._mesh, self._call, lambda: self._at_top(work, first))
-        sizes = [self.shape[1] * columns, *(prod(part.shape) for part in parts)]
+        flat = made_by_all(self._operation, self._mesh, self._call, lambda: self._at_top(work, first, sum(sizes)))
         for level in range(len(self._layouts) - 1, 0, -1):
             below, above = (Layout(each.axes[:2], each.mesh) for each in self._layouts[level - 1 : level + 1])
             found = None if flat is None else self._spread(flat, level, columns)
             stack = DTensor(found, above, (below.num_shards(0), sum(sizes)), self._kind)
             moved = relayout(stack, below).local
             flat = None if moved is None else moved[0]
+        if flat is not None and flat[-1]:
+            raise np.linalg.LinAlgError("SVD did not converge")
         pieces = [None] * len(sizes) if flat is None else np.split(flat, np.cumsum(sizes[:-1]))
-        return self._product(pieces[0], columns), list(map(self._small, pieces[1:], parts))
+        return self._product(pieces[0], columns), list(map(self._small, pieces[1:-1], results))
 
     def at_root(self, t: DTensor) -> DTensor:
         """Return *t* on the last rank of the tree only. Collective over the mesh."""
@@ -166,17 +185,19 @@ class TallMatrix:
         return None if rows is None else rows[:n].astype(self._kind)
 
     def _product(self, matrix: Array | None, columns: int) -> DTensor:
-        """Return the product of Q and a matrix, which is this rank's part of it after all levels but the last."""
+        """Return the product of Q and a matrix, of which this rank has the rows that came down to it."""
         layout, local = Layout([self._rows, ()], self._mesh), None
         if matrix is not None:
             block = self._path[0].times(matrix.reshape(self.shape[1], columns))
             local = np.ascontiguousarray(block, self._dtype)
         return DTensor(local, layout, (self.shape[0], columns), self._dtype)
 
-    def _small(self, array: Array | None, part: Part) -> DTensor:
-        dtype = self._dtype.type(0).real.dtype if part.real else self._dtype
-        local = None if array is None else np.array((array.real if part.real else array).reshape(part.shape), dtype)
-        return DTensor(local, Layout.replicated(self._mesh, len(part.shape)), part.shape, dtype)
+    def _small(self, array: Array | None, result: Result) -> DTensor:
+        dtype = self._dtype.type(0).real.dtype if result.real else self._dtype
+        local = (
+            None if array is None else np.array((array.real if result.real else array).reshape(result.shape), dtype)
+        )
+        return DTensor(local, Layout.replicated(self._mesh, len(result.shape)), result.shape, dtype)
 
     # -- on one rank --------------------------------------------------------------------------------------------------
 
@@ -185,7 +206,7 @@ class TallMatrix:
         if block is None:
             return None
         reflectors = Reflectors(block)
-        self._path.append(_Step(1, reflectors))
+        self._path.append(_Step([len(block)], reflectors))
         numbers = np.empty(0, int)
         if self._signed:
             assert self._mesh.rank is not None
@@ -193,18 +214,18 @@ class TallMatrix:
         b = np.empty((len(block), 0)) if right is None else right.local.astype(self._kind)
         return self._bundled(reflectors, b, np.zeros(b.shape[1]), numbers)
 
-    def _merged(self, stack: Array) -> Array:
+    def _merged(self, stack: Array, rows: list[int]) -> Array:
         """Return the bundle of a stack of bundles."""
         if len(stack) == 1:
-            self._path.append(_Step(1, None))
+            self._path.append(_Step(rows, None))
             first: Array = stack[0]
             return first
         n = self.shape[1]
-        parts, last = np.concatenate(stack[:, :n]), stack[:, n]
-        reflectors = Reflectors(parts[:, :n])
-        self._path.append(_Step(len(stack), reflectors))
+        stacked, last = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
+        reflectors = Reflectors(stacked[:, :n])
+        self._path.append(_Step(rows, reflectors))
         ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
-        return self._bundled(reflectors, parts[:, n:], last[:, n:].sum(axis=0), ends)
+        return self._bundled(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
 
     def _bundled(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
         n = self.shape[1]
@@ -216,19 +237,25 @@ class TallMatrix:
             found[: len(top), n:], found[n, n:] = top, rest + more
         return found
 
-    def _at_top(self, work: Work, first: Array | None) -> Array | None:
+    def _at_top(self, work: Work, first: Array | None, size: int) -> Array | None:
+        """Return all that *work* returns, and 0; or anything, and 1 if LAPACK has an error."""
         if self._bundle is None:
             return None
         n, bundle = self.shape[1], self._bundle
         r, last = bundle[:n, :n], bundle[n]
         found = np.ones(n) if first is None else signs(r, first, last[:n].real.astype(int))
-        made = work(Top(r, bundle[:n, n:], last[n:].real, found))
-        return np.concatenate([np.ravel(each) for each in made]).astype(self._kind, copy=False)
+        try:
+            made = work(Top(r, bundle[:n, n:], last[n:].real, found))
+        except np.linalg.LinAlgError:
+            return np.ones(size, self._kind)
+        return np.concatenate([*map(np.ravel, made), [0]]).astype(self._kind, copy=False)
 
     def _spread(self, flat: Array, level: int, columns: int) -> Array:
-        """Return what each rank below gets of this rank's part of the tree: its part of the matrix, and the others."""
+        """Return what each rank of the level below gets: its rows of the product, and the other results."""
         step, size = self._path[level], self.shape[1] * columns
-        found = np.empty((step.stacked, len(flat)), self._kind)
-        found[:] = flat
-        found[:, :size] = step.times(flat[:size].reshape(self.shape[1], columns)).reshape(step.stacked, size)
+        found = np.empty((len(step.rows), len(flat)), self._kind)
+        found[:] = flat  # the matrix in front is overwritten
+        product = step.times(flat[:size].reshape(self.shape[1], columns))
+        for row, matrix in zip(found, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
+            row[: matrix.size] = matrix.ravel()
         return found
