@@ -2,7 +2,7 @@
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,8 @@ class Process(NamedTuple):
         """
         assert tensor.local is not None
         rows, columns = blocks
-        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, self.here.device)
+        device = tensor.mesh.rank
+        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, device)
         return contiguous(tensor.local), 1, 1, numbers
 
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
@@ -59,17 +60,19 @@ class Process(NamedTuple):
         assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
         return int(largest)
 
-    def call_in_workspace(self, routine: str, dtype: DType, works: str, *arguments: Argument) -> int:
+    def call_in_workspace(
+        self, routine: str, dtype: DType, works: str, *arguments: Argument, at_least: int = 1
+    ) -> int:
         """Call a routine with the workspaces that it asks for; return *info* as above. Collective over the team.
 
         *works* has a letter for each workspace: ``w`` for elements of *dtype*, ``r`` for real numbers, ``i`` for
-        integers, each followed by its length; ``R`` for real numbers without a length.
+        integers, each followed by its length; ``R`` for real numbers without a length. Each has *at_least* so many.
         """
         asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
-        self.call_checked(routine, dtype, *arguments, *[a for each in asking for a in (*each.arguments(-1),)])
+        self.call_checked(routine, dtype, *arguments, *[a for each in asking for a in each.arguments(-1)])
         with Envelope(f"scalapack's {routine}", self.here.team):
             works_of = agree_on(
-                self.here.team, f"the workspace of {routine}", lambda: [each.as_asked() for each in asking]
+                self.here.team, f"the workspace of {routine}", lambda: [each.as_asked(at_least) for each in asking]
             )
         given = [a for each in works_of for a in each.arguments(each.memory.size)]
         return self.call_checked(routine, dtype, *arguments, *given)
@@ -81,8 +84,15 @@ class Process(NamedTuple):
 
     def zeros(self, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
         """Return a tensor of zeros. Collective over the team."""
-        block = layout.block_shape(shape, self.here.device)
+        device = layout.mesh.rank
+        assert device is not None
+        block = layout.block_shape(shape, device)
         return DTensor(self.made(lambda: np.zeros(block, dtype)), layout, shape, dtype)
+
+    def told(self, message: object) -> list[Any]:
+        """Return what each rank tells, as JSON holds it. Collective over the team."""
+        with Envelope("scalapack", self.here.team):
+            return self.here.team.everyone.communicator().told(message)
 
     def same_on_all(self, array: Array) -> None:
         """Overwrite a C-contiguous *array* by that of the first rank. Collective over the team."""
@@ -100,14 +110,14 @@ class _Workspace(NamedTuple):
         """Return the arguments for a routine; a *length* of -1 asks for what it needs."""
         return (self.memory, length) if self.counted else (self.memory,)
 
-    def as_asked(self) -> "_Workspace":
+    def as_asked(self, at_least: int) -> "_Workspace":
         """Return memory of the size that the routine has written into this one."""
         asked = self.memory[0].real
         # A float32 may have been rounded down.
         size = int(asked) if self.memory.dtype.kind == "i" else int(np.ceil(np.nextafter(asked, np.inf)))
         if size > np.iinfo(np.intc).max:
             raise ShapeError(f"ScaLAPACK asks for a workspace of {size} elements, more than its integers can count")
-        return _Workspace(np.zeros(max(1, size), self.memory.dtype), self.counted)
+        return _Workspace(np.zeros(max(at_least, size), self.memory.dtype), self.counted)
 
 
 def _work_dtype(letter: str, dtype: DType) -> DType:
@@ -132,11 +142,12 @@ def matrix_of(name: str, operand: object) -> DTensor:
     return tensor
 
 
-def check_same_mesh(tensors: Sequence[DTensor]) -> None:
-    """Raise ``MeshError`` if *tensors* are on several meshes."""
+def check_same_mesh(tensors: Sequence[DTensor], *, grids: bool = True) -> None:
+    """Raise ``MeshError`` if *tensors* are on several meshes; without *grids*, only if those have other ranks."""
     first = tensors[0].mesh
     for tensor in tensors[1:]:
-        if tensor.mesh != first or tensor.mesh.world is not first.world:
+        same = tensor.mesh == first if grids else set(tensor.mesh.ranks) == set(first.ranks)
+        if not same or tensor.mesh.world is not first.world:
             raise MeshError(f"operands must be on one mesh, but are on the {first} and the {tensor.mesh}")
 
 
