@@ -4,58 +4,39 @@ meshcomm brings no ScaLAPACK with it: docs/linear-algebra.md says how to install
 They are relaid to blocks dealt round over a grid of all ranks of their mesh, and the result is relaid back.
 """
 
-import ctypes
 import math
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
+from meshcomm._arguments import quote
 from meshcomm._mistakes import only_public
-from meshcomm._types import DType
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.views import check_writable, filled
-from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, descriptor, product_work, square_work
-from meshcomm.linalg.grids import Grid, grid_of, grid_of_all
-from meshcomm.linalg.library import Argument, Library, library, use
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, product_work, square_work
+from meshcomm.linalg.grids import grid_of_all
+from meshcomm.linalg.library import Argument, use
+from meshcomm.linalg.routines import (
+    agreed,
+    check_block,
+    check_matrices,
+    check_same_mesh,
+    check_target,
+    clear_triangle,
+    matrix_of,
+)
 from meshcomm.memory.copies import contiguous
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import agree_on, collective
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_text
-from meshcomm.ranks.mpi import MPIWorld
-from meshcomm.ranks.teams import Location
 
 __all__ = ["cholesky", "gemr2d", "matmul", "use"]
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = only_public(__name__, __all__)
-
-_LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}  # of the dtypes that ScaLAPACK has, in names of routines
-
-
-class _Process(NamedTuple):
-    """This process in grids: where it is, the library, and the grid of each layout of a call."""
-
-    here: Location
-    library: Library
-    grids: list[Grid]
-
-    def matrix(self, tensor: DTensor, *blocks: int) -> tuple[Argument, ...]:
-        """Return the arguments that describe a matrix: the block, row and column, and the descriptor.
-
-        *blocks* are the sizes of blocks of rows and of columns.
-        """
-        assert tensor.local is not None
-        rows, columns = blocks
-        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, self.here.device)
-        return contiguous(tensor.local), 1, 1, numbers
 
 
 @refusable
@@ -84,31 +65,31 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     array([[2., 0.],
            [1., 1.]])
     """
-    tensor = _operand("cholesky", a)
+    tensor = matrix_of("cholesky", a)
     target = tensor.layout if layout is None else layout
 
     def planned() -> Work:
-        _check(target, tensor.shape, [tensor])
-        _check_block(block)
+        check_matrices([tensor])
+        check_target(target, tensor.shape, tensor)
+        check_block(block)
         if tensor.shape[0] != tensor.shape[1]:
             raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
         return square_work(tensor.layout, block)
 
-    ((work,), (size,)), process = _agreed("cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
+    ((work,), (size,)), process = agreed(
+        "scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}"
+    )
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
     if process is not None and tensor.size:
-        info = ctypes.c_int(0)
-        _call(
-            process,
-            "potrf",
-            tensor.dtype,
-            b"U" if lower else b"L",
-            tensor.shape[0],
-            *process.matrix(factor, size, size),
-            info,
+        triangle = b"U" if lower else b"L"
+        minor = process.call_checked(
+            "potrf", tensor.dtype, triangle, tensor.shape[0], *process.matrix(factor, size, size)
         )
-        _raise_together(info.value, factor.mesh)
-        _clear_triangle(factor, lower)
+        if minor > 0:
+            raise np.linalg.LinAlgError(
+                f"the matrix is not positive definite: its leading minor of order {minor} is not"
+            )
+        clear_triangle(factor, lower)
     return factor if target == work else relayout(factor, target)
 
 
@@ -135,21 +116,21 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     >>> scalapack.matmul(a, a).to_numpy().trace()  # doctest: +SKIP
     3.0
     """
-    left, right = _operand("matmul", a), _operand("matmul", b)
+    left, right = matrix_of("matmul", a), matrix_of("matmul", b)
     target = left.layout if layout is None else layout
-    if right.mesh != left.mesh or right.mesh.world is not left.mesh.world:
-        raise MeshError(f"operands must be on one mesh, but are on the {left.mesh} and the {right.mesh}")
+    check_same_mesh([left, right])
     shape = (*left.shape[:1], *right.shape[-1:])
 
     def planned() -> Work:
-        _check(target, shape, [left, right])
-        _check_block(block)
+        check_matrices([left, right])
+        check_target(target, shape, left)
+        check_block(block)
         if left.shape[1] != right.shape[0]:
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
 
-    (works, (rows, summed, columns)), process = _agreed(
-        "matmul", planned, [left, right], options=f"{block=}, {target}"
+    (works, (rows, summed, columns)), process = agreed(
+        "scalapack.matmul", planned, [left, right], options=f"{block=}, {target}"
     )
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
     local = None if process is None else np.zeros(works[2].block_shape(shape, process.here.device), left.dtype)
@@ -159,8 +140,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         sizes = shape[1], shape[0], left.shape[1]
         one, zero = np.ones(1, left.dtype), np.zeros(1, left.dtype)
         factors = *process.matrix(right, summed, columns), *process.matrix(left, rows, summed)
-        _call(
-            process,
+        process.call(
             "gemm",
             left.dtype,
             b"N",
@@ -183,11 +163,12 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     ``LayoutError`` unless both are layouts that ``Layout.descriptor`` describes, without replicas. Other errors are
     those of `cholesky`.
     """
-    tensor = _operand("gemr2d", t)
+    tensor = matrix_of("gemr2d", t)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
 
     def planned() -> Work:
-        _check(layout, shape, [tensor], same_mesh=False)
+        check_matrices([tensor])
+        check_target(layout, shape, tensor, same_mesh=False)
         if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
             raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {quote(out)}")
         if out is not None:
@@ -199,7 +180,7 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
         return Work((source, layout))
 
     target = f"to {specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
-    _, process = _agreed("gemr2d", planned, [tensor], target=layout.mesh, options=target)
+    _, process = agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     device = layout.mesh.rank
     if out is None:
         local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
@@ -211,89 +192,5 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
         for data, each, grid in zip((tensor.local, block), (source, layout), process.grids, strict=True):
             given = np.empty(1) if data is None else contiguous(data)
             matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
-        _call(process, "gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
+        process.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
     return filled(out, block)
-
-
-def _operand(name: str, operand: object) -> DTensor:
-    tensor = unwrapped(operand)
-    if not isinstance(tensor, DTensor):
-        raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; SciPy has its own for arrays")
-    return tensor
-
-
-def _check(target: Layout, shape: Sequence[int], tensors: Sequence[DTensor], *, same_mesh: bool = True) -> None:
-    """Raise what is wrong with the operands of any routine, and with the layout of its result."""
-    for tensor in tensors:
-        if tensor.ndim != 2:
-            raise ShapeError(f"ScaLAPACK works on matrices, which have 2 axes; the shape is {tensor.shape}")
-        if tensor.dtype.str[1:] not in _LETTERS or not tensor.dtype.isnative:
-            raise DTypeError(f"ScaLAPACK has float32, float64, complex64 and complex128, but no {tensor.dtype}")
-        if tensor.dtype != tensors[0].dtype:
-            raise DTypeError(f"the operands have the dtypes {tensors[0].dtype} and {tensor.dtype}; they must be equal")
-    if not isinstance(target, Layout):
-        raise LayoutError(f"layout must be a Layout, not {type(target).__name__}")
-    if same_mesh and set(target.mesh.ranks) != set(tensors[0].mesh.ranks):
-        raise MeshError(f"the result stays on the ranks of the {tensors[0].mesh}, but layout is on the {target.mesh}")
-    target.block_shape(shape, 0)
-
-
-def _check_block(block: object) -> None:
-    if integer(block, "block", LayoutError) < 1:
-        raise LayoutError(f"block {quote(block)}; a block has 1 row and column or more")
-
-
-def _agreed(
-    operation: str,
-    planned: Callable[[], Work],
-    tensors: Sequence[DTensor],
-    *,
-    target: Mesh | None = None,
-    options: str,
-) -> tuple[Work, _Process | None]:
-    """Return what *planned* returns, and this process, or None outside of the meshes. Collective.
-
-    The ranks agree on every call before they enter the library: there, nothing would tell them that calls differ. What
-    *planned* raises, all ranks raise.
-    """
-    name = f"scalapack.{operation}"
-    if not isinstance(tensors[0].mesh.world, MPIWorld):
-        raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
-    operands = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in tensors)
-
-    with collective(name, tensors[0].mesh, target) as here:
-        if here is None:
-            return planned(), None
-        _ = here.team.machine  # agreed on when the team first communicates
-        work, found = agree_on(here.team, f"{name}({operands}; {options})", lambda: (planned(), library()))
-        return work, _Process(here, found, [grid_of(here.team, layout, found) for layout in work.layouts])
-
-
-def _call(process: _Process, routine: str, dtype: DType, *arguments: Argument) -> None:
-    name = f"p{_LETTERS[dtype.str[1:]]}{routine}"
-    with Envelope(f"scalapack's {name}", process.here.team):
-        process.library.call(name, *arguments)
-
-
-def _raise_together(info: int, mesh: Mesh) -> None:
-    """Raise the same error on all ranks if the library reports one on some. Collective over the mesh."""
-    with collective("scalapack.cholesky", mesh) as here:
-        assert here is not None
-        largest, of_negatives = here.team.everyone.communicator().allreduce_max(np.array([info, -info])).tolist()
-    assert of_negatives <= 0, f"argument {of_negatives} is wrong"
-    if largest > 0:
-        raise np.linalg.LinAlgError(
-            f"the matrix is not positive definite: its leading minor of order {largest} is not"
-        )
-
-
-def _clear_triangle(factor: DTensor, lower: bool) -> None:
-    """Set the other triangle to zero, which the library leaves as it was."""
-    assert factor.local is not None
-    layout, device = factor.layout, factor.mesh.rank
-    assert device is not None
-    rows, columns = (layout.global_indices(factor.shape, device, axis) for axis in range(2))
-    # Indices ascend, so a row has its elements on the diagonal and left of it in front.
-    ends = np.searchsorted(columns, rows, side="right" if lower else "left")
-    for row, end in zip(factor.local, ends.tolist(), strict=True):
-        row[slice(end, None) if lower else slice(end)] = 0

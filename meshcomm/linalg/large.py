@@ -1,0 +1,244 @@
+"""Solvers of matrices that no rank could hold, by ScaLAPACK; decompositions are in `meshcomm.linalg.spectra`.
+
+Operands are in any layout. They are relaid to square blocks, dealt round over a grid of all ranks of their mesh, and
+results stay there, or are views of what is there: `meshcomm.relayout` brings them where they are wanted. ScaLAPACK
+sees the transpose of a matrix in this layout (see `meshcomm.linalg.block_cyclic`), and gets the problem for it::
+
+    A X = B        <=>   A' = P L U,  then X by the transpose of A'
+    A = Q R        <=>   A' = R' Q'
+    A = U S V^H    <=>   A' = (V^H)' S U'
+    inv(A)         <=>   inv(A')'
+
+Right sides, and matrices that ScaLAPACK has to see as they are, are transposed by the relayout that they need anyway.
+
+All functions are Collective over the mesh of their operands, which are matrices of one dtype: float32, float64,
+complex64 or complex128. *block* is the size of the blocks, unless the first operand is in such a layout already.
+Errors of all of them: ``ShapeError``, ``DTypeError``, ``MeshError``, and ``ImportError`` if no ScaLAPACK is found.
+``numpy.linalg.LinAlgError`` where the result does not exist, on all ranks.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._types import Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK
+from meshcomm.linalg.jobs import Job, conjugate, raise_if
+from meshcomm.linalg.routines import real_of
+from meshcomm.linalg.spectra import eigh, eigvalsh, qr, svd
+from meshcomm.ranks.local_errors import refusable
+
+__all__ = [
+    "cho_solve",
+    "eigh",
+    "eigvalsh",
+    "inv",
+    "lstsq",
+    "lu",
+    "lu_solve",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_triangular",
+    "svd",
+]
+
+_TRANSPOSED = {0: b"T", 1: b"N", 2: b"N"}  # what ScaLAPACK does with the transpose that it sees, for SciPy's trans
+
+
+class LU(NamedTuple):
+    """What `lu` returns: both factors in one matrix, and the row that each row was exchanged with, from 0 on."""
+
+    factors: DTensor
+    pivots: DTensor
+
+
+@refusable
+def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
+    """Return x with ``a x = b``, by getrf and getrs. Collective.
+
+    *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
+    """
+    job = Job.begun("linalg.solve", [a, b], block, _square)
+    factors, sides = job.placed(a), job.transposed(b)
+    if job.process is not None and a.size:
+        pivots = job.factored(factors)
+        if b.size:
+            given = *job.matrix(factors), pivots, *job.matrix(sides)
+            job.process.call_checked("getrs", a.dtype, b"T", *sides.shape[::-1], *given)
+    return sides.T
+
+
+@refusable
+def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
+    """Return the inverse of a square matrix, by getrf and getri. Collective. ``LinAlgError`` if it is singular."""
+    job = Job.begun("linalg.inv", [a], block, _square)
+    inverse = job.placed(a)
+    if job.process is not None and a.size:
+        pivots = job.factored(inverse)
+        job.process.call_in_workspace("getri", a.dtype, "wi", len(a), *job.matrix(inverse), pivots)
+    return inverse
+
+
+@refusable
+def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
+    """Return the sign of the determinant of a square matrix, and the logarithm of its size, by getrf. Collective."""
+    job = Job.begun("linalg.slogdet", [a], block, _square)
+    factors = job.placed(a)
+    sign, log = np.ones((), "c16"), np.zeros(())
+    if job.process is not None and a.size:
+        pivots = job.along_columns(factors, np.intc)
+        job.lu(factors, pivots)
+        diagonal, columns = job.diagonal(factors)
+        exact = diagonal.astype("c16")
+        sizes = abs(exact)
+        signs = np.divide(exact, sizes, out=np.zeros_like(exact), where=sizes != 0)
+        swaps = np.count_nonzero(pivots[columns] != job.indices(factors, 1)[columns] + 1)
+        phase = complex(signs.prod()) * (-1) ** swaps
+        with np.errstate(divide="ignore"):
+            found = np.array(job.process.told([phase.real, phase.imag, float(np.log(sizes).sum())]))
+        sign, log = (found[:, 0] + 1j * found[:, 1]).prod(), found[:, 2].sum()
+    sign = sign if a.dtype.kind == "c" else sign.real
+    return job.replicated(np.array(sign, a.dtype)), job.replicated(np.array(log, real_of(a.dtype)))
+
+
+@refusable
+def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> LU:
+    """Return the factors of a matrix with its rows exchanged, by getrf. Collective. Source: scipy.linalg.lu_factor.
+
+    The factors are one matrix: U with its diagonal, and below it L, whose diagonal is 1. A zero on the diagonal of U
+    is no error.
+    """
+    job = Job.begun("linalg.lu_factor", [a], block, _any)
+    factors = job.transposed(a)
+    length = min(a.shape)
+    dealt = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
+    local = None
+    if job.process is not None:
+        pivots = job.along_columns(factors, np.intc)
+        if a.size:
+            job.lu(factors, pivots)
+        local = pivots[: dealt.block_shape((length,), job.process.here.device)[0]] - 1
+    exchanged = DTensor(local, dealt, (length,), np.dtype(np.intc))
+    return LU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
+
+
+@refusable
+def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: int = USUAL_BLOCK) -> DTensor:
+    """Return x with ``a x = b`` from what `lu` returned for *a*, by getrs. Collective. Source: scipy.linalg.lu_solve.
+
+    With *trans* 1 it is the transpose of *a*, with 2 the transpose of its conjugate.
+    """
+    factors, exchanged = lu
+    job = Job.begun("linalg.lu_solve", [factors.T, b], block, _square, f"{trans=}")
+    placed, sides = job.transposed(factors), job.transposed(b)
+    dealt = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
+    if job.process is not None and b.size:
+        assert dealt.local is not None
+        pivots = job.along_columns(placed, np.intc)
+        pivots[: len(dealt.local)] = dealt.local + 1
+        given = *job.matrix(placed), pivots, *job.matrix(sides)
+        job.process.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *given)
+    return sides.T
+
+
+@refusable
+def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK) -> DTensor:
+    """Return x with ``a x = b`` from the Cholesky *factor* of *a*, by potrs. Collective.
+
+    Source: scipy.linalg.cho_solve.
+    The other triangle of *factor* than the *lower* or upper one is not read.
+    """
+    job = Job.begun("linalg.cho_solve", [factor, b], block, _square, f"{lower=}")
+    placed, sides = job.placed(factor), job.transposed(b)
+    if job.process is not None and b.size:
+        conjugate(sides)  # as the matrix that ScaLAPACK sees is the conjugate of a
+        given = *job.matrix(placed), *job.matrix(sides)
+        job.process.call_checked("potrs", b.dtype, b"U" if lower else b"L", *sides.shape[::-1], *given)
+        conjugate(sides)
+    return sides.T
+
+
+@refusable
+def solve_triangular(
+    a: DTensor,
+    b: DTensor,
+    *,
+    trans: int = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    block: int = USUAL_BLOCK,
+) -> DTensor:
+    """Return x with ``a x = b`` for a triangle of *a*, by trtrs. Collective. Source: scipy.linalg.solve_triangular.
+
+    Parameters
+    ----------
+    a: a square matrix, of which one triangle is read
+    b: a matrix with as many rows
+    trans: 1 for the transpose of *a*, 2 for the transpose of its conjugate
+    lower: whether to read the lower triangle, not the upper one
+    unit_diagonal: whether to take the diagonal for 1, and not to read it
+    block: see the top of this module
+
+    ``LinAlgError`` if there is a zero on the diagonal.
+    """
+    options = f"{trans=} {lower=} {unit_diagonal=}"
+    job = Job.begun("linalg.solve_triangular", [a, b], block, _square, options)
+    placed, sides = job.placed(a), job.transposed(b)
+    if job.process is not None and b.size:
+        if trans == 2:
+            conjugate(sides)
+        how = b"U" if lower else b"L", _TRANSPOSED[trans], b"U" if unit_diagonal else b"N"
+        given = *job.matrix(placed), *job.matrix(sides)
+        if not unit_diagonal:
+            job.check_diagonal(placed, "singular matrix: resolution failed at diagonal {0}")  # trtrs misses some
+        job.process.call_checked("trtrs", a.dtype, *how, *sides.shape[::-1], *given)
+        if trans == 2:
+            conjugate(sides)
+    return sides.T
+
+
+@refusable
+def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
+    """Return x that makes the columns of ``b - a x`` shortest, by gels. Collective.
+
+    With fewer rows than columns, it is the shortest x with ``a x = b``. *a* must have full rank: ``LinAlgError`` if a
+    diagonal element of its triangular factor is as small as rounding errors. `svd` serves for all ranks.
+    """
+    job = Job.begun("linalg.lstsq", [a, b], block, _rows)
+    (m, n), sides = a.shape, b.shape[1]
+    placed, solution = job.placed(a), job.resized(job.transposed(b), (sides, max(m, n)))
+    if job.process is not None and a.size and b.size:
+        conjugate(placed)
+        given = n, m, sides, *job.matrix(placed), *job.matrix(solution)
+        job.process.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *given)
+        sizes = abs(job.diagonal(placed)[0])
+        found = np.array(job.process.told([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
+        tiny = np.finfo(a.dtype).eps * max(m, n) * found[:, 1].max()
+        raise_if(bool(found[:, 0].min() <= tiny), "the matrix has not full rank")
+    elif solution.local is not None:
+        solution.local[...] = 0
+    return job.resized(solution, (sides, n)).T
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _any(name: str, shape: Shape) -> None:
+    """All shapes fit."""
+
+
+def _square(name: str, shape: Shape, sides: Shape | None = None) -> None:
+    if shape[0] != shape[1]:
+        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
+    if sides is not None:
+        _rows(name, shape, sides)
+
+
+def _rows(name: str, shape: Shape, sides: Shape) -> None:
+    if sides[0] != shape[0]:
+        raise ShapeError(f"{name}: a of shape {shape} and b of shape {sides} differ in their rows")

@@ -1,0 +1,169 @@
+"""Decompositions of matrices that no rank could hold, by ScaLAPACK: see `meshcomm.linalg.large`."""
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from meshcomm._types import Array, Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import ShapeError
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK
+from meshcomm.linalg.jobs import Job, conjugate, raise_if
+from meshcomm.linalg.library import Argument
+from meshcomm.linalg.routines import clear_triangle, real_of
+from meshcomm.ranks.local_errors import refusable
+
+_NO_EIGENVALUES = "Eigenvalues did not converge"
+_NO_SVD = "SVD did not converge"
+
+
+class EigH(NamedTuple):
+    """What `eigh` returns: eigenvalues in ascending order, on all ranks, and eigenvectors as columns."""
+
+    eigenvalues: DTensor
+    eigenvectors: DTensor
+
+
+class QR(NamedTuple):
+    """What `qr` returns; *q* is None in mode ``r``."""
+
+    q: DTensor | None
+    r: DTensor
+
+
+class SVD(NamedTuple):
+    """What `svd` returns; the singular values, the largest first, are on all ranks."""
+
+    u: DTensor | None
+    s: DTensor
+    vh: DTensor | None
+
+
+@refusable
+def eigh(
+    a: DTensor,
+    UPLO: str = "L",  # noqa: N803
+    *,
+    subset_by_index: tuple[int, int] | None = None,
+    block: int = USUAL_BLOCK,
+) -> EigH:
+    """Return eigenvalues and eigenvectors of a symmetric or Hermitian matrix. Collective.
+
+    It is by syevd or heevd, or by syevr or heevr for a subset. Sources: numpy.linalg.eigh, scipy.linalg.eigh.
+
+    Parameters
+    ----------
+    a: a square matrix
+    UPLO: which triangle of *a* is read, ``L`` or ``U``
+    subset_by_index: the numbers of the first and the last eigenvalue to return, from 0 on
+    block: see `meshcomm.linalg.large`
+
+    ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
+    """
+    job = Job.begun("linalg.eigh", [a], block, _square, f"{UPLO=} {subset_by_index=}", in_order=True)
+    real, n = real_of(a.dtype), a.shape[0]
+    first, last = subset_by_index or (0, n - 1)
+    matrix = job.placed(a)
+    values: Array = np.zeros(n, real)
+    vectors = job.resized(matrix, (n, n))
+    if job.process is not None and n:
+        job.check_finite(matrix, _NO_EIGENVALUES)
+        given: list[Argument] = [_seen(UPLO), n, *job.matrix(matrix)]
+        if subset_by_index is None:
+            routine, works = ("heevd", "wri") if a.dtype.kind == "c" else ("syevd", "wi")
+            given = [b"V", *given, values, *job.matrix(vectors)]
+        else:
+            routine, works = ("heevr", "wri") if a.dtype.kind == "c" else ("syevr", "wi")
+            bounds, found = np.zeros(1, real), np.zeros(2, np.intc)
+            chosen = bounds, bounds, first + 1, last + 1, found[:1], found[1:]
+            given = [b"V", b"I", *given, *chosen, values, *job.matrix(vectors)]
+        panels = job.panels(matrix)
+        failed = job.process.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
+        raise_if(failed > 0, _NO_EIGENVALUES)
+        conjugate(vectors)  # as the matrix that ScaLAPACK sees is the conjugate of a
+    if subset_by_index is not None:
+        values, vectors = values[: last + 1 - first], job.resized(vectors, (last + 1 - first, n))
+    return EigH(job.replicated(values), vectors.T)
+
+
+@refusable
+def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTensor:  # noqa: N803
+    """Return the eigenvalues that `eigh` returns, by syev or heev, in less time. Collective."""
+    job = Job.begun("linalg.eigvalsh", [a], block, _square, f"{UPLO=}", in_order=True)
+    matrix, values = job.placed(a), np.zeros(a.shape[0], real_of(a.dtype))
+    if job.process is not None and a.size:
+        job.check_finite(matrix, _NO_EIGENVALUES)
+        routine, works = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
+        described = job.matrix(matrix)
+        given = b"N", _seen(UPLO), a.shape[0], *described, values, *described
+        panels = job.panels(matrix)
+        failed = job.process.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
+        raise_if(failed > 0, _NO_EIGENVALUES)
+    return job.replicated(values)
+
+
+@refusable
+def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD:
+    """Return the singular value decomposition of a matrix, by gesvd. Collective.
+
+    U has as many columns, and V^H as many rows, as there are singular values. Without *compute_uv* both are None.
+    ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
+    """
+    job = Job.begun("linalg.svd", [a], block, _any, f"{compute_uv=}")
+    (m, n), length = a.shape, min(a.shape)
+    matrix, values = job.placed(a), np.zeros(length, real_of(a.dtype))
+    left, right = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
+    if job.process is not None and a.size:
+        job.check_finite(matrix, _NO_SVD)
+        wanted = b"V" if compute_uv else b"N"
+        others = (*job.matrix(right), *job.matrix(left)) if compute_uv else job.matrix(matrix) * 2
+        given = wanted, wanted, n, m, *job.matrix(matrix), values, *others
+        works = "wR" if a.dtype.kind == "c" else "w"
+        failed = job.process.call_in_workspace("gesvd", a.dtype, works, *given, at_least=job.panels(matrix))
+        raise_if(failed > 0, _NO_SVD)
+    s = job.replicated(values)
+    return SVD(left, s, right) if compute_uv else SVD(None, s, None)
+
+
+@refusable
+def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, block: int = USUAL_BLOCK) -> QR:
+    """Return Q and R with ``a = Q R``, by gelqf, and orglq or unglq. Collective. Source: numpy.linalg.qr.
+
+    Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
+    ``r`` it is None.
+    """
+    job = Job.begun("linalg.qr", [a], block, _any, f"{mode=}")
+    (m, n), length = a.shape, min(a.shape)
+    factors = job.placed(a)
+    reflections = None
+    if job.process is not None and a.size:
+        reflections = job.along_columns(factors, a.dtype)
+        job.process.call_in_workspace("gelqf", a.dtype, "w", n, m, *job.matrix(factors), reflections)
+    rows = m if mode == "complete" else length
+    r = job.resized(factors, (rows, n))
+    if job.process is not None:
+        clear_triangle(r, lower=False)
+    if mode == "r":
+        return QR(None, r)
+    q = job.resized(factors, (m, rows))
+    if job.process is not None and reflections is not None:
+        routine = "unglq" if a.dtype.kind == "c" else "orglq"
+        given = rows, m, length, *job.matrix(q), reflections
+        job.process.call_in_workspace(routine, a.dtype, "w", *given)
+    elif q.local is not None and job.process is not None:
+        q.local[np.equal.outer(job.indices(q, 0), job.indices(q, 1))] = 1
+    return QR(q, r)
+
+
+def _seen(triangle: str) -> bytes:
+    """Return which triangle of the transpose the lower or upper *triangle* is."""
+    return b"U" if triangle == "L" else b"L"
+
+
+def _any(name: str, shape: Shape) -> None:
+    """All shapes fit."""
+
+
+def _square(name: str, shape: Shape) -> None:
+    if shape[0] != shape[1]:
+        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
