@@ -155,7 +155,7 @@ class Job(NamedTuple):
     def check_diagonal(self, triangle: DTensor, message: str) -> None:
         """Raise ``LinAlgError`` on all ranks if the diagonal of *triangle* has a zero. Collective.
 
-        The *message* may name the place of the first one: ``{0}``.
+        The *message* may say which is the first one: ``{0}``.
         """
         assert self.process is not None
         diagonal, columns = self.diagonal(triangle)
