@@ -108,7 +108,7 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
     return found if wide else _adjoint(found)
 
 
-# -- what these functions share ----------------------------------------------------------------------------------------
+# -- what these functions share ---------------------------------------------------------------------------------------
 
 _NOTHING = np.empty(0)
 _RANK = Result(())
