@@ -22,6 +22,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.layouts.mistakes import no_layout
 from meshcomm.layouts.refinement import same_grid
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.blocks import new_block
@@ -106,6 +107,8 @@ def contracted(
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
         result: DTensor = traced(np.einsum, (text, *given), **options)
         return result if layout is None else relayout(result, layout)
+    if layout is not None and not isinstance(layout, Layout):
+        raise no_layout(f"{name}: layout= takes a Layout", layout)
     values = [unwrapped(x) for x in given]
     mesh = mesh_of(values)
     tensors = [x if isinstance(x, DTensor) else _replicated(x, mesh) for x in agree_on_plain(name, values, mesh)]
@@ -161,6 +164,8 @@ def plan_einsum(
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
     described = tuple(_described(x, mesh) for x in tensors)
+    if layout is not None and not isinstance(layout, Layout):
+        raise no_layout("plan_einsum: layout= takes a Layout", layout)
     kind, limit = None if dtype is None else np.dtype(dtype), max_scratch_bytes
     limit = None if limit is None else _checked_limit(limit)
     return plan_of(text, described, layout, kind, "same_kind", limit, machine or Machine())

@@ -242,7 +242,7 @@ _MOST_FACTORS = 24
 def matrix_power(a: DTensor, n: int) -> DTensor:
     """Return the power *n* of square matrices, by repeated squares, as numpy.linalg.matrix_power. Collective.
 
-    ``LinAlgError`` if they are not square, ``TypeError`` if *n* is negative: DTensors have no inverse.
+    A negative power is that of the inverse. ``LinAlgError`` if they are not square, or have no inverse.
     """
     name, tensor = "numpy.linalg.matrix_power", as_tensor("numpy.linalg.matrix_power", a)
     if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
@@ -252,7 +252,7 @@ def matrix_power(a: DTensor, n: int) -> DTensor:
     except TypeError:
         raise TypeError(f"{name}: the exponent must be an integer, not {quote(n)}") from None
     if power < 0:
-        raise TypeError(f"{name}: the exponent {power} needs the inverse, which DTensors do not have; {ADVICE}")
+        tensor, power = _call(np.linalg.inv, tensor), -power
     if not power:
         return _identity(tensor)
     result = tensor

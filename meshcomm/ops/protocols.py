@@ -213,8 +213,12 @@ def _einsum(
     dtype: DTypeLike | None = None,
     order: str = "K",
     casting: Casting = "safe",
+    **others: object,
 ) -> DTensor:
     """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
+    if others:
+        names = ", ".join(others)
+        raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
     result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
     if out is None:
         return result

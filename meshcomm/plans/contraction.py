@@ -36,7 +36,11 @@ from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.slicing import Items, Slice, Stretch, kept_slice
 from meshcomm.layouts.specs import CutSpec, Cyclic
+from meshcomm.plans.bounds import minimum_scratch
 from meshcomm.plans.plan import Plan, plan_relayout
+
+COUNTED_PANELS = 256
+"""Panels of which a plan counts what they move. Of more it estimates that."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +200,8 @@ class Contraction(FieldsOnly):
         try:
             return plan_relayout(shape, dtype, source, target, pack_limit(self.scratch_limit, self.mesh), self.machine)
         except ShapeError:  # for few elements the boxes alone may take more
-            return plan_relayout(shape, dtype, source, target, None, self.machine)
+            least = minimum_scratch(plan_relayout(shape, dtype, source, target, None, self.machine).steps)
+            return plan_relayout(shape, dtype, source, target, least, self.machine)
 
     # -- what it costs ------------------------------------------------------------------------------------------------
 
@@ -221,14 +226,31 @@ class Contraction(FieldsOnly):
 
     @cached_property
     def totals(self) -> tuple[int, int]:
-        """The most bytes and messages that a device receives."""
+        """The most bytes and messages that a device receives; of more than `COUNTED_PANELS`, an estimate."""
         devices = np.arange(self.mesh.size, dtype=np.intp)
         received, messages = np.zeros_like(devices), np.zeros_like(devices)
+        if self.count() > COUNTED_PANELS:
+            return self._estimated()
         for plan in self.plans():
             for step in plan.steps:
                 traffic = step.traffic(devices)
                 received, messages = received + traffic.bytes_moved, messages + traffic.messages
         return int(received.max()), int(messages.max())
+
+    def _estimated(self) -> tuple[int, int]:
+        """Return `totals` from the relayouts of whole factors, and from the messages of the first panel."""
+        first, counts = next(self.panels()), [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
+        received = messages = 0
+        for factor in (*self.operands, self.result):
+            its = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
+            turns = counts[: max(its, default=-1) + 1]
+            again = prod(count for number, count in enumerate(turns) if number not in its)
+            for panel, times in ((first._replace(taken={}), again), (first, prod(turns))):
+                plans = self.reduced(panel) if factor is self.result else (self.moved(factor, panel),)
+                known = [plan for plan in plans if plan is not None]
+                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in known)
+                messages += times * sum(plan.messages for plan in known) if panel is first else 0
+        return received, messages
 
     @property
     def bytes_moved(self) -> int:
@@ -300,7 +322,7 @@ def _text(factor: Factor, plan: Plan | None) -> str:
     if plan is None:
         return f"stays: {source}"
     target = specs_text(plan.target.sharding_specs)
-    return f"{source} -> {target}" + (", which devices have" if only_cuts(plan) else "")
+    return f"{source} -> {target}" + (": each device has it already" if only_cuts(plan) else "")
 
 
 def lengths_of(operands: tuple[Factor, ...]) -> dict[str, int]:

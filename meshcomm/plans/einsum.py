@@ -368,13 +368,19 @@ class EinsumPlan(FieldsOnly):
             left = [size for number, size in enumerate(left) if number not in turn] + [new]
         return peak
 
+    @property
+    def scratch_bytes(self) -> int:
+        """The most bytes that a device uses beyond its blocks in one of the contractions: the scratch."""
+        return max(each.scratch_bytes for each in self.contractions)
+
     def __repr__(self) -> str:
         texts = (f"{factor.shape} {specs_text(factor.layout.sharding_specs)}" for factor in self.operands)
         lines = [f"einsum of {self.subscripts!r}: {', '.join(texts)} -> {specs_text(self.layout.sharding_specs)}"]
         lines += [f"  {number}. {text}".replace("\n", "\n   ") for number, text in enumerate(self.contractions, 1)]
         lines.append(
             f"  each device receives at most {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')}, "
-            f"holds at most {bytes_text(self.peak_bytes)}, and multiplies for {self.flops:.3g} flops: "
+            f"holds at most {bytes_text(self.peak_bytes)}, "
+            f"{bytes_text(self.scratch_bytes)} of it scratch, and multiplies for {self.flops:.3g} flops: "
             f"{1e3 * self.seconds:.3g} ms by the cost model"
         )
         return "\n".join(lines)

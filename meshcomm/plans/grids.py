@@ -207,6 +207,11 @@ class Grid:
             found.append((result, self.of_result, size if self.shares > 1 else 2 * size))
         return found
 
+    @property
+    def moves(self) -> bool:
+        """Whether a factor moves, and so takes memory."""
+        return bool(self._needs)
+
     @cached_property
     def looped(self) -> list[str]:
         """The indices along which panels may go, the longest first.
@@ -368,15 +373,12 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
     """
     grids, kept = _grids(problem, machine)
-    most = float(DEFAULT_SCRATCH if limit is None else limit)
+    minimum = min(map(_minimum, kept))  # the same for every machine
+    if limit is not None and limit < minimum:
+        raise ScratchTooSmallError(minimum)
+    most = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
     found = _best(grids, kept, most, machine)
-    if found is None:
-        minimum = min(map(_minimum, kept))
-        if limit is not None:
-            raise ScratchTooSmallError(minimum)
-        most = float(minimum)
-        found = _best(grids, kept, most, machine)
-        assert found is not None
+    assert found is not None
     grid = found.grid
     return Contraction(
         grid.problem.operands,
@@ -436,6 +438,8 @@ def _for_panels(limit: float, mesh: Mesh) -> float:
 def _minimum(grid: Grid) -> int:
     """Return the lowest scratch limit with which panels of *grid* fit."""
     least, mesh = grid.minimum(), grid.problem.mesh
+    if not grid.moves:
+        return 0
     limit = least + pack_limit(0, mesh) + local_limit(0)
     while _for_panels(limit, mesh) < least:
         limit += max(1.0, least - _for_panels(limit, mesh))
