@@ -34,7 +34,7 @@ from meshcomm.ops.rules import mesh_of, shape_of
 from meshcomm.plans.contraction import Contraction, Panel, local_limit, only_cuts
 from meshcomm.plans.einsum import Casting, EinsumPlan, Operand, from_lists, plan_of, repeated_axes
 from meshcomm.plans.grids import Problem, cheapest_contraction
-from meshcomm.ranks.calls import Collective, leave_with
+from meshcomm.ranks.calls import Collective, join_and_raise, leave_with
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import location_in, location_text
 from meshcomm.ranks.teams import Location
@@ -262,19 +262,27 @@ def _built(
     name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Location
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, here.team.machine)
+    shapes = _shapes(contraction, here.device)
     run = _OnNode(contraction, orders, here) if can_lend(contraction, orders) else None
     panels = _Contracts(contraction, here.device, orders, here) if run is None else None
 
-    def collective(*blocks: Array) -> Array:
+    def contract(*blocks: Array) -> Array:
         nonlocal panels
+        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+        with np.errstate(all="ignore"):
+            found = None if run is None else run(*blocks)
+            if found is None:
+                panels = panels or _Contracts(contraction, here.device, orders, here)
+                found = panels(*blocks)
+            return found
+
+    def collective(*blocks: Array) -> Array:
+        wrong = _misfit(shapes, blocks)
+        if wrong is not None:
+            fitting = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
+            join_and_raise(wrong, here.team, lambda: contract(*fitting))
         try:
-            # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
-            with np.errstate(all="ignore"):
-                found = None if run is None else run(*blocks)
-                if found is None:
-                    panels = panels or _Contracts(contraction, here.device, orders, here)
-                    found = panels(*blocks)
-                return found
+            return contract(*blocks)
         except BaseException as error:
             leave_with(error, here.team)
             raise
@@ -283,6 +291,21 @@ def _built(
 
 
 _CONTRACT = Collective[Array](_text, _built)
+
+
+def _shapes(contraction: Contraction, device: int) -> list[Shape]:
+    return [operand.layout.block_shape(operand.shape, device) for operand in contraction.operands]
+
+
+def _misfit(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
+    """Return what is wrong, unless all blocks are as long as their tensors say."""
+    for shape, block in zip(shapes, blocks, strict=True):
+        if block.shape != shape:
+            return ShapeError(
+                f"a block has shape {block.shape}, but by shape and layout of its tensor it has {shape}: it was "
+                "resized, or the tensor was made of a block that does not fit"
+            )
+    return None
 
 
 class _OnNode:
@@ -368,11 +391,15 @@ class _Contracts:
         self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
         self._indices = tuple(operand.indices for operand in contraction.operands)
         self._limit, self._shares = local_limit(contraction.scratch_limit), bool(contraction.summed)
+        self._shapes = _shapes(contraction, device)
         few = contraction.count() <= KEPT_PANELS
         self._turns = list(map(self._turn, contraction.panels())) if few else None
 
     def __call__(self, *blocks: Array) -> Array:
         """Return the block of the result from the blocks of the operands."""
+        wrong = _misfit(self._shapes, blocks)
+        if wrong is not None:
+            raise wrong
         into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
         current = [Block(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
         moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
