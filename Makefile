@@ -254,6 +254,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/files.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fft.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/halos.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/indexing.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/contractions.py
 
 bench-compare: $(READY)

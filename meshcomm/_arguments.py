@@ -74,6 +74,16 @@ def integer(value: object, what: str, error: type[Exception] = MeshError) -> int
     raise error(f"{what} {quote(value)} is a {type(value).__name__}; it must be an integer")
 
 
+def scratch_limit(value: int | None) -> int | None:
+    """Return the argument *max_scratch_bytes* of a call; ``ShapeError`` if it is no number of bytes."""
+    if value is None:
+        return None
+    number = integer(value, "max_scratch_bytes", ShapeError)
+    if number < 0:
+        raise ShapeError(f"max_scratch_bytes must be zero or more, not {quote(value)}")
+    return number
+
+
 def as_shape(shape: object) -> Shape:
     """Return *shape*, one length or several, as a tuple; ``ShapeError`` if it is no shape."""
     try:

@@ -1,7 +1,7 @@
 """Types that several folders use."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 DType: TypeAlias = np.dtype[Any]
 Groups: TypeAlias = Sequence[Sequence[int]] | NDArray[np.integer[Any]]  # rows of ranks, each a group in its order
 Pairs: TypeAlias = Iterable[tuple[int, int]]  # of a source and a target rank
+
+Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+"""NumPy's rules for conversions."""
 
 Json: TypeAlias = Any
 """What JSON can hold."""

@@ -18,7 +18,8 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to
-from meshcomm.linalg.tasks import LAPACK, Task, Wanted, replicated
+from meshcomm.linalg.tasks import LAPACK, Task, Wanted
+from meshcomm.ops.elementwise import replicated
 from meshcomm.ranks.local_errors import refusable
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand

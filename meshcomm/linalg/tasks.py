@@ -12,12 +12,10 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import free_names
 from meshcomm.linalg.choose import Operand, Way, chosen
-from meshcomm.ops.elementwise import agree_on_plain
+from meshcomm.ops.elementwise import agree_on_plain, replicated
 from meshcomm.ops.rules import broadcast_shape, common_layout, mesh_of
-from meshcomm.ranks.meshes import location_in
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
@@ -124,13 +122,6 @@ def as_operands(name: str, values: Sequence[object]) -> list[DTensor]:
     mesh = mesh_of(given)
     known = agree_on_plain(name, given, mesh)
     return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in known]
-
-
-def replicated(x: object, mesh: Mesh) -> DTensor:
-    """Return an array or a number, the same on all ranks, as a tensor that shares its memory."""
-    array = np.asarray(x, order="C")
-    outside = location_in(mesh) is None
-    return DTensor(None if outside else array, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
 
 
 def way_of(task: Task, operands: Sequence[DTensor]) -> Way:

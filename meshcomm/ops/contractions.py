@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_dtype, as_shape, counted, integer, quote
+from meshcomm._arguments import as_dtype, as_shape, counted, quote
 from meshcomm._tracing import is_traced, traced, untraced
-from meshcomm._types import Array, Shape
+from meshcomm._types import Array, Casting, Shape
 from meshcomm.arrays.compile import Move, prepare
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
@@ -22,17 +22,16 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.mistakes import no_layout
 from meshcomm.layouts.refinement import same_grid
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.blocks import new_block
 from meshcomm.ops.diagonals import diagonal
-from meshcomm.ops.elementwise import agree_on_plain
+from meshcomm.ops.elementwise import agree_on_plain, replicated
 from meshcomm.ops.lent_products import LentProduct, can_lend
 from meshcomm.ops.local_products import Block, multiply, stored, summed_up
-from meshcomm.ops.rules import mesh_of, shape_of
+from meshcomm.ops.rules import mesh_of
 from meshcomm.plans.contraction import Contraction, Panel, local_limit, only_cuts
-from meshcomm.plans.einsum import Casting, EinsumPlan, Operand, from_lists, plan_of, repeated_axes
+from meshcomm.plans.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
 from meshcomm.plans.grids import Problem, cheapest_contraction
 from meshcomm.ranks.calls import Collective, join_and_raise, leave_with
 from meshcomm.ranks.local_errors import refusable
@@ -100,27 +99,20 @@ def contracted(
 ) -> DTensor:
     """Return the Einstein sum of operands. *name* is the operation; other arguments are those of `einsum`.
 
-    *casting* is NumPy's rule for the conversion to *dtype*.
+    *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
+    *dtype*.
     """
     text, given = arguments_of(subscripts, operands)
     if any(map(is_traced, given)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
         result: DTensor = traced(np.einsum, (text, *given), **options)
         return result if layout is None else relayout(result, layout)
-    if layout is not None and not isinstance(layout, Layout):
-        raise no_layout(f"{name}: layout= takes a Layout", layout)
     values = [unwrapped(x) for x in given]
     mesh = mesh_of(values)
-    tensors = [x if isinstance(x, DTensor) else _replicated(x, mesh) for x in agree_on_plain(name, values, mesh)]
-    plan = plan_of(
-        text,
-        tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors]),
-        layout,
-        None if dtype is None else np.dtype(dtype),
-        casting,
-        None if limit is None else _checked_limit(limit),
-        Machine(),
-    )
+    tensors = [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, values, mesh)]
+    text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
+    described = tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
+    plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)
     for number, indices in enumerate(plan.expression.operands):
         if len(set(indices)) < len(indices):
             tensors[number] = _without_repeats(tensors[number], indices)
@@ -128,7 +120,7 @@ def contracted(
         taken = [tensors[number] for number in turn]
         for number in sorted(turn, reverse=True):
             del tensors[number]
-        tensors.append(_contract(name, (problem, contraction), taken, limit))
+        tensors.append(_contract(name, (problem, contraction), taken, plan.limit))
     return tensors[-1]
 
 
@@ -164,16 +156,14 @@ def plan_einsum(
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
     described = tuple(_described(x, mesh) for x in tensors)
-    if layout is not None and not isinstance(layout, Layout):
-        raise no_layout("plan_einsum: layout= takes a Layout", layout)
-    kind, limit = None if dtype is None else np.dtype(dtype), max_scratch_bytes
-    limit = None if limit is None else _checked_limit(limit)
-    return plan_of(text, described, layout, kind, "same_kind", limit, machine or Machine())
+    return plan_of(text, described, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine)
 
 
-def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[str, list[Any]]:
+def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[Any, list[Any]]:
     """Return subscripts and operands from the arguments of `einsum` in either form."""
-    return (subscripts, list(operands)) if isinstance(subscripts, str) else from_lists((subscripts, *operands))
+    if isinstance(subscripts, str) or (callable(subscripts) and not isinstance(subscripts, DTensor)):
+        return subscripts, list(operands)
+    return from_lists((subscripts, *operands))
 
 
 def _mesh_of(x: object) -> Mesh | None:
@@ -197,21 +187,6 @@ def _described(x: object, mesh: Mesh) -> Operand:
     if not same_grid(operand.layout.mesh, mesh):
         raise MeshError(f"operands must be on one mesh, but are on the {mesh} and the {operand.layout.mesh}")
     return operand
-
-
-def _checked_limit(limit: int) -> int:
-    number = integer(limit, "max_scratch_bytes", ShapeError)
-    if number < 0:
-        raise ShapeError(f"max_scratch_bytes must be zero or more, not {quote(number)}")
-    return number
-
-
-def _replicated(x: object, mesh: Mesh) -> DTensor:
-    """Return an array or a number as a tensor that shares its memory: it is only read."""
-    array = np.asarray(x)
-    dtype = as_dtype(array.dtype)
-    outside = location_in(mesh) is None
-    return DTensor(None if outside else array, Layout.replicated(mesh, array.ndim), array.shape, dtype)
 
 
 def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
@@ -536,8 +511,7 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     if is_traced(a) or is_traced(b):
         product: DTensor = traced(np.matmul, (a, b))
         return product
-    operands = agree_on_plain("numpy.matmul", [unwrapped(x) for x in (a, b)], mesh_of([unwrapped(x) for x in (a, b)]))
-    return contracted("numpy.matmul", product_subscripts(*map(shape_of, operands)), operands)
+    return contracted("numpy.matmul", product_subscripts, (a, b))
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm._arguments import as_array, as_dtype
 from meshcomm._tracing import traceable
-from meshcomm._types import Array, Shape
+from meshcomm._types import Array, Casting, Shape
 from meshcomm.arrays.create import plain_text
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
@@ -50,6 +50,13 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
 
     return made_by_all(name, mesh, call, make)
+
+
+def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:
+    """Return an array or a number, the same on all ranks, as a tensor that shares its memory: to be read only."""
+    array = np.asarray(x)
+    local = None if location_in(mesh) is None else array
+    return DTensor(local, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
 
 
 def _described(operand: Operand) -> str:
@@ -163,14 +170,19 @@ def _several(made: object) -> tuple[ArrayLike, ...]:
     return made if isinstance(made, tuple) else (made,)
 
 
-def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor]) -> None:
-    """Write *results* into the blocks of *out*. Collective if they are in other layouts. *name* is the operation."""
+def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
+    """Write *results* into the blocks of *out*. Collective if they are in other layouts.
+
+    *name* is the operation, *casting* NumPy's rule for the conversion. ``TypeError`` if that does not allow it.
+    """
     for target, result in zip(out, results, strict=True):
+        if not np.can_cast(result.dtype, target.dtype, casting):
+            raise TypeError(f"{name}: {result.dtype} cannot go to an out= of {target.dtype} by the rule {casting!r}")
         if result is not target:
             moved = relaid(result, target.layout.axes, name)
             if target.local is not None:
                 assert moved.local is not None
-                np.copyto(target.local, moved.local, casting="same_kind")
+                np.copyto(target.local, moved.local, casting=casting)
 
 
 @traceable(3, twin=np.where)

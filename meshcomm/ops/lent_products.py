@@ -5,9 +5,10 @@ panels, as nothing takes memory. The products of the pieces are added up in the 
 index, the same on all ranks. It is for blocks in which BLAS finds enough to do in each piece.
 """
 
+from collections.abc import Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,11 +19,14 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.partition import Consecutive
 from meshcomm.memory.blocks import as_bytes, new_block
 from meshcomm.ops.local_products import Block, multiply
-from meshcomm.plans.contraction import Contraction, Factor, local_limit
+from meshcomm.plans.contraction import Contraction, Factor, local_limit, only_cuts
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.exchange import Order
 from meshcomm.transport.lending import Loan
+
+Lent: TypeAlias = list[list[Bytes]]
+"""For each device, the blocks that it has lent."""
 
 
 class _Piece(NamedTuple):
@@ -46,11 +50,14 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
 
     It is the same on all ranks. *orders* are those of the axes of blocks in memory; None is that of no whole block.
     """
-    if not contraction.keeps_result or len(contraction.operands) < 2 or None in orders:
+    if not contraction.keeps_result or len(contraction.operands) < 2:
         return False
-    cut, moving = dict(contraction.cut), 0
-    for operand in contraction.operands:
-        wanted = Layout([cut[index] for index in operand.indices], contraction.mesh)
+    moving = 0
+    for number in _lent(contraction):
+        operand = contraction.operands[number]
+        wanted = _wanted(contraction, operand)
+        if orders[number] is None:
+            return False
         for axis, n in enumerate(operand.shape):
             own, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
             if operand.layout.axes[axis] == wanted.axes[axis]:
@@ -59,9 +66,20 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
                 return False
             if own.shortest < SHORTEST_LENT:
                 return False
-        if wanted.axes != operand.layout.axes:
-            moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
+        moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
     return moving >= LENT_FROM and 0 not in contraction.lengths.values()
+
+
+def _wanted(contraction: Contraction, operand: Factor) -> Layout:
+    """Return the layout of what devices multiply of an operand."""
+    cut = dict(contraction.cut)
+    return Layout([cut[index] for index in operand.indices], contraction.mesh)
+
+
+def _lent(contraction: Contraction) -> list[int]:
+    """Return the operands of which devices need more than they have."""
+    plans = ((n, contraction.moved(each, contraction.first)) for n, each in enumerate(contraction.operands))
+    return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
 
 
 class LentProduct:
@@ -69,20 +87,18 @@ class LentProduct:
 
     def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location, group: Group) -> None:
         self._contraction, self._orders, self._here = contraction, orders, here
+        self._lent = _lent(contraction)
         self._pieces = [self._pieces_of(operand) for operand in contraction.operands]
         devices = range(contraction.mesh.size)
         self._shapes = [[f.layout.block_shape(f.shape, each) for f in contraction.operands] for each in devices]
         itemsizes = [operand.dtype.itemsize for operand in contraction.operands]
-        self._sizes = [
-            [prod(shape) * itemsize for shape, itemsize in zip(shapes, itemsizes, strict=True)]
-            for shapes in self._shapes
-        ]
-        self._loan = Loan(group, fingerprint(f"loan for {contraction!r}"), len(contraction.operands))
+        self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._lent] for shapes in self._shapes]
+        self._loan = Loan(group, fingerprint(f"loan for {contraction!r}"), len(self._lent))
 
     def __call__(self, *blocks: Array) -> Array | None:
         """Return the block of the result; None if a block of some rank is not in shared memory. Collective."""
         contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
-        lent = self._loan.lend([as_bytes(self._in_memory(n, block)) for n, block in enumerate(blocks)], self._sizes)
+        lent = self._loan.lend([as_bytes(self._in_memory(n, blocks[n])) for n in self._lent], self._sizes)
         if lent is None:
             return None
         result = contraction.result
@@ -94,7 +110,7 @@ class LentProduct:
             if spans is None:
                 continue
             operands = [
-                Block(self._read(number, piece, spans, lent), contraction.operands[number].indices)
+                Block(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
                 for number, piece in enumerate((one, other))
             ]
             target = tuple(slice(*spans[index]) for index in result.indices)
@@ -109,23 +125,28 @@ class LentProduct:
         assert order is not None
         return block.transpose(np.argsort(order))
 
-    def _read(self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: list[list[Bytes]]) -> Array:
+    def _read(
+        self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
+    ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
-        operand, order = self._contraction.operands[number], self._orders[number]
-        assert order is not None
-        shape = self._shapes[piece.device][number]
-        in_memory = [0] * len(shape)
-        for axis, where in enumerate(order):
-            in_memory[where] = shape[axis]
-        block: Array = lent[piece.device][number].view(operand.dtype).reshape(in_memory).transpose(order)
+        own = piece.device == self._here.device
+        block = blocks[number] if own else self._block(number, piece.device, lent)
         found: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
-        within = zip(operand.indices, piece.starts, strict=True)
+        within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
         return found[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
 
+    def _block(self, number: int, device: int, lent: Lent) -> Array:
+        """Return the block of an operand that another device has lent."""
+        order, shape = self._orders[number], self._shapes[device][number]
+        assert order is not None
+        in_memory = [shape[order.index(axis)] for axis in range(len(shape))]
+        data = lent[device][self._lent.index(number)]
+        found: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
+        return found
+
     def _pieces_of(self, operand: Factor) -> list[_Piece]:
-        contraction, device = self._contraction, self._here.device
-        cut, mesh, layout = dict(contraction.cut), contraction.mesh, operand.layout
-        wanted = Layout([cut[index] for index in operand.indices], mesh)
+        device, mesh, layout = self._here.device, self._contraction.mesh, operand.layout
+        wanted = _wanted(self._contraction, operand)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):

@@ -472,7 +472,7 @@ def core_product(
         return made  # type: ignore[no-any-return]
     if out[0].shape != made.shape:
         raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {made.shape}")
-    store(name, out, [made])
+    store(name, out, [made], options.get("casting", "same_kind"))
     return out[0]
 
 

@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
-from meshcomm._types import Axis, DType
+from meshcomm._types import Axis, Casting, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.views import check_writable, taken_from
 from meshcomm.errors import MeshcommError, ShapeError
@@ -57,7 +57,6 @@ from meshcomm.ops.linalg import matrix_transpose, transpose
 from meshcomm.ops.reductions import max, mean, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
 from meshcomm.ops.signatures import Function, like_numpy
-from meshcomm.plans.einsum import Casting
 from meshcomm.ranks.local_errors import note_refusal
 
 
@@ -225,7 +224,7 @@ def _einsum(
     if not isinstance(out, DTensor) or out.shape != result.shape:
         raise ShapeError(f"numpy.einsum: out= must be a DTensor of shape {result.shape}")
     check_writable("numpy.einsum: out=", out)
-    store("numpy.einsum", (out,), [result])
+    store("numpy.einsum", (out,), [result], casting)
     return out
 
 

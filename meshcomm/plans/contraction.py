@@ -136,6 +136,11 @@ class Contraction(FieldsOnly):
         assert pending is not None
         yield pending
 
+    @cached_property
+    def first(self) -> Panel:
+        """The first panel, the largest one."""
+        return next(self.panels())
+
     def count(self) -> int:
         """Return the number of panels."""
         return prod(max(1, -(-self.lengths[index] // width)) for index, width in self.loops)
@@ -167,9 +172,8 @@ class Contraction(FieldsOnly):
     @cached_property
     def keeps_result(self) -> bool:
         """Whether devices multiply straight into their blocks of the result."""
-        first = next(self.panels())
-        found = self.slice_of(self.result, first, None).layout.axes
-        return not self.summed and found == self.wanted(self.result, first)
+        found = self.slice_of(self.result, self.first, None).layout.axes
+        return not self.summed and found == self.wanted(self.result, self.first)
 
     def reduced(self, panel: Panel) -> tuple[Plan, ...]:
         """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
@@ -208,13 +212,13 @@ class Contraction(FieldsOnly):
     @property
     def moves(self) -> bool:
         """Whether anything moves between devices, or an operand without elements gets blocks of other shapes."""
-        return any(plan.steps or 0 in plan.shape for plan in self._first_plans)
+        return any(plan.steps or 0 in plan.shape for plans in self._first_plans for plan in plans)
 
     @cached_property
-    def _first_plans(self) -> tuple[Plan, ...]:
-        first = next(self.panels())
-        plans = [plan for operand in self.operands if (plan := self.moved(operand, first)) is not None]
-        return (*plans, *self.reduced(first))
+    def _first_plans(self) -> tuple[tuple[Plan, ...], tuple[Plan, ...]]:
+        """The relayouts of the operands for the first panel, and those of the result."""
+        moved = (self.moved(operand, self.first) for operand in self.operands)
+        return tuple(plan for plan in moved if plan is not None), self.reduced(self.first)
 
     def plans(self) -> Iterator[Plan]:
         """Return the relayouts of all panels, in their order."""
@@ -239,7 +243,7 @@ class Contraction(FieldsOnly):
 
     def _estimated(self) -> tuple[int, int]:
         """Return `totals` from the relayouts of whole factors, and from the messages of the first panel."""
-        first, counts = next(self.panels()), [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
+        first, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
         received = messages = 0
         for factor in (*self.operands, self.result):
             its = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
@@ -271,15 +275,13 @@ class Contraction(FieldsOnly):
     @cached_property
     def scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond the blocks of operands and result."""
-        first = next(self.panels())
-        moved = [plan for operand in self.operands if (plan := self.moved(operand, first)) is not None]
-        reduced, mesh = self.reduced(first), self.mesh
+        moved, reduced = self._first_plans
         held = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
         packed = max((_packed(plan) for plan in (*moved, *reduced)), default=0)
         partial = 0
         if not self.keeps_result:
-            found = self.slice_of(self.result, first, None)
-            partial = Layout(self.wanted(self.result, first), mesh).largest_block(found.shape)
+            found = self.slice_of(self.result, self.first, None)
+            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(found.shape)
             partial *= self.result.dtype.itemsize
             held += partial + sum(_largest(plan.target, plan) for plan in reduced)
         multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
@@ -288,7 +290,10 @@ class Contraction(FieldsOnly):
     @property
     def seconds(self) -> float:
         """The time by the cost model: of the arithmetic, and of all that moves."""
-        return arithmetic_seconds(self.flops) + sum(plan.seconds for plan in self._first_plans) * self.count()
+        return (
+            arithmetic_seconds(self.flops)
+            + sum(plan.seconds for plans in self._first_plans for plan in plans) * self.count()
+        )
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
@@ -300,10 +305,9 @@ class Contraction(FieldsOnly):
     def __repr__(self) -> str:
         cut = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
         lines = [f"{self.subscripts}: multiplied with {cut} cut, {self.flops:.3g} flops per device"]
-        first = next(self.panels())
         for number, operand in enumerate(self.operands):
-            lines.append(f"  operand {number}: {_text(operand, self.moved(operand, first))}")
-        reduced = self.reduced(first)
+            lines.append(f"  operand {number}: {_text(operand, self.moved(operand, self.first))}")
+        _, reduced = self._first_plans
         if reduced and self.summed:
             also = "; then gathered" if len(reduced) > 1 else ""
             lines.append(f"  result: partial sums over {'+'.join(self.summed)} are added up where they belong{also}")

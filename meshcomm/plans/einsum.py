@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, counted, integer, quote
-from meshcomm._types import DType, FieldsOnly, Shape
+from meshcomm._arguments import as_dtype, counted, integer, quote, scratch_limit
+from meshcomm._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.layouts.coordinates import used
 from meshcomm.layouts.diagonal import kept_diagonal
@@ -390,18 +391,18 @@ def _bytes(factor: Factor) -> int:
     return factor.layout.largest_block(factor.shape) * factor.dtype.itemsize
 
 
-Casting: TypeAlias = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
+_USUAL = Machine()
 
 
-@lru_cache(maxsize=1024)
-def plan_of(  # noqa: PLR0917 - the key of a cache
+def plan_of(
     subscripts: str,
     operands: tuple[Operand, ...],
+    *,
     layout: Layout | None,
-    dtype: DType | None,
-    casting: Casting,
+    dtype: DTypeLike | None,
+    casting: Casting = "same_kind",
     limit: int | None,
-    machine: Machine,
+    machine: Machine | None = None,
 ) -> EinsumPlan:
     """Return the plan of an Einstein sum; ``ShapeError``, ``LayoutError`` or ``TypeError`` if there is none.
 
@@ -413,8 +414,24 @@ def plan_of(  # noqa: PLR0917 - the key of a cache
     dtype: of the result; None is what NumPy makes of the operands
     casting: NumPy's rule for the conversion to *dtype*
     limit: bytes of scratch
-    machine: the cost model
+    machine: the cost model; None is the one with the usual constants
     """
+    if layout is not None and not isinstance(layout, Layout):
+        raise no_layout("einsum: layout= takes a Layout", layout)
+    kind = None if dtype is None else np.dtype(dtype)
+    return _planned(subscripts, operands, layout, kind, casting, scratch_limit(limit), machine or _USUAL)
+
+
+@lru_cache(maxsize=1024)
+def _planned(  # noqa: PLR0917 - the key of a cache
+    subscripts: str,
+    operands: tuple[Operand, ...],
+    layout: Layout | None,
+    dtype: DType | None,
+    casting: Casting,
+    limit: int | None,
+    machine: Machine,
+) -> EinsumPlan:
     expression, mesh = parsed(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
@@ -463,8 +480,6 @@ def _kind(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DTy
 
 def _checked_layout(layout: Layout, shape: Shape, mesh: Mesh) -> Layout:
     """Return the *layout* given for a result of *shape*; ``LayoutError`` or ``MeshError`` if it cannot be."""
-    if not isinstance(layout, Layout):
-        raise no_layout("einsum: layout= takes a Layout", layout)
     if layout.ndim != len(shape):
         raise LayoutError(
             f"einsum: layout= is for {counted(layout.ndim, 'axis')}, but the result has {len(shape)}: {shape}"

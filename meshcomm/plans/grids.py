@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations
-from math import ceil, gcd, isqrt, prod
+from math import ceil, gcd, inf, isqrt, prod
 from typing import NamedTuple
 
 from meshcomm._tuning import DEFAULT_SCRATCH
@@ -39,7 +39,6 @@ from meshcomm.plans.contraction import (
 TOLERATED = 1.1
 _MOST_LOOPED = 4  # indices: the longest ones are tried as loops
 _MOST_LOOPS = 3  # of them, one within the other
-_UNFIT = float("inf")
 
 
 class Loops(NamedTuple):
@@ -108,7 +107,7 @@ class Grid:
         self.of_result = self._of_result()
 
     def _spec(self, index: str, names: list[str]) -> Names:
-        """Return how these mesh dimensions cut an index: as the largest factor has it that they cut, if one has."""
+        """Return how these mesh dimensions cut an index: as the first factor that they cut has it, if one has."""
         if not names:
             return ()
         found = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
@@ -397,7 +396,7 @@ def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -
 
 
 def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
-    fewest, fitted = _UNFIT, dict[int, Loops | None]()
+    fewest, fitted = inf, dict[int, Loops | None]()
 
     def loops_of(grid: Grid) -> Loops | None:
         if id(grid) not in fitted:

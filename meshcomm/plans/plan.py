@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import as_dtype, as_shape, check_size, counted, integer, quote
+from meshcomm._arguments import as_dtype, as_shape, check_size, counted, integer, quote, scratch_limit
 from meshcomm._tuning import SAMPLED_DEVICES
 from meshcomm._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
-from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.coordinates import one
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -329,10 +329,7 @@ def plan_relayout(  # noqa: PLR0917 - callers pass them by position
     for layout in (source, resolved):
         layout.check_fits(lengths)
     check_size(lengths, kind)
-    if max_scratch_bytes is not None:
-        max_scratch_bytes = integer(max_scratch_bytes, "max_scratch_bytes", ShapeError)
-        if max_scratch_bytes < 0:
-            raise ShapeError(f"max_scratch_bytes must be zero or more, not {quote(max_scratch_bytes)}")
+    max_scratch_bytes = scratch_limit(max_scratch_bytes)
     machine = machine or Machine()
     # The layouts of a plan are the caller's own: equal ones may belong to another world.
     steps = cheapest_steps(lengths, kind.itemsize, source, resolved, limit=max_scratch_bytes, machine=machine)

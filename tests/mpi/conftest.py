@@ -30,6 +30,14 @@ def grid(world):
 
 
 @pytest.fixture
+def line(comm):
+    """A mesh of all ranks with one dimension."""
+    made = mc.create_mesh([("x", comm.size)], comm=comm)
+    yield made
+    made.close()
+
+
+@pytest.fixture
 def folder(comm):
     """A new folder that all ranks see."""
     made = Path(comm.bcast(tempfile.mkdtemp() if comm.rank == 0 else None))

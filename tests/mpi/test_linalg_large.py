@@ -21,53 +21,22 @@ from meshcomm.linalg.large import (
     solve_triangular,
     svd,
 )
-from meshcomm.linalg.library import library
 from support.sampling import sampled
+from support.scalapack import layouts_on, planes, random, skip_without_scalapack
 from support.strategies import shapes_of
 from support.verdicts import agree_raises
 
-try:
-    library()
-except ImportError as error:
-    pytest.skip(str(error), allow_module_level=True)
+skip_without_scalapack()
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = mc.UNSHARDED
-PLANES = [(2, 2)] if SIZE == 4 else sampled([shape for shape in shapes_of(SIZE) if len(shape) == 2], 2)
+mesh = planes([(2, 2)] if SIZE == 4 else sampled([shape for shape in shapes_of(SIZE) if len(shape) == 2], 2))
 DTYPES = ("f4", "f8", "c8", "c16")
 LIMIT = 10  # of residuals, in units of rounding errors: that of ScaLAPACK's own tests
 SIZES = (29, 1, 2, 7, 40, 0)
 SHAPES = [(29, 17), (17, 29), (1, 1), (1, 6), (6, 1), (40, 3), (3, 40), (12, 12), (0, 4), (4, 0), (0, 0)]
 BLOCKS = (3, 64, 8)
-
-
-@pytest.fixture(params=PLANES, ids=str)
-def mesh(request):
-    made = mc.create_mesh(list(zip("xy", request.param, strict=True)))
-    yield made
-    made.close()
-
-
-def layouts_on(mesh):
-    """Layouts of all kinds for matrices: some that ScaLAPACK can use as they are, and some that are relaid."""
-    x, y = mesh.shape()
-    specs = [
-        [mc.Cyclic("x", 3), mc.Cyclic("y", 3)],
-        ["x", "y"],
-        [mc.Cyclic("y", 2, offset=y - 1), mc.Cyclic("x", 2, offset=x - 1)],
-        [("x", "y"), U],
-        [U, mc.Cyclic(("x", "y"), 2)],
-        [mc.Cyclic("x", 5), mc.Cyclic("y", 2)],
-        [U, U],
-    ]
-    return [mc.Layout(each, mesh) for each in specs]
-
-
-def random(shape, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(shape)
-    return (values + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
 
 
 def hermitian(n, dtype, seed=0):

@@ -30,14 +30,6 @@ RANK, SIZE = WORLD.rank, WORLD.size
 U = mc.UNSHARDED
 
 
-@pytest.fixture
-def line(comm):
-    """A mesh of all ranks with one dimension."""
-    made = mc.create_mesh([("x", SIZE)], comm=comm)
-    yield made
-    made.close()
-
-
 @pytest.mark.exchanges
 @pytest.mark.parametrize("seed", sampled(range(40)))
 def test_random_programs(comm, seed):

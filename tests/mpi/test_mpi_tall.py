@@ -20,14 +20,6 @@ SIZE = MPI.COMM_WORLD.size
 U = mc.UNSHARDED
 
 
-@pytest.fixture
-def line(comm):
-    """A mesh of all ranks with one dimension."""
-    made = mc.create_mesh([("x", SIZE)], comm=comm)
-    yield made
-    made.close()
-
-
 @pytest.mark.exchanges
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4", "c8"])
 @pytest.mark.parametrize("shape", [(60, 7), (9, 9), (5, 4), (4, 30)])

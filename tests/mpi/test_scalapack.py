@@ -18,50 +18,18 @@ from support.paths import DOCS
 from support.redistributions import redistributions
 from support.reference import random_bits, same_bits
 from support.sampling import sampled
+from support.scalapack import layouts_on, planes, random, skip_without_scalapack
 from support.strategies import shapes_of
 from support.verdicts import agree_mismatch, agree_raises
 
-try:
-    library()
-except ImportError as error:
-    pytest.skip(str(error), allow_module_level=True)
+skip_without_scalapack()
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = mc.UNSHARDED
-PLANES = sampled([shape for shape in shapes_of(SIZE) if len(shape) == 2], 3)
+mesh = planes(sampled([shape for shape in shapes_of(SIZE) if len(shape) == 2], 3))
 DTYPES = ("f4", "f8", "c8", "c16")
 TOLERANCE = {"f4": 1e-4, "c8": 1e-4, "f8": 1e-12, "c16": 1e-12}
-
-
-@pytest.fixture(params=PLANES, ids=str)
-def mesh(request):
-    made = mc.create_mesh(list(zip("xy", request.param, strict=True)))
-    yield made
-    made.close()
-
-
-def layouts_on(mesh):
-    """Layouts of all kinds for matrices: some that ScaLAPACK can use as they are, and some that are relaid."""
-    x, y = mesh.shape()
-    specs = [
-        [mc.Cyclic("x", 3), mc.Cyclic("y", 3)],
-        [mc.Cyclic("y", 2, offset=y - 1), mc.Cyclic("x", 2, offset=x - 1)],
-        [mc.Cyclic("x", 5), mc.Cyclic("y", 2)],
-        [mc.Cyclic(("y", "x"), 2, offset=1 % SIZE), U],
-        [U, mc.Cyclic(("x", "y"), 100)],
-        ["x", "y"],
-        [("x", "y"), U],
-        [mc.Cyclic("x", 2), U],
-        [U, U],
-    ]
-    return [mc.Layout(each, mesh) for each in specs]
-
-
-def random(shape, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(shape)
-    return (values + 1j * rng.standard_normal(shape) if np.dtype(dtype).kind == "c" else values).astype(dtype)
 
 
 def positive(n, dtype):

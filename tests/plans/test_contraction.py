@@ -4,7 +4,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Mesh
-from meshcomm.plans.grids import Problem, cheapest_contraction
+from meshcomm.plans import grids
 
 U, N = "unsharded", 960
 ROWS, COLUMNS, BLOCKS = [("x", "y"), U], [U, ("x", "y")], ["x", "y"]
@@ -37,10 +37,10 @@ def test_bytes(sizes, a, b, most):
         assert found.bytes_moved <= 1.1 * most * N * N * 8
         assert found.scratch_bytes <= (limit or 2**25)
         assert (found.messages > 0) == (most > 0)
-        assert found.flops * mesh.size <= 2 * N**3 * mesh.size / min(mesh.size, max(sizes) if most == 0 else mesh.size)
+        assert found.flops == 2 * N**3 // (mesh.size if b != [U, U] else mesh.dim_size("x"))
 
 
-def test_what_replicas_of_a_limit_buy():
+def test_what_more_memory_saves():
     """With more memory fewer bytes move, or as many."""
     mesh = Mesh(range(64), {"x": 64})
     moved = [plan(mesh, ["x", U], ["x", U], max_scratch_bytes=2**n).bytes_moved for n in (16, 20, 24)]
@@ -55,11 +55,11 @@ def test_panels_are_counted_or_estimated():
     assert few.bytes_moved == many.bytes_moved == N * N * 8 // 2
 
 
-def test_the_search_is_small():
-    """For 4,096 devices it looks at some hundred grids at most: each takes some microseconds."""
-    mesh = Mesh(range(4096), {"x": 64, "y": 64})
-    found = plan(mesh, BLOCKS, ["y", "x"])
-    assert isinstance(found.problems[0], Problem)
-    before = cheapest_contraction.cache_info().misses
-    assert found.contractions[0].mesh.size == 4096
-    assert cheapest_contraction.cache_info().misses == before + 1
+def test_the_search_is_small(monkeypatch):
+    """For 4,096 devices it looks at less than a hundred grids."""
+    looked = []
+    made = grids.Grid.__init__
+    monkeypatch.setattr(grids.Grid, "__init__", lambda self, *given: looked.append(given) or made(self, *given))
+    found = plan(Mesh(range(4096), {"x": 64, "y": 64}), BLOCKS, ["y", "x"]).contractions[0]
+    assert found.mesh.size == 4096
+    assert 3 < len(looked) < 100
