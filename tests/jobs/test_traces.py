@@ -76,7 +76,7 @@ def test_memory_that_ranks_share_counts_once(launch, tmp_path):
     done = launch(2, PROGRAM, "gathers", tmp_path / "t.json", MESHCOMM_SHARED_MEMORY="1G")
     assert done.code == 0, done
     grown = int(re.search(r"grown by (\d+)", done.text)[1])
-    assert 3 * 2**26 < 1.01 * grown < 1.2 * 3 * 2**26, "each rank maps the block of the other, so RSS has 256 MiB"
+    assert 3 * 2**26 < 1.05 * grown < 1.2 * 3 * 2**26, "each rank maps the block of the other, so RSS has 256 MiB"
     told = json.loads((tmp_path / "t.json").read_text())["otherData"]["ranks"]
     assert 3 * 2**26 < sum(its[SHARE] for its in told.values()) < sum(its[PEAK] for its in told.values())
     assert sum(its[PEAK] for its in told.values()) > 4 * 2**26
