@@ -8,15 +8,16 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
-from meshcomm._arguments import counted, quote
+from meshcomm._arguments import quote
 from meshcomm._mistakes import OF_TENSORS, missing
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, DType, Shape
+from meshcomm.arrays.contents import Contents
 from meshcomm.arrays.methods import NumpyMethods
 from meshcomm.arrays.moving import RELAYOUT
 from meshcomm.arrays.operators import Operators
 from meshcomm.arrays.standard import StandardMethods
-from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.errors import LayoutError, MeshError
 from meshcomm.failures.watch import watch
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import Spec, specs_text
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class DTensor(NumpyMethods, StandardMethods, Operators):
+class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
@@ -161,31 +162,6 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
-    def item(self) -> Any:
-        """Return the only element as a Python number.
-
-        ``ShapeError`` if there are more elements, ``LayoutError`` unless every device holds the element.
-
-        >>> import meshcomm as mc
-        >>> t = mc.ones((3, 2), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
-        >>> t.sum().item()
-        6
-        """
-        if self.size != 1:
-            raise ShapeError(
-                f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
-            )
-        if self.local is None:
-            raise LayoutError(
-                f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "
-                "first that t.mesh.rank is not None"
-            )
-        if not self.layout.is_fully_replicated():
-            raise LayoutError(
-                f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
-            )
-        return self.local.item()
-
     def __float__(self) -> float:
         return float(self.item())
 
@@ -206,6 +182,8 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
     def __array_function__(
         self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
+        if func in LIKE:  # like= is this tensor, and not in the arguments
+            kwargs = {**kwargs, "like": self}
         return _hooks.call("numpy", func, None, args, kwargs)
 
     @overload
@@ -301,9 +279,40 @@ class DTensor(NumpyMethods, StandardMethods, Operators):
         return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
 
 
-for _each in (*vars(NumpyMethods).values(), *vars(StandardMethods).values()):
+for _each in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(StandardMethods).values()):
     if isinstance(_each, FunctionType):  # Python's own messages are to name them as programs do
         _each.__qualname__ = f"DTensor.{_each.__name__}"
+
+LIKE = {
+    getattr(np, name)
+    for name in (
+        *(
+            "array",
+            "asarray",
+            "asanyarray",
+            "ascontiguousarray",
+            "asfortranarray",
+            "require",
+            "empty",
+            "zeros",
+            "ones",
+        ),
+        *(
+            "full",
+            "arange",
+            "eye",
+            "identity",
+            "tri",
+            "fromfunction",
+            "frombuffer",
+            "fromiter",
+            "fromstring",
+            "fromfile",
+        ),
+        *("loadtxt", "genfromtxt"),
+    )
+}
+"""NumPy's functions that take ``like=``."""
 
 _INSTEAD_OF_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",

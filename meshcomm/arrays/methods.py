@@ -5,7 +5,7 @@ Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, NoReturn, SupportsIndex
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -38,12 +38,6 @@ class NumpyMethods:
         if not shape:
             raise TypeError("a tensor without axes has no length")
         return shape[0]
-
-    def __iter__(self) -> NoReturn:
-        raise TypeError(
-            "a DTensor is not iterated over, element by element: use functions of whole tensors; t[i] for one index; "
-            "t.local for the block of this rank; or t.to_numpy() for the global array (Collective)"
-        )
 
     def __contains__(self, value: object) -> bool:
         """Return whether an element equals *value*, as NumPy's arrays do: ``(t == value).any()``. Collective.
@@ -99,11 +93,13 @@ class NumpyMethods:
 
     conjugate = conj
 
-    def sum(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+    def sum(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False, **options: Any
+    ) -> "DTensor":
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
 
         The axes that remain keep their sharding; devices along the others hold replicas. ``ShapeError`` if there is no
-        such axis, NumPy's ``TypeError`` if the dtype has no sum.
+        such axis, NumPy's ``TypeError`` if the dtype has no sum. Other arguments are NumPy's: out, initial, where.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -114,9 +110,11 @@ class NumpyMethods:
         ...     print(world.run(program))
         [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
         """
-        return self._made_by(np.sum, axis=axis, dtype=dtype, keepdims=keepdims)
+        return self._made_by(np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **options)
 
-    def mean(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+    def mean(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False, **options: Any
+    ) -> "DTensor":
         """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -126,9 +124,9 @@ class NumpyMethods:
         >>> t.mean().item(), t.mean(axis=0).to_numpy().tolist()
         (2.75, [2.0, 3.5])
         """
-        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims)
+        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **options)
 
-    def max(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+    def max(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
@@ -138,9 +136,9 @@ class NumpyMethods:
         >>> t.max().item(), t.max(axis=0).to_numpy().tolist()
         (3, [3, 2])
         """
-        return self._made_by(np.max, axis=axis, keepdims=keepdims)
+        return self._made_by(np.max, axis=axis, keepdims=keepdims, **options)
 
-    def min(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+    def min(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
@@ -150,9 +148,11 @@ class NumpyMethods:
         >>> t.min().item(), t.min(axis=0).to_numpy().tolist()
         (0, [1, 0])
         """
-        return self._made_by(np.min, axis=axis, keepdims=keepdims)
+        return self._made_by(np.min, axis=axis, keepdims=keepdims, **options)
 
-    def prod(self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> "DTensor":
+    def prod(
+        self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False, **options: Any
+    ) -> "DTensor":
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -162,9 +162,9 @@ class NumpyMethods:
         >>> t.prod().item()
         24
         """
-        return self._made_by(np.prod, axis=axis, dtype=dtype, keepdims=keepdims)
+        return self._made_by(np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **options)
 
-    def any(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+    def any(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -174,9 +174,9 @@ class NumpyMethods:
         >>> (t > 3).any().item(), (t > 4).any().item()
         (True, False)
         """
-        return self._made_by(np.any, axis=axis, keepdims=keepdims)
+        return self._made_by(np.any, axis=axis, keepdims=keepdims, **options)
 
-    def all(self, axis: Axis = None, keepdims: bool = False) -> "DTensor":
+    def all(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -186,10 +186,16 @@ class NumpyMethods:
         >>> (t > 1).all().item(), (t > 2).all().item()
         (True, False)
         """
-        return self._made_by(np.all, axis=axis, keepdims=keepdims)
+        return self._made_by(np.all, axis=axis, keepdims=keepdims, **options)
 
     def var(
-        self, axis: Axis = None, dtype: DTypeLike | None = None, *, ddof: float = 0, keepdims: bool = False
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        **options: Any,
     ) -> "DTensor":
         """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
 
@@ -202,16 +208,23 @@ class NumpyMethods:
         dtype: in which to compute
         ddof: what is subtracted from the number of elements
         keepdims: whether reduced axes stay, with length 1
+        options: NumPy's other arguments: out, where, mean
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.var(ddof=1).item()
         1.0
         """
-        return self._made_by(np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
+        return self._made_by(np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **options)
 
     def std(
-        self, axis: Axis = None, dtype: DTypeLike | None = None, *, ddof: float = 0, keepdims: bool = False
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        **options: Any,
     ) -> "DTensor":
         """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
 
@@ -224,7 +237,7 @@ class NumpyMethods:
         >>> t.std(ddof=1).item()
         1.0
         """
-        return self._made_by(np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims)
+        return self._made_by(np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **options)
 
     def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
         """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.

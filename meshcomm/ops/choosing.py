@@ -10,8 +10,8 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, Indices, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.ops.elementwise import elementwise
-from meshcomm.ops.index_tuples import check_mode, check_square, check_within, on_mesh, stored
+from meshcomm.ops.elementwise import elementwise, written
+from meshcomm.ops.index_tuples import check_mode, check_square, check_within, on_mesh
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.nonzero import indices_of_mask
 from meshcomm.ops.signatures import table
@@ -65,7 +65,7 @@ def choose(
         [numbers, *others],
     )
     assert isinstance(made, DTensor)
-    return stored(name, out, made)
+    return written(name, out, made)
 
 
 def select(

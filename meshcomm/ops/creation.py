@@ -6,12 +6,13 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import counted, integer, quote
-from meshcomm._types import Array, Indices
+from meshcomm._arguments import as_shape, counted, integer, quote
+from meshcomm._types import Array, Indices, Shape, ShapeLike
 from meshcomm.arrays import create
-from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.arrays.dtensor import LIKE, DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.ops.elementwise import replicated
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
@@ -20,28 +21,43 @@ Triangle: TypeAlias = Callable[[Indices, Indices], Array]
 """Which elements are in a triangle, from the numbers of their rows and of their columns."""
 
 
-def empty_like(prototype: DTensor, dtype: DTypeLike | None = None) -> DTensor:
-    """Return a tensor with any content, with the shape and the layout of *prototype*."""
-    tensor = as_tensor("empty_like", prototype)
-    return create.empty(tensor.shape, tensor.dtype if dtype is None else dtype, tensor.layout)
+def empty_like(prototype: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor with any content, with the shape, the layout and the dtype of *prototype*, or those given.
+
+    A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
+    """
+    return create.empty(*_as_in("empty_like", prototype, dtype, shape))
 
 
-def full_like(a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> DTensor:
-    """Return a tensor of the scalar *fill_value*, with the shape and the layout of *a*, and by default its dtype."""
-    tensor = as_tensor("full_like", a)
-    return create.full(tensor.shape, fill_value, tensor.dtype if dtype is None else dtype, tensor.layout)
+def full_like(
+    a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
+) -> DTensor:
+    """Return a tensor of the scalar *fill_value*. Other arguments are those of `empty_like`."""
+    lengths, kind, layout = _as_in("full_like", a, dtype, shape)
+    return create.full(lengths, fill_value, kind, layout)
 
 
-def zeros_like(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
-    """Return a tensor of zeros, with the shape and the layout of *a*, and by default its dtype."""
-    tensor = as_tensor("zeros_like", a)
-    return create.zeros(tensor.shape, tensor.dtype if dtype is None else dtype, tensor.layout)
+def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor of zeros. Arguments are those of `empty_like`."""
+    return create.zeros(*_as_in("zeros_like", a, dtype, shape))
 
 
-def ones_like(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
-    """Return a tensor of ones, with the shape and the layout of *a*, and by default its dtype."""
-    tensor = as_tensor("ones_like", a)
-    return create.ones(tensor.shape, tensor.dtype if dtype is None else dtype, tensor.layout)
+def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor of ones. Arguments are those of `empty_like`."""
+    return create.ones(*_as_in("ones_like", a, dtype, shape))
+
+
+def _as_in(
+    name: str, prototype: DTensor, dtype: DTypeLike | None, shape: ShapeLike | None
+) -> tuple[Shape, DTypeLike, Layout]:
+    """Return shape, dtype and layout of a tensor like another one."""
+    tensor = as_tensor(name, prototype)
+    kind, layout = tensor.dtype if dtype is None else dtype, tensor.layout
+    lengths = tensor.shape if shape is None else as_shape(shape)
+    if lengths != tensor.shape:
+        axes = [tuple(names) for names in layout.axes] if len(lengths) == tensor.ndim else [()] * len(lengths)
+        layout = Layout(axes, tensor.mesh)
+    return lengths, kind, layout
 
 
 def tril(m: DTensor, k: int = 0) -> DTensor:
@@ -114,7 +130,20 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
     return spread(tensor, others, shape, layout)
 
 
+def _like(function: Function) -> Function:
+    """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
+
+    def made(*args: object, like: DTensor, **kwargs: object) -> DTensor:
+        if args and isinstance(args[0], DTensor):  # of asarray and its kin
+            dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
+            return args[0] if dtype is None else args[0].astype(dtype, copy=False)  # type: ignore[arg-type]
+        return replicated(function(*args, **kwargs), like.mesh)  # type: ignore[arg-type]
+
+    return made
+
+
 FUNCTIONS: dict[Function, Function] = {
+    **{function: _like(function) for function in LIKE},
     **table(
         (np.empty_like, empty_like),
         (np.full_like, full_like),

@@ -5,7 +5,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import counted, integer
+from meshcomm._arguments import integer
 from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.arrays.views import moved_from, strides_of, view_of
 from meshcomm.errors import ShapeError
@@ -74,15 +74,6 @@ def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | No
     return DTensor(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
 
 
-def _diag(v: DTensor, k: int = 0) -> DTensor:
-    tensor = as_tensor("diag", v)
-    if tensor.ndim != 2:
-        raise ShapeError(
-            f"diag of DTensors takes the diagonal of a matrix, not a tensor with {counted(tensor.ndim, 'axis')}"
-        )
-    return diagonal(tensor, k)
-
-
 def trace(
     a: DTensor,
     offset: int = 0,
@@ -104,7 +95,6 @@ def _trace_of_last_axes(x: DTensor, offset: int = 0, dtype: DTypeLike | None = N
 
 FUNCTIONS: dict[Function, Function] = {
     **table((np.diagonal, diagonal), (np.trace, trace)),
-    np.diag: _diag,
 }
 """NumPy's functions of this module that are defined for tensors."""
 

@@ -13,11 +13,13 @@ from meshcomm.arrays.create import plain_text
 from meshcomm.arrays.cutting import cut_out
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import check_writable
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.rules import (
+    ADVICE,
     NUMBERS,
     Operand,
     aligned_axes,
@@ -183,6 +185,23 @@ def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting
             if target.local is not None:
                 assert moved.local is not None
                 np.copyto(target.local, moved.local, casting=casting)
+
+
+def written(name: str, out: object, result: DTensor, casting: Casting = "same_kind") -> DTensor:
+    """Return *result*, or *out* with it in it, if there is an *out*. Collective if that is in another layout.
+
+    *out* is a tensor, or a tuple with one. *name* is the operation, *casting* NumPy's rule for the conversion.
+    """
+    if out is None:
+        return result
+    target = unwrapped(out[0] if isinstance(out, tuple) and len(out) == 1 else out)
+    if not isinstance(target, DTensor):
+        raise TypeError(f"{name}: out= must be a DTensor where an operand is one; {ADVICE}")
+    if target.shape != result.shape:
+        raise ShapeError(f"{name}: out has shape {target.shape}, but the result has {result.shape}")
+    check_writable(f"{name}: out=", target)
+    store(name, [target], [result], casting)
+    return target
 
 
 @traceable(3, twin=np.where)

@@ -19,7 +19,7 @@ from meshcomm.layouts.cyclic import indices_of
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.specs import free_names
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, store
+from meshcomm.ops.elementwise import agree_on_plain, elementwise
 from meshcomm.ops.index_arrays import IndexArray
 from meshcomm.ops.indexing import setitem
 from meshcomm.ops.rules import mesh_of
@@ -72,20 +72,6 @@ def by_elements(name: str, function: Callable[[Array], Array], indices: IndexArr
     made = elementwise(name, function, [indices])
     assert isinstance(made, DTensor)
     return made
-
-
-def stored(name: str, out: object, result: DTensor) -> DTensor:
-    """Return *result*, or *out* with it in it, if there is an *out*. Collective if that is in another layout."""
-    if out is None:
-        return result
-    target = unwrapped(out)
-    if not isinstance(target, DTensor):
-        raise TypeError(f"{name}: out= must be a DTensor, as the result is")
-    if target.shape != result.shape:
-        raise ShapeError(f"{name}: out has shape {target.shape}, but the result has {result.shape}")
-    np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting="same_kind")  # NumPy's error
-    store(name, [target], [result])
-    return target
 
 
 def assign(name: str, tensor: DTensor, index: object, value: object) -> None:

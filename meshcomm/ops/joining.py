@@ -16,7 +16,7 @@ from meshcomm.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.mistakes import no_layout, such_as
-from meshcomm.ops.elementwise import agree_on_plain, relaid
+from meshcomm.ops.elementwise import agree_on_plain, relaid, written
 from meshcomm.ops.indexing import getitem
 from meshcomm.ops.pieces import joined as join_blocks
 from meshcomm.ops.pieces import put
@@ -174,9 +174,8 @@ def _like_numpy(name: str, join: Function) -> Function:
         dtype: Any = None,
         casting: str = "same_kind",
     ) -> object:
-        if out is not None:
-            raise TypeError(f"numpy.{name}: out= is not supported for DTensors; assign the result: out[...] = ...")
-        return join(arrays, axis, dtype=dtype, casting=casting)
+        made: DTensor = join(arrays, axis, dtype=dtype, casting=casting)  # type: ignore[assignment]
+        return written(f"numpy.{name}", out, made)
 
     return joined
 
@@ -248,10 +247,12 @@ def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
 
 
+_vstack = _after(np.atleast_2d, lambda ndim: 0, "vstack")
+
 FUNCTIONS: dict[Function, Function] = {
     np.concatenate: _like_numpy("concatenate", partial(_joined, "concatenate")),
     np.stack: _like_numpy("stack", _stacked),
-    np.vstack: _after(np.atleast_2d, lambda ndim: 0, "vstack"),
+    **{getattr(np, name): _vstack for name in ("vstack", "row_stack") if hasattr(np, name)},
     np.hstack: _after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"),
     np.dstack: _after(np.atleast_3d, lambda ndim: 2, "dstack"),
     np.column_stack: _after(_as_column, lambda ndim: 1, "column_stack"),

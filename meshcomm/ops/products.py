@@ -22,7 +22,7 @@ from meshcomm.arrays.views import check_writable
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.contractions import contracted, matmul
-from meshcomm.ops.elementwise import agree_on_plain, aligned_blocks, relaid, store
+from meshcomm.ops.elementwise import agree_on_plain, aligned_blocks, relaid, store, written
 from meshcomm.ops.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.ops.shaping import axis_of
 from meshcomm.ops.signatures import Function
@@ -468,12 +468,7 @@ def core_product(
     if keepdims:
         made = np.expand_dims(made, -1)
     made = _moved(made, None, axes[2])
-    if not out:
-        return made  # type: ignore[no-any-return]
-    if out[0].shape != made.shape:
-        raise ShapeError(f"{name}: out has shape {out[0].shape}, but the product has {made.shape}")
-    store(name, out, [made], options.get("casting", "same_kind"))
-    return out[0]
+    return written(name, out or None, made, options.get("casting", "same_kind"))
 
 
 _CONVERTING = {"dtype", "signature", "sig"}

@@ -8,7 +8,7 @@ mesh agree on a digest of their bytes, and then each rank uses the block that it
 no block.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from importlib import import_module
 
@@ -17,20 +17,23 @@ from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._tracing import Value, is_traced, untraced
-from meshcomm._types import Axis, Casting, DType
+from meshcomm._types import Casting, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.views import check_writable, taken_from
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.failures.watch import watch
 from meshcomm.layouts.slicing import Items
 from meshcomm.ops import (
+    applied,
     averages,
     choosing,
     comparisons,
+    composed,
     counting,
     creation,
     diagonals,
     editing,
+    fits,
     histogram,
     indexing,
     joining,
@@ -44,19 +47,21 @@ from meshcomm.ops import (
     rolling,
     scans,
     searching,
+    sequences,
     sets,
     shaping,
     statistics,
     taking,
+    ufuncs,
     values,
 )
 from meshcomm.ops.contractions import contracted
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, store, where
+from meshcomm.ops.elementwise import agree_on_plain, where, written
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matrix_transpose, transpose
-from meshcomm.ops.reductions import max, mean, min, sum
+from meshcomm.ops.reductions import max, min, sum
 from meshcomm.ops.rules import ADVICE, is_operand, not_operand
-from meshcomm.ops.signatures import Function, like_numpy
+from meshcomm.ops.signatures import Function, table
 from meshcomm.ranks.local_errors import note_refusal
 
 
@@ -130,9 +135,9 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     """Return what a universal function of NumPy makes of tensors. Collective if an operand has to move.
 
     ``MeshError`` for tensors on several meshes; ``ShapeError`` if shapes do not broadcast; ``CollectiveMismatch`` for
-    plain arrays that differ between ranks; ``TypeError`` for ``where=``, and for methods such as reduce.
+    plain arrays that differ between ranks.
     """
-    out: tuple[DTensor, ...] = kwargs.pop("out", ())
+    out: tuple[Value, ...] = kwargs.pop("out", ())
     operands = [unwrapped(x) for x in inputs]
     if any(map(is_traced, (*operands, *out))):
         return NotImplemented
@@ -142,22 +147,22 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         return None
     if not all(map(is_operand, operands)):
         return _refused(name, [x for x in operands if not is_operand(x)])
-    if method != "__call__":
-        raise TypeError(f"{name}.{method} is not defined for DTensors; for sums use t.sum(), else {ADVICE}")
-    if kwargs.pop("where", True) is not True:
-        raise TypeError(f"{name}: where= is not supported for DTensors; use numpy.where on the result")
-    if not all(isinstance(target, DTensor) for target in out):
+    if not all(isinstance(target, DTensor) for target in out if target is not None):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
+    if any(target is None for target in out):  # some of several results
+        several: Value = _ufunc(ufunc, method, inputs, kwargs)
+        return tuple(written(name, target, each) for target, each in zip(out, several, strict=True))
+    if method != "__call__":
+        return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
     source = _source(name, operands[0], out)
     if source is not None:
         indexing.fetch_again(*source, out[0])
     if products.is_product(ufunc):
-        made: object = products.core_product(ufunc, operands, out, kwargs)
+        made: Value = products.core_product(ufunc, operands, out, kwargs)
     elif ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
     else:
-        kwargs["order"] = "C"  # blocks are: of transposed ones NumPy would make transposed ones
-        made = elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **kwargs), operands, out)
+        made = ufuncs.of_elements(ufunc, operands, out, kwargs)
     if source is not None:
         indexing.assign_back(*source, out[0])
     return made
@@ -219,13 +224,7 @@ def _einsum(
         names = ", ".join(others)
         raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
     result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
-    if out is None:
-        return result
-    if not isinstance(out, DTensor) or out.shape != result.shape:
-        raise ShapeError(f"numpy.einsum: out= must be a DTensor of shape {result.shape}")
-    check_writable("numpy.einsum: out=", out)
-    store("numpy.einsum", (out,), [result], casting)
-    return out
+    return written("numpy.einsum", out, result, casting)
 
 
 def _where(condition: Value, *choices: Value) -> Value:
@@ -241,32 +240,10 @@ def _dtype_of(x: Value) -> Value:
     return held.dtype if isinstance(held, DTensor) else x
 
 
-def _with_dtype(function: Callable[[DTensor, Axis, DTypeLike | None, bool], DTensor]) -> Function:
-    """Return a reduction that takes the arguments of NumPy's, a dtype among them."""
-
-    def reduced(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: object = False) -> DTensor:
-        return function(a, axis, dtype, bool(keepdims))
-
-    return like_numpy(getattr(np, function.__name__), reduced)
-
-
-def _without_dtype(function: Callable[[DTensor, Axis, bool], DTensor]) -> Function:
-    """Return a reduction that takes the arguments of NumPy's."""
-
-    def reduced(a: DTensor, axis: Axis = None, keepdims: object = False) -> DTensor:
-        return function(a, axis, bool(keepdims))
-
-    return like_numpy(getattr(np, function.__name__), reduced)
-
-
 _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""
 
-_NEAREST = {
-    "convolve": "roll",
-    "cov": "var",
-    "gradient": "diff",
-}
+_NEAREST: dict[str, str] = {}
 """For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
 
 _LOCAL = {
@@ -280,12 +257,11 @@ _MATRIX_TRANSPOSES = [module.matrix_transpose for module in (np, np.linalg) if h
 """Those of NumPy 2."""
 
 _FUNCTIONS: dict[Function, Function] = {
-    np.sum: _with_dtype(sum),
-    np.mean: _with_dtype(mean),
-    np.max: _without_dtype(max),
-    np.amax: _without_dtype(max),
-    np.min: _without_dtype(min),
-    np.amin: _without_dtype(min),
+    **table(
+        (np.sum, ufuncs.with_where(sum, np.add)),
+        *((function, ufuncs.with_where(max, np.maximum)) for function in (np.max, np.amax)),
+        *((function, ufuncs.with_where(min, np.minimum)) for function in (np.min, np.amin)),
+    ),
     np.transpose: transpose,
     **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
     np.einsum: _einsum,
@@ -300,13 +276,16 @@ _FUNCTIONS: dict[Function, Function] = {
 """NumPy's functions that are defined for tensors."""
 
 for _module in (
+    applied,
     averages,
     choosing,
     comparisons,
+    composed,
     counting,
     creation,
     diagonals,
     editing,
+    fits,
     histogram,
     indexing,
     joining,
@@ -320,6 +299,7 @@ for _module in (
     rolling,
     scans,
     searching,
+    sequences,
     sets,
     shaping,
     statistics,

@@ -17,7 +17,7 @@ from meshcomm._arguments import normalised_axes, quote
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid
+from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid, written
 from meshcomm.ops.reductions import sum
 from meshcomm.ops.rules import sharding, without
 from meshcomm.ops.samplesort import in_order, picked
@@ -69,7 +69,7 @@ def median(
     ----------
     a: a tensor
     axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
-    out: not supported: ``TypeError``
+    out: a tensor to write the result to
     overwrite_input: has no effect
     keepdims: whether reduced axes stay, with length 1
 
@@ -81,16 +81,16 @@ def median(
     ...     print(world.run(program)[0])
     (3.0, 3.0, [1.0, 9.0])
     """
-    _refuse("median", out=out)
-    return _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
+    made = _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
+    return written("numpy.median", out, made)
 
 
 def nanmedian(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
     """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
-    _refuse("nanmedian", out=out)
-    return _computed(_Statistic("nanmedian", np.nanmedian, _median_of_line, True), a, axis, bool(keepdims))
+    made = _computed(_Statistic("nanmedian", np.nanmedian, _median_of_line, True), a, axis, bool(keepdims))
+    return written("numpy.nanmedian", out, made)
 
 
 def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTensor]:
@@ -108,7 +108,9 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
         keepdims: object = False,
         **options: object,
     ) -> DTensor:
-        _refuse(name, out=out, **options)
+        for argument, value in options.items():
+            if value is not None:
+                raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
         tensor = as_tensor(f"numpy.{name}", a)
         levels: Any = agree_on_plain(f"numpy.{name}", (tensor, q), tensor.mesh)[1]
 
@@ -118,15 +120,10 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
 
         of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None
         called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
-        return _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        made = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        return written(f"numpy.{name}", out, made)
 
     return computed
-
-
-def _refuse(name: str, **given: object) -> None:
-    for argument, value in given.items():
-        if value is not None:
-            raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
 
 
 def _fractions(levels: Any, percent: bool) -> Any:

@@ -40,8 +40,7 @@ def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | Non
     Parameters
     ----------
     a: a tensor
-    axis: along which; may be left out for tensors of one axis or none. ``TypeError`` otherwise, for numpy.cumsum
-        flattens the array then
+    axis: along which; without it, along all elements in C order, with one axis
     dtype: of the result, by default as numpy.cumsum has it
 
     >>> import numpy as np, meshcomm as mc
@@ -105,14 +104,28 @@ def diff(a: DTensor, n: SupportsIndex = 1, axis: SupportsIndex = -1) -> DTensor:
 _SUM, _PRODUCT = np.add, np.multiply
 
 
-class _Scan(NamedTuple):
-    """A cumulative function of NumPy along one axis of a tensor, and the universal function that carries it on."""
+class Scan(NamedTuple):
+    """A function along one axis of a tensor, whose results are those of all elements up to each one.
 
+    Parameters
+    ----------
+    name: of the operation
+    function: of NumPy, which takes a block, ``axis=`` and ``dtype=``
+    ufunc: combines two results; it is associative
+    axis: counted from 0
+    dtype: of the result
+    """
+
+    name: str
     function: Callable[..., Array]
     ufunc: np.ufunc
     axis: int
     dtype: DType
-    wide: DType
+
+    @property
+    def wide(self) -> DType:
+        """The dtype of the computation: float32 for float16."""
+        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
 
 
 def _cumulative(
@@ -126,28 +139,23 @@ def _cumulative(
     tensor = as_tensor(f"numpy.{name}", operand)
     kind = result_dtype(function, [tensor.dtype], 1, dtype)
     if axis is None:
-        if tensor.ndim > 1:
-            raise TypeError(
-                f"numpy.{name} without axis flattens an array; a DTensor of shape {tensor.shape} needs an axis"
-            )
-        if tensor.ndim == 0:
-            local = None if tensor.local is None else np.asarray(function(tensor.local, dtype=dtype), kind)
-            return DTensor(local, Layout.replicated(tensor.mesh, 1), (1,), kind)
-        axis = 0
+        tensor, axis = tensor.ravel(), 0
     if isinstance(axis, tuple | list):
         raise TypeError(f"numpy.{name} takes one axis, not {axis!r}")
     (along,) = normalised_axes(axis, tensor.ndim)
-    names = tensor.layout.axes[along]
-    wide = np.dtype(np.float32) if kind == np.float16 else kind
-    scan = _Scan(function, ufunc, along, kind, wide)
-    if not isinstance(tensor.layout.cut(along, tensor.shape[along]), CyclicCut):
+    return accumulated(Scan(name, function, ufunc, along, kind), tensor)
+
+
+def accumulated(scan: Scan, tensor: DTensor) -> DTensor:
+    """Return a scan in the layout of *tensor*. Collective over the mesh if its axis is sharded."""
+    if not isinstance(tensor.layout.cut(scan.axis, tensor.shape[scan.axis]), CyclicCut):
         return _scanned(scan, tensor)
     axes = tensor.layout.axes
-    consecutive = relaid(tensor, (*axes[:along], tuple(names), *axes[along + 1 :]), name)
-    return relaid(_scanned(scan, consecutive), axes, name)
+    consecutive = relaid(tensor, (*axes[: scan.axis], tuple(axes[scan.axis]), *axes[scan.axis + 1 :]), scan.name)
+    return relaid(_scanned(scan, consecutive), axes, scan.name)
 
 
-def _scanned(scan: _Scan, tensor: DTensor) -> DTensor:
+def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
     """Return the scan of a tensor whose blocks are consecutive. Collective over the mesh if the axis is sharded."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
     if tensor.local is None:
@@ -155,18 +163,18 @@ def _scanned(scan: _Scan, tensor: DTensor) -> DTensor:
     if not sharding(mesh, layout.axes[scan.axis]):
         local = scan.function(tensor.local, axis=scan.axis, dtype=scan.dtype)
         return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
-    name, kind = scan.function.__name__, tensor.dtype
+    name, kind = scan.name, tensor.dtype
     key = (name, layout, shape, kind, scan.axis, scan.dtype)
     made = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor.local,))
     return DTensor(made, layout, shape, scan.dtype)
 
 
-def _text(scan: _Scan, layout: Layout, shape: Shape, kind: DType) -> str:
+def _text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
     where = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
-    return f"{scan.function.__name__} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
+    return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
 
 
-def _prepared(scan: _Scan, layout: Layout, shape: Shape, kind: DType, here: Location) -> Callable[[Array], Array]:
+def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, here: Location) -> Callable[[Array], Array]:
     """Return a function that makes the block of the result from that of the tensor."""
     mesh, axis = layout.mesh, scan.axis
     group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))

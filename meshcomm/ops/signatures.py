@@ -7,15 +7,13 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.ops.elementwise import written
+
 Function: TypeAlias = Callable[..., object]
 
 _INSTEAD = {
-    "out": "the result is a new tensor; to overwrite one, copy it there: numpy.add(result, 0, out=tensor)",
-    "where": "choose before: numpy.where(condition, t, other), with another value that does not change the result",
-    "initial": "combine the result with it afterwards: numpy.add, numpy.multiply, numpy.maximum, ...",
     "prepend": "write the elements to a longer tensor first",
     "append": "write the elements to a longer tensor first",
-    "mean": "the mean is computed in the same exchange",
 }
 """What to do instead of passing an argument that is not supported."""
 
@@ -23,7 +21,8 @@ _INSTEAD = {
 def like_numpy(function: Function, ours: Function) -> Function:
     """Return *ours* with the arguments of NumPy's *function*, which it takes by name; some may be missing there.
 
-    What it does not take may be passed with NumPy's default; otherwise there is a ``TypeError``.
+    What it does not take may be passed with NumPy's default; otherwise there is a ``TypeError``. The result is written
+    to the tensor ``out=``, by any conversion, as NumPy's reductions do.
     """
     name = f"numpy.{function.__name__}"
     taken = frozenset(signature(ours).parameters)
@@ -33,12 +32,14 @@ def like_numpy(function: Function, ours: Function) -> Function:
             return ours(*args, **kwargs)  # as the methods of tensors call it
         form = _form(function)
         given = form.bind(*args, **kwargs).arguments
+        out = None if "out" in taken else given.pop("out", None)
         for argument in [argument for argument in given if argument not in taken]:
             value = given.pop(argument)
             if not _is_default(value, form.parameters[argument]):
                 instead = _INSTEAD.get(argument, "leave it out")
                 raise TypeError(f"{name}: {argument}= is not supported for DTensors; {instead}")
-        return ours(**{argument: value for argument, value in given.items() if value is not _NO_VALUE})
+        made = ours(**{argument: value for argument, value in given.items() if value is not _NO_VALUE})
+        return made if out is None or out is _NO_VALUE else written(name, out, made, "unsafe")  # type: ignore[arg-type]
 
     return called
 

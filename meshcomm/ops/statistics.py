@@ -15,12 +15,14 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, normalised_axes, quote
 from meshcomm._callers import warn
+from meshcomm._tracing import Value
 from meshcomm._tuning import CACHED_BYTES
 from meshcomm._types import Array, Axis, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor
-from meshcomm.ops.reductions import Merge, Reduction, axis_of, reduced, reduced_by, refuse_empty
+from meshcomm.ops.reductions import Merge, Reduction, axis_of, mean, reduced, reduced_by, refuse_empty
 from meshcomm.ops.rules import result_dtype
 from meshcomm.ops.signatures import table
+from meshcomm.ops.ufuncs import reduce, with_where
 
 Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
 
@@ -346,17 +348,65 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
     return extreme
 
 
+# -- of chosen elements -----------------------------------------------------------------------------------------------
+
+
+def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) -> Callable[..., DTensor]:
+    """Return *ours*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
+
+    With them the sums of the elements that count, and those of their squared deviations, are reduced one by one.
+    """
+    name, numbers = function.__name__, function.__name__.startswith("nan")
+
+    def found(
+        a: DTensor,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        keepdims: bool = False,
+        where: Value = True,
+        mean: Value = None,
+        ddof: float = 0,
+        correction: float | None = None,
+    ) -> DTensor:
+        if where is True and mean is None:
+            degrees: Value = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
+            return ours(a, axis, dtype, keepdims=bool(keepdims), **degrees)
+        tensor = as_tensor(f"numpy.{name}", a)
+        kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
+        skips = numbers and tensor.dtype.kind in "fc"
+        counted: Value = np.logical_and(~np.isnan(tensor) if skips else np.ones_like(tensor, dtype=bool), where)
+        count: Value = np.sum(counted, axis=axis, keepdims=True)
+        with np.errstate(all="ignore"):
+            if mean is None or name.endswith("mean"):
+                mean = reduce(np.add, tensor, axis, wide, keepdims=True, where=counted) / count.astype(_real(wide))
+            made, left = mean, count
+            if not name.endswith("mean"):
+                left = np.maximum(count - _freedom(name, ddof, correction), 0)
+                off = np.subtract(tensor, mean, dtype=wide)
+                squares: Value = (off * np.conjugate(off)).real
+                made = reduce(np.add, squares, axis, keepdims=True, where=counted) / left.astype(_real(wide))
+                made = np.sqrt(made) if name.endswith("std") else made
+        if np.any(left == 0):
+            warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
+        made = made.astype(kind, copy=False)
+        return made if keepdims else np.squeeze(made, normalised_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
+
+    return found
+
+
 FUNCTIONS = table(
-    (np.any, any),
-    (np.all, all),
+    (np.any, with_where(any, np.logical_or)),
+    (np.all, with_where(all, np.logical_and)),
     (np.count_nonzero, _repeated(np.count_nonzero, "sum")),
-    (np.prod, _accumulated(np.prod, "prod")),
-    (np.nansum, _accumulated(np.nansum, "sum")),
-    (np.nanprod, _accumulated(np.nanprod, "prod")),
+    (np.prod, with_where(_accumulated(np.prod, "prod"), np.multiply)),
+    (np.nansum, with_where(_accumulated(np.nansum, "sum"), np.add, numbers=True)),
+    (np.nanprod, with_where(_accumulated(np.nanprod, "prod"), np.multiply, numbers=True)),
     (np.ptp, ptp),
-    *((function, _deviations(function)) for function in (np.var, np.std, np.nanvar, np.nanstd)),
-    (np.nanmean, nanmean),
-    (np.nanmax, _extreme(np.nanmax, np.fmax)),
-    (np.nanmin, _extreme(np.nanmin, np.fmin)),
+    (np.mean, _of_chosen(np.mean, mean)),
+    (np.nanmean, _of_chosen(np.nanmean, nanmean)),
+    *((function, _of_chosen(function, _deviations(function))) for function in (np.var, np.std, np.nanvar, np.nanstd)),
+    (np.nanmax, with_where(_extreme(np.nanmax, np.fmax), np.fmax)),
+    (np.nanmin, with_where(_extreme(np.nanmin, np.fmin), np.fmin)),
 )
 """What is called for functions of NumPy."""

@@ -18,7 +18,7 @@ from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.memory.copies import opaque
-from meshcomm.ops.elementwise import agree_on_plain, relaid
+from meshcomm.ops.elementwise import agree_on_plain, relaid, written
 from meshcomm.ops.index_arrays import IndexArray
 from meshcomm.ops.index_tuples import (
     along,
@@ -29,7 +29,6 @@ from meshcomm.ops.index_tuples import (
     flat,
     flattened,
     on_mesh,
-    stored,
 )
 from meshcomm.ops.indexing import getitem, indexed
 from meshcomm.ops.nonzero import truth, where_true
@@ -61,7 +60,7 @@ def take(
     ...     print(world.run(program))
     [[12, 12], [10, 11]]
     """
-    return stored("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
+    return written("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
 
 
 def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
@@ -144,7 +143,7 @@ def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None
     tensor = unwrapped(a)
     if not isinstance(tensor, DTensor):
         (tensor, given) = on_mesh(name, [tensor, given])
-    return stored(name, out, _taken(name, tensor, _chosen(name, tensor, given), axis))
+    return written(name, out, _taken(name, tensor, _chosen(name, tensor, given), axis))
 
 
 def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:

@@ -10,6 +10,7 @@ from meshcomm._arguments import as_dtype
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.views import alike_strides, check_writable, strides_of, view_of
+from meshcomm.errors import DTypeError
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
 from meshcomm.ops.rules import ADVICE
@@ -31,6 +32,27 @@ def astype(
         return tensor.copy() if copy else tensor
     local = None if tensor.local is None else tensor.local.astype(kind, order="C")
     return DTensor(local, tensor.layout, tensor.shape, kind)
+
+
+def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
+    """Return a tensor of the same memory with another dtype.
+
+    ``DTypeError`` if elements of another size do not fit: then the last axis must be whole on each device.
+    """
+    tensor = as_tensor("t.view", a)
+    kind = tensor.dtype if dtype is None else as_dtype(dtype)
+    shape, strides, size = tensor.shape, strides_of(tensor), tensor.dtype.itemsize
+    if kind.itemsize != size:
+        last = shape[-1] * size if shape else 0
+        if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or strides[-1] != 1:
+            raise DTypeError(
+                f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive "
+                "in memory, whole on each device, and fits"
+            )
+        shape = (*shape[:-1], last // kind.itemsize)
+        strides = (*(stride * size // kind.itemsize for stride in strides[:-1]), 1)
+    local = None if tensor.local is None else tensor.local.view(kind)
+    return view_of(tensor, local, tensor.layout, shape, strides, dtype=kind)
 
 
 def clip(
@@ -100,6 +122,7 @@ def _single(into: dict[str, Any]) -> dict[str, Any]:
 
 FUNCTIONS: dict[Function, Function] = {
     np.ndarray.astype: astype,
+    np.ndarray.view: view,
     np.real: real,
     np.imag: imag,
     np.clip: clip,
