@@ -7,7 +7,7 @@ import typing as _typing
 
 from meshcomm._mistakes import only_public as _only_public
 from meshcomm.arrays import standard as _standard
-from meshcomm.compat.array_api import fft
+from meshcomm.compat.array_api import fft, linalg
 from meshcomm.compat.array_api.creation import (
     arange,
     asarray,
@@ -257,6 +257,7 @@ __all__ = [
     "isnan",
     "less",
     "less_equal",
+    "linalg",
     "linspace",
     "log",
     "log1p",

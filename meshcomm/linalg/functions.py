@@ -17,13 +17,14 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
-from meshcomm.linalg.run import no_way, run, way_to
+from meshcomm.linalg.run import no_way, run, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, Task, Wanted
 from meshcomm.ops.elementwise import replicated
 from meshcomm.ranks.local_errors import refusable
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)
+_UNSET: Any = np._NoValue  # noqa: SLF001 - NumPy's default where None is a value
 
 
 @cache
@@ -379,7 +380,7 @@ def pinv(
     rcond: ArrayLike | None = None,
     hermitian: bool = False,
     *,
-    rtol: ArrayLike | None = None,
+    rtol: ArrayLike | None = _UNSET,
     layout: Layout | None = None,
 ) -> DTensor:
     """Return the pseudo-inverse of matrices, as numpy.linalg.pinv. Collective if they are sharded.
@@ -387,13 +388,17 @@ def pinv(
     Parameters
     ----------
     a: matrices
-    rcond, rtol: singular values up to this one times the largest count as zero; NumPy's defaults
+    rcond: singular values up to this one times the largest count as zero; 1e-15 by default
+    rtol: the same; ``rtol=None`` is the precision times the longer side
     hermitian: whether *a* is Hermitian
     layout: of the result; by default rows are cut like the columns of *a*, and columns like its rows
     """
-    if rcond is not None and rtol is not None:
+    if rcond is not None and rtol is not _UNSET:
         raise ValueError("`rtol` and `rcond` can't be both set.")
-    given = rcond if rtol is None else rtol
+    given = rcond if rtol is _UNSET else rtol
+    if rtol is None:
+        tensor = as_tensor("linalg.pinv", a)
+        given = max(tensor.shape[-2:], default=0) * float(np.finfo(work_dtype([tensor.dtype])).eps)
     known = [a] if given is None else [a, given]
 
     def compute(a: Array, cutoff: ArrayLike | None = None) -> object:

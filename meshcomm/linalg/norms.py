@@ -18,7 +18,7 @@ from meshcomm.ops import norms
 from meshcomm.ranks.local_errors import refusable
 
 _OF_SINGULAR_VALUES: dict[object, Callable[[Value], Array]] = {
-    2: lambda s: s.max(-1),
+    2: lambda s: s.max(-1, initial=0),  # NumPy 2.4: 0 of matrices without elements
     -2: lambda s: s.min(-1),
     "nuc": lambda s: s.sum(-1),
 }

@@ -9,6 +9,7 @@ import meshcomm as mc
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
 from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
 from support.gradient_cases import on
+from support.linalg_cases import alike, matrices, several, tensors_of
 from support.paths import TESTS
 from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
@@ -242,6 +243,7 @@ def test_info(mesh):
     assert info.default_device() is mesh
     assert set(info.dtypes(kind=("bool", "unsigned integer"))) == {"bool", "uint8", "uint16", "uint32", "uint64"}
     assert len(info.dtypes()) == 13
+    assert info.capabilities()["data-dependent shapes"] == hasattr(xp, "nonzero") == hasattr(xp, "unique_values")
     assert xp.zeros(1).dtype == info.default_dtypes()["real floating"]
 
 
@@ -351,6 +353,51 @@ def test_functions_are_those_of_numpy(random, mesh, seed):
     for ours, numpys in OTHERS.values():
         t, whole = tensor_of(random, mesh, (4, 5), seed)
         check(ours(t), numpys(whole))
+
+
+LINALG = {
+    "cholesky": lambda la, a: la.cholesky(a @ a.mT, upper=True),
+    "cross": lambda la, a: la.cross(a[:3], a[1:], axis=0),
+    "det": lambda la, a: la.det(a),
+    "diagonal": lambda la, a: la.diagonal(a, offset=1),
+    "eig": lambda la, a: la.eig(a),
+    "eigh": lambda la, a: abs(la.eigh(a + a.mT).eigenvectors),
+    "eigvals": lambda la, a: la.eigvals(a),
+    "eigvalsh": lambda la, a: la.eigvalsh(a + a.mT),
+    "inv": lambda la, a: la.inv(a),
+    "matmul": lambda la, a: la.matmul(a, a),
+    "matrix_norm": lambda la, a: la.matrix_norm(a, keepdims=True, ord="nuc"),
+    "matrix_power": lambda la, a: la.matrix_power(a, -2),
+    "matrix_rank": lambda la, a: la.matrix_rank(a, rtol=0.6),
+    "matrix_transpose": lambda la, a: la.matrix_transpose(a),
+    "outer": lambda la, a: la.outer(a[0], a[1]),
+    "pinv": lambda la, a: la.pinv(a[:, :2] @ a[:2, :], rtol=None),
+    "qr": lambda la, a: la.qr(a[:, :2], mode="complete"),
+    "slogdet": lambda la, a: la.slogdet(a),
+    "solve": lambda la, a: la.solve(a, a[0]),
+    "svd": lambda la, a: la.svd(a[:, :2], full_matrices=False).S,
+    "svdvals": lambda la, a: la.svdvals(a),
+    "tensordot": lambda la, a: la.tensordot(a, a, axes=((0,), (1,))),
+    "trace": lambda la, a: la.trace(a, offset=-1, dtype=xp.float32),
+    "vecdot": lambda la, a: la.vecdot(a, a, axis=0),
+    "vector_norm": lambda la, a: la.vector_norm(a, axis=0, ord=3),
+}
+"""A call of each function of the extension linalg, which NumPy takes, too."""
+
+
+@with_seeds(on_a_mesh, SEEDS[:3])
+def test_linalg_is_that_of_numpy(random, mesh, seed):
+    a = matrices(np.random.default_rng(seed), 4, 4)
+    (t,) = tensors_of(random, mesh, [a])
+    for name, call in LINALG.items():
+        expected = call(np.linalg, a)
+        if name.startswith("eig") and not name.endswith("h"):
+            found = several(call(xp.linalg, t))
+            assert {each.dtype for each in found} == {np.dtype("c16")}
+            alike(found, tuple(np.asarray(each, "c16") for each in several(expected)))
+        else:
+            alike(call(xp.linalg, t), expected)
+    assert sorted(LINALG) == xp.linalg.__all__
 
 
 def test_transposed_matrices():

@@ -1,4 +1,6 @@
-"""NumPy's own tests of indexing, sets and products, on tensors: all pass but those in tests/data/numpy_tests.txt."""
+"""NumPy's own tests of indexing, sets, linear algebra on tensors: all pass but those in tests/data/numpy_tests.txt."""
+
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +10,11 @@ from support.paths import DATA
 from support.sampling import sampled
 
 TABLE = DATA / "numpy_tests.txt"
+MANY = {
+    "test_einsum": ("::test_einsum_sums_", 4),  # one for each dtype, some seconds each
+    "test_linalg": (r"::test_(stacked_inputs|large_power|basic_property)|TestNorm\w+::test_(axis|vector_return)", 20),
+}
+"""Tests that go through many cases, of which a sample runs, and how many of them."""
 
 
 def expected(ranks):
@@ -37,8 +44,10 @@ def named(name):
 @pytest.mark.parametrize("module", numpy_shim.MODULES)
 def test_numpys_own_tests(module, ranks):
     labels = list(numpy_shim.cases(module))
-    long = [label for label in labels if "::test_einsum_sums_" in label]  # one for each dtype, some seconds each
-    labels = [label for label in labels if label not in long or label in sampled(long, 4)]
+    names, count = MANY.get(module, ("$^", 0))
+    many = [label for label in labels if re.search(names, label)]
+    chosen = sampled(many, count)
+    labels = [label for label in labels if label not in many or label in chosen]
     found = numpy_shim.outcomes(module, ranks, labels)
     failed = {name: error for name, error in found.items() if error is not None}
     known = expected(ranks) & {f"{module}.py::{label}" for label in labels}

@@ -143,6 +143,8 @@ def test_operators():
     check(np.where(t > 0, t, u), np.where(a > 0, a, b))
     check(np.where(t > 0, 1, 0.5), np.where(a > 0, 1, 0.5))
     check(np.real(t * 1j), np.real(a * 1j))
+    check(np.isreal(t * 1j), np.isreal(a * 1j))
+    check(np.iscomplex(t), np.iscomplex(a))
     check(np.imag(t * 1j), a)
     check(np.conj(t * 1j), -a * 1j)
 

@@ -87,6 +87,13 @@ def _rank(rng):
     return "matrix_rank", [low], options[rng.integers(4)]
 
 
+def _pinv_of_low_rank(rng):
+    dtype = (
+        "f4" if rng.random() < 0.5 else "c8"
+    )  # singular values that are 0 come out at 1e-7: above the default, 1e-15
+    return "pinv", [matrices(rng, 5, 2, dtype=dtype) @ matrices(rng, 2, 6, dtype=dtype)], {"rtol": None}
+
+
 def _norm(rng):
     orders = None, 1, -1, 2, -2, np.inf, -np.inf, "fro", "nuc"
     ord = orders[rng.integers(len(orders))]
@@ -123,6 +130,7 @@ CASES = {
     "lstsq": _lstsq,
     "pinv": _any_shape("pinv", some=True),
     "pinv rcond": _any_shape("pinv", some=True, rcond=0.3),
+    "pinv rtol": _pinv_of_low_rank,
     "pinv hermitian": _square("pinv", hermitian, hermitian=True),
     "matrix_rank": _rank,
     "cond": _any_shape("cond", some=True),

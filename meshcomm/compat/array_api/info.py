@@ -21,8 +21,8 @@ class Info:
     """What `__array_namespace_info__` returns."""
 
     def capabilities(self) -> dict[str, builtins.bool | int | None]:
-        """Return what the namespace can do: masks, but not ``nonzero`` or ``unique_values``."""
-        return {"boolean indexing": True, "data-dependent shapes": False, "max dimensions": 64}
+        """Return what the namespace can do: masks, and functions such as ``nonzero`` and ``unique_values``."""
+        return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Mesh | None:
         """Return the mesh of `default_mesh`, or None."""
