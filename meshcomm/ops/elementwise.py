@@ -175,11 +175,10 @@ def _several(made: object) -> tuple[ArrayLike, ...]:
 def store(name: str, out: Sequence[DTensor], results: Sequence[DTensor], casting: Casting = "same_kind") -> None:
     """Write *results* into the blocks of *out*. Collective if they are in other layouts.
 
-    *name* is the operation, *casting* NumPy's rule for the conversion. ``TypeError`` if that does not allow it.
+    *name* is the operation, *casting* NumPy's rule for the conversion: its ``TypeError`` if that does not allow it.
     """
     for target, result in zip(out, results, strict=True):
-        if not np.can_cast(result.dtype, target.dtype, casting):
-            raise TypeError(f"{name}: {result.dtype} cannot go to an out= of {target.dtype} by the rule {casting!r}")
+        np.copyto(np.empty(0, target.dtype), np.empty(0, result.dtype), casting=casting)  # or NumPy's error
         if result is not target:
             moved = relaid(result, target.layout.axes, name)
             if target.local is not None:

@@ -9,7 +9,6 @@ no block.
 """
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 
 import numpy as np
@@ -105,8 +104,7 @@ def _defined(function: Function) -> Function:
             import_module(_ELSEWHERE[module])
             if function in _FUNCTIONS:
                 return _FUNCTIONS[function]
-        other = nearest(name)
-        instead = f"numpy.{other} is; or " if other else ""
+        instead = instead_of(name)
         raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
     return found
 
@@ -120,15 +118,16 @@ def define(functions: Mapping[Function, Function]) -> None:
     _FUNCTIONS.update(functions)
 
 
-def nearest(name: str) -> str | None:
-    """Return the name of the function that is defined for tensors, and does most of what this one of NumPy does.
+def instead_of(name: str) -> str:
+    """Return what to use instead of a function of NumPy that is not defined for tensors; "" if there is nothing.
 
-    >>> nearest("gradient"), nearest("nancumsums"), nearest("busday_count")
-    ('diff', 'nancumsum', None)
+    >>> instead_of("save"), instead_of("busday_count")
+    ("mc.save('t.npy', t) writes it in parallel; or ", '')
     """
-    known = _NEAREST.get(name)
-    names = {_name_of(function) for function in _FUNCTIONS}
-    return known or next(iter(get_close_matches(name, names, 1, 0.75)), None)
+    if name in _INSTEAD:
+        return f"{_INSTEAD[name]}; or "
+    same = getattr(np, name, None)  # of a function of another module of NumPy
+    return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in _FUNCTIONS else ""
 
 
 def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
@@ -243,8 +242,12 @@ def _dtype_of(x: Value) -> Value:
 _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""
 
-_NEAREST: dict[str, str] = {}
-"""For functions of NumPy that are not defined for tensors: one that is, and does most of it."""
+_INSTEAD = {
+    "save": "mc.save('t.npy', t) writes it in parallel",
+    **dict.fromkeys(("savez", "savez_compressed"), "mc.save('t.npz', {'t': t}) writes it in parallel"),
+    **dict.fromkeys(("savetxt", "tofile"), "mc.save(path, t) writes it in parallel, to .npy, .h5, .zarr and others"),
+}
+"""What there is instead, by the names of NumPy's functions."""
 
 _LOCAL = {
     *("shape", "ndim", "size", "result_type", "iscomplexobj", "copy", "astype", "round", "around", "real", "imag"),

@@ -98,16 +98,6 @@ def imag(val: object) -> object:
     return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
 
 
-def isreal(x: object) -> object:
-    """Return where the imaginary part is zero, as numpy.isreal."""
-    return elementwise("numpy.isreal", np.isreal, [unwrapped(x)])
-
-
-def iscomplex(x: object) -> object:
-    """Return where the imaginary part is not zero, as numpy.iscomplex."""
-    return elementwise("numpy.iscomplex", np.iscomplex, [unwrapped(x)])
-
-
 def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
     local = None if tensor.local is None else function(tensor.local)
     strides = tuple(2 * stride for stride in strides_of(tensor))  # in elements of half the size
@@ -135,8 +125,6 @@ FUNCTIONS: dict[Function, Function] = {
     np.ndarray.view: view,
     np.real: real,
     np.imag: imag,
-    np.isreal: isreal,
-    np.iscomplex: iscomplex,
     np.clip: clip,
     np.round: around,
     np.around: around,

@@ -104,8 +104,8 @@ def test_an_axis_that_is_not_there_is_numpys_error(mesh):
 def test_the_nearest_function_is_named(mesh):
     t = sharded(np.eye(4), mesh)
     for call, text in [
-        (lambda: np.polyfit(t[0], t[1], 1), r"numpy.polyfit is not defined for DTensors: use t.local"),
-        (lambda: np.convolve(t[0], t[1]), r"numpy.convolve is not defined for DTensors: numpy.roll is; or use"),
+        (lambda: np.savetxt("x", t), r"numpy.savetxt is not defined for DTensors: mc.save\(path, t\) writes it"),
+        (lambda: np.lib.scimath.sqrt(t), r"sqrt is not defined for DTensors: numpy.sqrt is; or use"),
     ]:
         with pytest.raises(TypeError, match=text):
             call()

@@ -191,7 +191,7 @@ def test_in_place_and_out():
         np.add(t, 1, out=mc.zeros((5, 3), "i4", t.layout))
     with pytest.raises(ShapeError, match=r"out has shape \(3,\), but the operands broadcast to \(5, 3\)"):
         np.add(t, 1, out=mc.zeros((3,), "f8", mc.Layout([U], mesh)))
-    with pytest.raises(ShapeError, match=r"out has shape \(5, 3\), but the product has \(3, 3\)"):
+    with pytest.raises(ShapeError, match=r"out has shape \(5, 3\), but the result has \(3, 3\)"):
         np.matmul(square, square, out=t)
     with pytest.raises(TypeError, match=r"out= must be DTensors"):
         np.add(t, 1, out=np.zeros((5, 3)))

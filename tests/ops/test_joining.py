@@ -172,7 +172,7 @@ def test_errors():
         (lambda: np.concatenate([t, np.zeros(4)]), ShapeError, r"operand 1 has \(4,\)"),
         (lambda: np.concatenate([t, 3]), ShapeError, r"operand 1 has \(\)"),
         (lambda: np.concatenate([t, t], 2), ShapeError, "axis 2 is out of range"),
-        (lambda: np.concatenate([t, t], out=t), TypeError, "out= is not supported"),
+        (lambda: np.concatenate([t, t], out=t), ShapeError, r"out has shape \(6, 4\), but the result has \(12, 4\)"),
         (lambda: np.concatenate([t, t], dtype="i1", casting="safe"), TypeError, "Cannot cast"),
         (lambda: np.concatenate([t, day]), TypeError, "promote"),
         (lambda: mc.concatenate([np.zeros(3)]), LayoutError, "one of the operands must be a DTensor"),

@@ -114,7 +114,7 @@ def test_what_they_refuse():
         name = function.__name__
         with pytest.raises(ShapeError, match="axis 2 is out of range for a tensor with 2 axes"):
             function(t, *args, axis=2)
-        with pytest.raises(TypeError, match=f"numpy.{name}: out= is not supported for DTensors"):
+        with pytest.raises(ShapeError, match=rf"numpy.{name}: out has shape \(2, 3\), but the result has \(\)"):
             function(t, *args, out=t)
     with pytest.raises(TypeError, match=r"numpy.quantile: weights= is not supported"):
         np.quantile(t, 0.5, weights=t, method="inverted_cdf")

@@ -380,19 +380,14 @@ def test_arguments_that_are_not_supported():
     t = in_rows(np.arange(6.0).reshape(3, 2))
     flags = t > 1
     for call, text in [
-        (lambda: np.sum(t, out=t), r"numpy.sum: out= is not supported for DTensors; the result is a new tensor"),
-        (lambda: np.sum(t, where=flags), r"numpy.sum: where= is not supported for DTensors; choose before"),
-        (lambda: np.max(t, initial=0), r"numpy.max: initial= is not supported for DTensors; combine"),
-        (lambda: np.argmax(t, out=t), r"numpy.argmax: out= is not supported"),
-        (lambda: np.cumsum(t, 0, out=t), r"numpy.cumsum: out= is not supported"),
-        (lambda: np.cumsum(t), r"numpy.cumsum without axis flattens an array; a DTensor of shape \(3, 2\)"),
+        (lambda: np.sum(t, out=np.zeros(())), r"numpy.sum: out= must be a DTensor"),
+        (lambda: np.sum(t, where=t), "Cannot cast"),
         (lambda: np.cumsum(t, axis=(0,)), r"numpy.cumsum takes one axis"),
         (lambda: np.argmax(t, axis=(0, 1)), r"numpy.argmax takes one axis, or None for the flattened array"),
         (lambda: np.var(t, dtype=int), r"numpy.var: dtype int64 cannot hold the mean of float64"),
         (lambda: np.var(t, ddof="1"), r"numpy.var: ddof must be a number, not '1'"),
         (lambda: np.allclose(t, t, rtol=t), r"numpy.allclose: rtol must be a number for DTensors"),
         (lambda: np.ptp(flags), "boolean subtract"),
-        (lambda: np.cov(t), r"numpy.cov is not defined for DTensors: numpy.var is; or use t.local"),
     ]:
         with pytest.raises(TypeError, match=text):
             call()
@@ -402,9 +397,6 @@ def test_arguments_that_are_not_supported():
     ]:
         with pytest.raises(ValueError, match=text):
             call()
-    if hasattr(np, "vector_norm"):
-        with pytest.raises(TypeError, match=r"numpy.std: mean= is not supported"):
-            np.std(t, mean=t)
     with pytest.raises(ValueError, match="takes ddof or correction"):
         np.var(t, ddof=1, correction=1)
     # NumPy's defaults may be passed.

@@ -45,7 +45,6 @@ EDITS = {
         ".view(ArraySubclass)": "",
         "ArraySubclass)": "np.ndarray)",
         ".view(type(x))": "",
-        "multiply.reduce(": "np.prod(",
         "sv.__array_wrap__(s)": "s",
         "expect_resids.shape = (1,)": "expect_resids = expect_resids.reshape(1)",
     }
