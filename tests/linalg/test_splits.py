@@ -1,4 +1,4 @@
-"""qr and svd of matrices cut along either axis, on few ranks: what Heat's tests of them check, and what they leave out.
+"""qr and svd of matrices cut along either axis, on few ranks: what Heat's tests check, and what they leave out.
 
 Heat has a matrix split along one axis or none, and says how results are split. Each shape here goes both ways that
 need no library, if it can: gathered to one rank, and by the tree for matrices with a long side.
