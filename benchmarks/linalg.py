@@ -65,7 +65,9 @@ def options() -> argparse.Namespace:
     more: dict[str, dict[str, Any]] = {
         "ranks": {"type": int, "nargs": "+", "default": [4, 2]},
         "quick": {"action": "store_true", "help": "smaller matrices"},
+        "size": {"type": int, "help": "rows of the square matrices; 4096, or 2200 with --quick"},
         "cases": {"default": "", "help": "regular expression: only cases with a matching name"},
+        "peers": {"nargs": "*", "choices": [*PEERS], "default": [*PEERS], "help": "only these; none without a name"},
         "unshared": {"action": "store_true", "help": "meshcomm sends by MPI, without shared memory"},
     }
     return options_of(__doc__ or "", 5, **more)
@@ -79,9 +81,10 @@ def main() -> None:
     page = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for ranks in given.ranks:
         setting = Setting(ranks, not given.unshared)
-        every = cases(*((2200, 100_000) if given.quick else (4096, 1_000_000)), ranks)
+        size, rows = (2200, 100_000) if given.quick else (4096, 1_000_000)
+        every = cases(given.size or size, rows, ranks)
         chosen = [case for case in every if re.search(given.cases, str(case))]
-        peers = {name: launch(program, ranks) for name, program in PEERS.items()}
+        peers = {name: launch(PEERS[name], ranks) for name in given.peers}
         jobs = launched(setting, launch("linalg_ours.py", ranks), peers)
         page += [row(case, setting, times) for case, times in measured(jobs, chosen, given.rounds) if times]
     written("linalg", page, given)

@@ -29,7 +29,8 @@ class Bare:
     """
 
     def __init__(self, case: Case, operands: list[mc.DTensor]) -> None:
-        self.job = Job.begun("linalg.bare", operands[:1], BLOCK, no_check, in_order=case.name == "eigh")
+        grid = {"in_order": case.name == "eigh", "along": 0 if case.name == "solve" else None}  # as in meshcomm
+        self.job = Job.begun("linalg.bare", operands[:1], BLOCK, no_check, **grid)
         a, (self.n, _) = self.job.placed(operands[0]), operands[0].shape
         self.pairs = [(a, a.copy())]
         self.call = getattr(self, case.name)(*operands[1:])
