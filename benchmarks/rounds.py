@@ -1,4 +1,4 @@
-"""Jobs that take turns in rounds: what `fft.py` and `contractions.py` share. Nothing here uses an MPI.
+"""Jobs that take turns in rounds: what `fft.py`, `contractions.py` and `linalg.py` share. Nothing here uses an MPI.
 
 The program itself is one job, whose ranks run meshcomm. Each peer is a program beside it, with processes of its own,
 so that libraries do not disturb each other. A job sleeps while it is another one's turn.
@@ -38,6 +38,9 @@ class World(Protocol):
     def contenders(self, *case: Any) -> Runs:
         """Return what each contender does in a call; none if the library does not have the case."""
 
+    def ready(self, name: str) -> None:
+        """Do before a call of a contender what is not measured."""
+
 
 class Turns:
     """What the commands do; all ranks get the same. The shortest of some *calls* in a turn counts."""
@@ -60,6 +63,7 @@ class Turns:
         for name in self.order:
             spent = []
             for _ in range(self.calls):
+                self.world.ready(name)
                 self.world.together()
                 begin = time.perf_counter()
                 self.runs[name]()
@@ -84,6 +88,9 @@ class Library(ABC):
 
     def end(self) -> None:  # noqa: B027
         """End to be a rank."""
+
+    def ready(self, name: str) -> None:  # noqa: B027
+        """Do before a call what is not measured, as in `World`."""
 
     @abstractmethod
     def together(self) -> None:

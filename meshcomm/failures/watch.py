@@ -70,7 +70,7 @@ class _Watch:
     """What this rank is doing."""
 
     __slots__ = (
-        *("calls", "completed", "count", "errors", "file_at", "in_file"),
+        *("calls", "completed", "count", "errors", "file_at", "in_file", "in_library"),
         *("recent", "recorder", "since", "tested", "testing", "tests", "worlds"),
     )
 
@@ -84,6 +84,8 @@ class _Watch:
         self.errors: list[Exception] = []
         # When it last began or ended to read or write a file, and whether it is at it.
         self.file_at, self.in_file = -math.inf, False
+        # Whether it is in another library, which may compute for hours without a call of ours.
+        self.in_library = False
         # Tests of nonblocking calls that were not complete, the last such call, and how many calls were completed.
         self.tests = 0
         self.tested: Call | None = None
@@ -122,9 +124,20 @@ class _Watch:
         self.file_at, self.in_file = time.monotonic(), begins
         self.completed += 1
 
+    @contextlib.contextmanager
+    def library(self) -> Iterator[None]:
+        """Let the time in a ``with`` statement not count: this rank calls a library that may take long."""
+        self.in_library = True
+        try:
+            yield
+        finally:
+            self.in_library = False
+
     def files(self) -> bool:
-        """Return whether this rank reads or writes files."""
-        return time.monotonic() - self.file_at < (FILE_CALL_WITHIN if self.in_file else FILES_AGAIN_WITHIN)
+        """Return whether this rank reads or writes files, or is in a library."""
+        return self.in_library or time.monotonic() - self.file_at < (
+            FILE_CALL_WITHIN if self.in_file else FILES_AGAIN_WITHIN
+        )
 
     def operation(self) -> str:
         """Return the operation that the user called, or nothing. For other threads."""

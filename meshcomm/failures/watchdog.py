@@ -120,7 +120,7 @@ class _Watchdog:
         return left if 0.0 < left < step else step
 
     def _notice_changes(self) -> bool:
-        """Return whether this rank has done anything since the last look.
+        """Return whether this rank has done anything since the last look, or is in a library.
 
         To test the same request again and again is nothing, if the pauses are not longer than a tenth of the timeout.
         """
@@ -129,7 +129,7 @@ class _Watchdog:
         watch.testing = watch.tested if not watch.calls and self._untested < self._longest_step else None
         polls = not watch.calls and self._untested <= self._timeout / 10
         seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.completed, polls)
-        return seen != self._seen
+        return seen != self._seen or watch.in_library
 
     def _restart(self) -> None:
         watch.since = 0.0

@@ -72,13 +72,21 @@ def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
     return rows, columns
 
 
-def grid_mesh(mesh: Mesh) -> Mesh:
+def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     """Return a mesh of rows and columns over the devices of *mesh*, as square as their number allows.
+
+    With *along*, most devices lie along this axis: four times as many as along the other one, or all. Routines that
+    do something for each column, as a search of a pivot, are fast if few devices share a column: they wait for each
+    other n times.
 
     >>> [grid_mesh(Mesh(range(n), {"x": n})).shape() for n in (1, 3, 4, 12)]
     [[1, 1], [1, 3], [2, 2], [3, 4]]
+    >>> [grid_mesh(Mesh(range(n), {"x": n}), along=0).shape() for n in (3, 4, 16, 64)]
+    [[3, 1], [4, 1], [8, 2], [16, 4]]
     """
-    rows = max(n for n in range(1, math.isqrt(mesh.size) + 1) if mesh.size % n == 0)
+    most = math.isqrt(mesh.size if along is None else mesh.size // 4)
+    short = max(n for n in range(1, max(1, most) + 1) if mesh.size % n == 0)
+    rows = mesh.size // short if along == 0 else short
     return bound_to(bound_world(mesh), Mesh(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)]))
 
 

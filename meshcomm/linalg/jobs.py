@@ -37,6 +37,7 @@ class Job(NamedTuple):
         options: str = "",
         *,
         in_order: bool = False,
+        along: int | None = None,
     ) -> "Job":
         """Return the job of a call on which all ranks have agreed. Collective.
 
@@ -48,6 +49,7 @@ class Job(NamedTuple):
         check: raises what is wrong with the shapes of the operands, which it gets
         options: what else the ranks compare
         in_order: whether the grid has its processes row by row in the order of their ranks, whatever the layout
+        along: the axis along which most devices of a new grid lie: see `grid_mesh`
         """
         tensors = [matrix_of(name, operand) for operand in operands]
         check_same_mesh(tensors, grids=False)
@@ -56,7 +58,7 @@ class Job(NamedTuple):
             check_block(block)
             check_matrices(tensors)
             check(name, *(tensor.shape for tensor in tensors))
-            return _in_order(tensors[0].mesh, block) if in_order else _work(tensors[0].layout, block)
+            return _in_order(tensors[0].mesh, block) if in_order else _work(tensors[0].layout, block, along)
 
         ((layout,), (size,)), process = agreed(name, planned, tensors, options=f"{block=} {options}")
         return cls(tensors[0].mesh, layout, size, process)
@@ -181,11 +183,12 @@ def conjugate(tensor: DTensor) -> None:
         np.conjugate(tensor.local, out=tensor.local)
 
 
-def _work(layout: Layout, block: int) -> Work:
+def _work(layout: Layout, block: int, along: int | None) -> Work:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
     axes = dealt_axes(layout)
-    fits = axes is not None and not any(axis.offset for axis in axes)
-    return square_work(layout if fits else Layout.replicated(layout.mesh, 2), block)
+    if axes is not None and not any(axis.offset for axis in axes):
+        return square_work(layout, block)
+    return Work((Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,))
 
 
 def _in_order(mesh: Mesh, block: int) -> Work:

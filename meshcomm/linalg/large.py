@@ -47,6 +47,9 @@ __all__ = [
     "svd",
 ]
 
+_PIVOTS = 0
+"""The axis along which devices do not wait for each other in getrf, which searches each column as it sees it."""
+
 _TRANSPOSED = {0: b"T", 1: b"N", 2: b"N"}  # what ScaLAPACK does with the transpose that it sees, for SciPy's trans
 
 
@@ -63,7 +66,7 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 
     *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
     """
-    job = Job.begun("linalg.solve", [a, b], block, _square)
+    job = Job.begun("linalg.solve", [a, b], block, _square, along=_PIVOTS)
     factors, sides = job.placed(a), job.transposed(b)
     if job.process is not None and a.size:
         pivots = job.factored(factors)
@@ -76,7 +79,7 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return the inverse of a square matrix, by getrf and getri. Collective. ``LinAlgError`` if it is singular."""
-    job = Job.begun("linalg.inv", [a], block, _square)
+    job = Job.begun("linalg.inv", [a], block, _square, along=_PIVOTS)
     inverse = job.placed(a)
     if job.process is not None and a.size:
         pivots = job.factored(inverse)
@@ -87,7 +90,7 @@ def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
     """Return the sign of the determinant of a square matrix, and the logarithm of its size, by getrf. Collective."""
-    job = Job.begun("linalg.slogdet", [a], block, _square)
+    job = Job.begun("linalg.slogdet", [a], block, _square, along=_PIVOTS)
     factors = job.placed(a)
     sign, log = np.ones((), "c16"), np.zeros(())
     if job.process is not None and a.size:
@@ -113,7 +116,7 @@ def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> LU:
     The factors are one matrix: U with its diagonal, and below it L, whose diagonal is 1. A zero on the diagonal of U
     is no error.
     """
-    job = Job.begun("linalg.lu_factor", [a], block, _any)
+    job = Job.begun("linalg.lu_factor", [a], block, _any, along=_PIVOTS)
     factors = job.transposed(a)
     length = min(a.shape)
     dealt = Layout([job.layout.sharding_specs[1]], job.layout.mesh)

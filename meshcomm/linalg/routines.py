@@ -10,6 +10,7 @@ from meshcomm._arguments import integer, quote
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.failures.watch import watch
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
@@ -47,7 +48,7 @@ class Process(NamedTuple):
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
         """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""
         name = f"p{_LETTERS[dtype.str[1:]]}{routine}"
-        with Envelope(f"scalapack's {name}", self.here.team):
+        with Envelope(f"scalapack's {name}", self.here.team), watch.library():
             self.library.call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:

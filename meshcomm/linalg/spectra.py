@@ -132,7 +132,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
     ``r`` it is None.
     """
-    job = Job.begun("linalg.qr", [a], block, _any, f"{mode=}")
+    job = Job.begun("linalg.qr", [a], block, _any, f"{mode=}", along=1)  # as reflections are of columns
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None

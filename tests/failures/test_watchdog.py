@@ -40,6 +40,18 @@ def test_ctrl_c_just_after_a_call_has_begun_counts_until_the_next_call(pipe, mon
     assert dog._interrupted is None
 
 
+def test_time_in_a_library_does_not_count(pipe, monkeypatch):
+    monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)
+    monkeypatch.setattr(watch, "calls", [("scalapack's pdgesvd", None, 1, 0.0)])
+    dog = watchdog._Watchdog(1.0, pipe[0])
+    dog._notice_changes()
+    with watch.library():
+        assert dog._notice_changes()
+        assert watch.files(), "others that wait for this rank know that it goes on"
+    assert not dog._notice_changes()
+    assert not watch.in_library
+
+
 def test_ctrl_c_outside_of_a_call_is_left_to_python(pipe, monkeypatch):
     monkeypatch.setattr(watch, "calls", [])
     monkeypatch.setattr(watchdog, "FirstCalls", lambda rank: None)

@@ -75,9 +75,9 @@ def check_solution(a, x, b):
     assert norm(exact @ x - b) <= LIMIT * (norm(a) * norm(x) + norm(b)) * n * eps(a.dtype)
 
 
-def check_orthogonal(q, dtype):
+def check_orthogonal(q, dtype, limit=LIMIT):
     """||q^H q - 1|| / (n eps)."""
-    assert norm(q.conj().T @ q - np.eye(q.shape[1])) <= LIMIT * max(1, len(q)) * eps(dtype)
+    assert norm(q.conj().T @ q - np.eye(q.shape[1])) <= limit * max(1, len(q)) * eps(dtype)
 
 
 def check_factors(a, product):
@@ -226,7 +226,8 @@ def test_equal_eigenvalues(mesh, dtype):
         tensor = mc.distribute(a, layouts_on(mesh)[1])
         for subset in (None, (0, 11)):
             v = eigh(tensor, subset_by_index=subset, block=4).eigenvectors
-            check_orthogonal(whole(v, (24, 12 if subset else 24), dtype), dtype)
+            # syevr makes each vector by itself: with Netlib's ScaLAPACK, those of equal eigenvalues reach 13.
+            check_orthogonal(whole(v, (24, 12 if subset else 24), dtype), dtype, 2 * LIMIT if subset else LIMIT)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -227,12 +227,13 @@ def test_the_watchdog_knows_that_a_rank_is_in_the_library(mesh, monkeypatch):
     called = []
     call = type(library()).call
     monkeypatch.setattr(
-        type(library()), "call", lambda self, *given: called.append(watch.operation()) or call(self, *given)
+        type(library()), "call", lambda *given: called.append((watch.operation(), watch.files())) or call(*given)
     )
     tensor = mc.distribute(random((6, 6), "f8"), rows)
     scalapack.matmul(tensor, tensor)
     scalapack.gemr2d(tensor, columns)
-    assert called == ["scalapack's pdgemm", "scalapack's pdgemr2d"]
+    assert called == [("scalapack's pdgemm", True), ("scalapack's pdgemr2d", True)]
+    assert not watch.in_library
 
 
 def test_many_grids_on_one_mesh():
