@@ -244,8 +244,10 @@ _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.l
 
 _INSTEAD = {
     "save": "mc.save('t.npy', t) writes it in parallel",
-    **dict.fromkeys(("savez", "savez_compressed"), "mc.save('t.npz', {'t': t}) writes it in parallel"),
-    **dict.fromkeys(("savetxt", "tofile"), "mc.save(path, t) writes it in parallel, to .npy, .h5, .zarr and others"),
+    **dict.fromkeys(
+        ("savez", "savez_compressed", "savetxt"),
+        "mc.save(path, t) writes it in parallel, to .npy, .h5, .zarr and others",
+    ),
 }
 """What there is instead, by the names of NumPy's functions."""
 
