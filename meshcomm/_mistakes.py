@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
 
 _MOVE = "t.relayout(layout) takes a tensor to another layout"
 _BLOCK = "t.local is the block of this rank"
@@ -52,6 +53,22 @@ OF_THE_PACKAGE = {
     **dict.fromkeys(("bcast", "Bcast"), f"mc.broadcast is {_GROUPS}"),
 }
 """For names that the packages of other libraries have, what there is instead."""
+
+
+_MODULES = {"scipy.fft": "meshcomm.fft", "scipy.ndimage": "meshcomm.ndimage"}
+"""For modules whose functions make arrays of their operands, those that take tensors."""
+
+
+def meant_by_caller() -> str:
+    """Return which module of this package takes tensors, if the caller of this is called by one that does not."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__", ""))
+        for module, ours in _MODULES.items():
+            if name == module or name.startswith(f"{module}."):
+                return f"{ours} has the functions of {module}; or "
+        frame = frame.f_back
+    return ""
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
 from meshcomm._arguments import quote
-from meshcomm._mistakes import OF_TENSORS, missing
+from meshcomm._mistakes import OF_TENSORS, meant_by_caller, missing
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.contents import Contents
@@ -221,8 +221,8 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
         if self.local is None or not self.layout.is_fully_replicated():
             why = "this rank is outside of its mesh" if self.local is None else "it is sharded over its ranks"
             raise TypeError(
-                f"the {self._summary} cannot become a NumPy array by itself, because {why}: use t.local for the "
-                "block of this rank, or t.to_numpy() for the global array (Collective)"
+                f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
+                "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")

@@ -121,7 +121,7 @@ def define(functions: Mapping[Function, Function]) -> None:
 def instead_of(name: str) -> str:
     """Return what to use instead of a function of NumPy that is not defined for tensors; "" if there is nothing.
 
-    >>> instead_of("save"), instead_of("busday_count")
+    >>> instead_of("save"), instead_of("roots")
     ("mc.save('t.npy', t) writes it in parallel; or ", '')
     """
     if name in _INSTEAD:

@@ -11,12 +11,6 @@ from meshcomm.ops.elementwise import written
 
 Function: TypeAlias = Callable[..., object]
 
-_INSTEAD = {
-    "prepend": "write the elements to a longer tensor first",
-    "append": "write the elements to a longer tensor first",
-}
-"""What to do instead of passing an argument that is not supported."""
-
 
 def like_numpy(function: Function, ours: Function) -> Function:
     """Return *ours* with the arguments of NumPy's *function*, which it takes by name; some may be missing there.
@@ -36,8 +30,7 @@ def like_numpy(function: Function, ours: Function) -> Function:
         for argument in [argument for argument in given if argument not in taken]:
             value = given.pop(argument)
             if not _is_default(value, form.parameters[argument]):
-                instead = _INSTEAD.get(argument, "leave it out")
-                raise TypeError(f"{name}: {argument}= is not supported for DTensors; {instead}")
+                raise TypeError(f"{name}: {argument}= is not supported for DTensors; leave it out")
         made = ours(**{argument: value for argument, value in given.items() if value is not _NO_VALUE})
         return made if out is None or out is _NO_VALUE else written(name, out, made, "unsafe")  # type: ignore[arg-type]
 

@@ -112,6 +112,13 @@ def test_the_nearest_function_is_named(mesh):
 
 
 @on_two
+def test_functions_that_make_arrays_name_the_module_that_takes_tensors(mesh):
+    scipy_fft = pytest.importorskip("scipy.fft")
+    with pytest.raises(TypeError, match=r"meshcomm\.fft has the functions of scipy\.fft; or use t\.local"):
+        scipy_fft.fft(sharded(np.eye(4), mesh))
+
+
+@on_two
 def test_a_reshape_without_a_copy_fails_on_all_ranks_or_on_none(mesh):
     t = sharded(np.arange(12.0).reshape(3, 4), mesh)
     assert np.shares_memory(np.reshape(t, 12, copy=False).local, t.local)

@@ -213,8 +213,6 @@ def test_differences_are_cut_as_the_tensor():
         assert np.diff(in_rows(np.arange(8), spec)).layout.sharding_specs == [cut]
     with pytest.raises(ValueError, match=r"numpy.diff: n must not be negative, but is -1"):
         np.diff(in_rows(np.arange(7)), -1)
-    with pytest.raises(TypeError, match=r"numpy.diff: prepend= is not supported for DTensors; write"):
-        np.diff(in_rows(np.arange(7)), prepend=0)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -190,6 +190,12 @@ SEQUENCES = {
         "np.gradient(f, 1, 2, 3)",
         "np.gradient(f, edge_order=3)",
     ],
+    "diff": [
+        "np.diff(v, prepend=0)",
+        "np.diff(f, axis=0, prepend=g[:1], append=7)",
+        "np.diff(n, 2, append=[[1, 2]] * 7)",
+        "np.diff(f, append=v)",
+    ],
     "trapezoid": [
         f"np.{'trapezoid' if hasattr(np, 'trapezoid') else 'trapz'}({arguments})"
         for arguments in (
