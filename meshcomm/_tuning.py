@@ -310,8 +310,9 @@ more to do in one call. Measured with 4096 x 4096 in pieces of the summed axis: 
 one product, 256 have 0.88, 512 have 0.96."""
 
 REDUCED_AT_ONCE = 2**16
-"""Bytes of a result with replicas. Up to this size each device adds up all partial sums of it; of larger ones it adds
-up a share, which is then gathered. A compromise: that is one exchange more."""
+"""Bytes: of a result of a contraction that has replicas, or of all arrays of an all_reduce. Up to this size each
+device adds up all partial sums; of larger ones it adds up a share, which is then gathered. A compromise: that is one
+exchange more."""
 
 # -- linear algebra ---------------------------------------------------------------------------------------------------
 

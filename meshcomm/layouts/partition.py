@@ -21,6 +21,9 @@ from meshcomm._types import Indices
 Interval: TypeAlias = tuple[int, int]  # start, stop
 
 
+_FEW = 32  # blocks: for fewer ones, Python is faster than NumPy
+
+
 class Consecutive:
     """What every cut into consecutive blocks answers, from the four answers of its rule.
 
@@ -68,6 +71,8 @@ class Consecutive:
         >>> Cut(7, 3).all_starts()
         [0, 3, 5, 7]
         """
+        if self.blocks < _FEW:
+            return [self.start(number) for number in range(self.blocks + 1)]
         return self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()  # type: ignore[no-any-return]
 
     def interval(self, number: int) -> Interval:

@@ -263,7 +263,8 @@ def cut_at(names: Names, boundaries: Sequence[int], length: int) -> Names:
     >>> cut_at(("x",), (0, 2, 3), 3), cut_at(("x",), (0, 1, 3), 3)
     (('x',), Cuts('x', (0, 1, 3)))
     """
-    if Cut(length, len(boundaries) - 1).all_starts() == list(boundaries):
+    cut = Cut(length, len(boundaries) - 1)
+    if boundaries[1] == cut.start(1) and cut.all_starts() == list(boundaries):
         return tuple(names)
     return Cuts.made(tuple(names), tuple(boundaries))
 

@@ -1,6 +1,7 @@
 """Reductions of tensors: each device reduces its block, and then the devices reduce their results."""
 
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -158,15 +159,47 @@ class Reduction(NamedTuple):
     takes_empty: bool = False
 
 
+class _Source(NamedTuple):
+    """What a reduction has to know of a tensor.
+
+    Layouts on equal meshes are equal, but a result has to be on the mesh of the tensor: *mesh* is its id. A cache that
+    holds this holds the layout, so no other mesh gets the id meanwhile.
+    """
+
+    layout: Layout
+    mesh: int
+    shape: Shape
+    dtype: DType
+
+
+def _source_of(tensor: DTensor) -> _Source:
+    return _Source(tensor.layout, id(tensor.layout.mesh), tensor.shape, tensor.dtype)
+
+
 def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
     """Return a reduction of *tensor*. Collective over the mesh if a reduced axis is sharded.
 
     With *keepdims* the reduced axes stay, with length 1.
     """
-    axes, source, whole = how.axes, tensor.layout, tensor.shape
+    return _run(_prepared_reduction(how, _source_of(tensor)), how, tensor, keepdims)
+
+
+class _PreparedReduction(NamedTuple):
+    partial: Partial
+    layout: Layout
+    shape: Shape
+
+
+def _run(prepared: _PreparedReduction, how: Reduction, tensor: DTensor, keepdims: bool) -> DTensor:
+    result = run_partial(prepared.partial, tensor, prepared.layout, prepared.shape)
+    return _with_axes(result, how.axes, tensor.ndim) if keepdims else result
+
+
+def _prepared_reduction(how: Reduction, of: _Source) -> _PreparedReduction:
+    axes, source, whole = how.axes, of.layout, of.shape
     shape, dtype = without(whole, axes), how.dtype if how.shares is None else how.shares
     share, takes_empty = how.share, how.takes_empty
-    names = sharding(tensor.mesh, [n for a in axes for n in source.axes[a]])
+    names = sharding(source.mesh, [n for a in axes for n in source.axes[a]])
 
     def counts(device: int) -> bool:
         block = source.block_shape(whole, device)
@@ -177,14 +210,13 @@ def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
             return np.zeros(without(block.shape, axes), dtype)
         return np.asarray(share(block), dtype, order="C")
 
-    key = ("reduce", how.name, source, whole, tensor.dtype, axes, how.dtype, how.options)
+    key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
     text, finish = f"{how.name} over axes {axes}{options} in {how.dtype}", how.finish
     if not names:
         compute, finish = (lambda block: np.asarray(how.whole(block), how.dtype, order="C")), unchanged
     partial = Partial(key, text, compute, names, how.merge, how.dtype, counts, how.shares, finish)
-    result = run_partial(partial, tensor, source.delete(axes), shape)
-    return _with_axes(result, axes, tensor.ndim) if keepdims else result
+    return _PreparedReduction(partial, source.delete(axes), shape)
 
 
 def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
@@ -224,19 +256,36 @@ def reduced_by(
     dtype: the argument of *function*, if it has one
     needs_elements: whether there is no result for no elements
     """
-    name = function.__name__
-    tensor = as_tensor(f"numpy.{name}", operand)
+    tensor = as_tensor(f"numpy.{function.__name__}", operand)
     axes = normalised_axes(axis, tensor.ndim)
     if needs_elements:
-        refuse_empty(name, tensor, axis)
-    kind = result_dtype(function, [tensor.dtype], tensor.ndim, dtype)
-    over, options = axis_of(axes, tensor.ndim), {} if dtype is None else {"dtype": dtype}
+        refuse_empty(function.__name__, tensor, axis)
+    how = _Repeated(function, merge, axes, None if dtype is None else np.dtype(dtype), not needs_elements)
+    return _run(*_prepared_repeated(how, _source_of(tensor)), tensor, keepdims)
+
+
+class _Repeated(NamedTuple):
+    """A reduction by one function, on blocks and on what it made of them: see `reduced_by`."""
+
+    function: Callable[..., object]
+    merge: str
+    axes: tuple[int, ...]
+    dtype: DType | None
+    takes_empty: bool
+
+
+@lru_cache(maxsize=1024)
+def _prepared_repeated(of: _Repeated, source: _Source) -> tuple[_PreparedReduction, Reduction]:
+    """Return what a reduction needs that depends on no values: small ones take longer to prepare than to run."""
+    function, ndim = of.function, len(source.shape)
+    kind = result_dtype(function, [source.dtype], ndim, of.dtype)
+    over, options = axis_of(of.axes, ndim), {} if of.dtype is None else {"dtype": of.dtype}
 
     def made(block: Array) -> object:
         return function(block, axis=over, **options)
 
-    how = Reduction(name, axes, made, made, merge, kind, takes_empty=not needs_elements)
-    return reduced(how, tensor, keepdims)
+    how = Reduction(function.__name__, of.axes, made, made, of.merge, kind, takes_empty=of.takes_empty)
+    return _prepared_reduction(how, source), how
 
 
 def _with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshcomm._mistakes import suggestion
+from meshcomm._tuning import REDUCED_AT_ONCE
 from meshcomm._types import Array, DType
 from meshcomm.errors import DTypeError
 from meshcomm.layouts.partition import Cut
@@ -20,8 +21,9 @@ _OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum
 class AllReduce:
     """Arrays of the ranks of a group, reduced elementwise, on every rank.
 
-    Each rank reduces one block of the elements, in the order of the group. Then all gather the blocks. So the result
-    is the same to the last bit everywhere.
+    Of small arrays, each rank gathers those of all and reduces them, in the order of the group. Of others, each rank
+    reduces one block of the elements so, and then all gather the blocks: two exchanges. The result is the same to the
+    last bit everywhere.
 
     Parameters
     ----------
@@ -48,6 +50,12 @@ class AllReduce:
         cuts = [elements.interval(number) for number in range(count)]
         call = f"of all_reduce of {n} items of {itemsize} bytes"
         arrays = [((number, number + 1), (0, n)) for number in range(count)]
+        self._at_once = count * n * itemsize <= REDUCED_AT_ONCE
+        if self._at_once:
+            everything = from_boxes(itemsize, position, arrays, [((0, count), (0, n))] * count)
+            terms = ExchangeSpec(fingerprint(f"gather {call}"), count * n * itemsize, gathers=True)
+            self._gather = on_arrays(exchange(group, [everything], terms), (count, n))
+            return
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
         most = max(n, count * elements.longest) * itemsize
@@ -61,9 +69,9 @@ class AllReduce:
 
     def run(self, array: Array) -> Array:
         """Return the reduced array. Collective over the group."""
-        columns = self._scatter(array)
+        columns = self._gather(array) if self._at_once else self._scatter(array)
         reduced = self._reduce(columns if self._counted is None else columns[self._counted])
-        return self._gather(reduced).reshape(array.shape)
+        return (reduced if self._at_once else self._gather(reduced)).reshape(array.shape)
 
 
 class ExclusiveScan:
