@@ -1,7 +1,7 @@
 """The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -140,6 +140,13 @@ class Flat:
 
     def __len__(self) -> int:
         return self._tensor.size
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("t.flat is not iterated over, as each step would be a collective call: use t.tolist()")
+
+    def copy(self) -> "DTensor":
+        """Return a copy of the elements, with one axis."""
+        return self._tensor.flatten()
 
     def __getitem__(self, index: object) -> "DTensor":
         """Return a copy of the elements at an integer, a slice, a mask or an index array of one axis."""

@@ -70,8 +70,8 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
         _set_view(self, _view)
 
     def __setattr__(self, name: str, value: object) -> None:
-        if name in {"real", "imag"}:  # as NumPy's: t.imag += 1 ends with this
-            getattr(self, name)[...] = value
+        if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
+            getattr(self, name)[... if name != "flat" else slice(None)] = value
             return
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")

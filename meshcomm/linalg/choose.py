@@ -98,7 +98,10 @@ def chosen(name: str, operands: Sequence[Operand]) -> Way:
     shape = first.matrix
     short, long = min(shape), max(shape)
     if name in TALL and long >= 2 * short and 2 * short**2 * first.dtype.itemsize <= DEFAULT_SCRATCH:
-        return Way(name, "tall", f"each device factors its share of {long:,} rows; {short}² elements are exchanged")
+        line = "columns" if shape[-1] == long else "rows"
+        return Way(
+            name, "tall", f"each device factors its share of the {long:,} {line}; {short}² elements are exchanged"
+        )
     return Way(name, "large", f"{largest:,} bytes are more than the {SMALL_MATRICES:,} that one rank gathers")
 
 
@@ -114,12 +117,13 @@ def plan(
     b: the right side, a tensor, for functions that have one
     shape, dtype: of the matrix, if *a* is a layout
 
-    ``ShapeError`` for other names, ``LayoutError`` for other operands.
+    ``ShapeError`` for other names, and where there is no way; ``LayoutError`` for other operands. For ``"norm"`` it is
+    about the orders that need singular values.
 
     >>> import meshcomm as mc
     >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.Mesh(range(4), {"x": 4}))
     >>> print(mc.linalg.plan("qr", rows, shape=(1_000_000, 64), dtype="f8"))
-    qr: tall: each device factors its share of 1,000,000 rows; 64² elements are exchanged
+    qr: tall: each device factors its share of the 1,000,000 rows; 64² elements are exchanged
     """
     known = {*LARGE, *ALONE}
     if name not in known:
@@ -134,4 +138,7 @@ def plan(
             operands.append(Operand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
         elif operand is not None or operand is a:
             raise LayoutError(f"plan takes a tensor, or a Layout with shape= and dtype=, not {quote(operand)}")
-    return chosen(name, operands)
+    way = chosen(name, operands)
+    if way.way == "large" and name in ALONE:
+        raise ShapeError(f"{name}: {way.why}, and for more LAPACK alone has it")
+    return way

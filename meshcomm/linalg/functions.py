@@ -20,6 +20,7 @@ from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, Task, Wanted
 from meshcomm.ops.elementwise import replicated
+from meshcomm.ops.rules import NUMBERS
 from meshcomm.ranks.local_errors import refusable
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
@@ -177,7 +178,7 @@ def lstsq(
             x, residuals, rank, s = _lstsq_by_svd(a, sides, cutoff)
         return x[:, 0] if vector else x, residuals, replicated(np.array(rank, np.intc), a.mesh), s
 
-    origins = ((None, *columns), columns or _FREE, (), _FREE)
+    origins = (((0, -1), *columns), columns or _FREE, (), _FREE)
     task = Task("linalg.lstsq", compute, origins, (2, 1 if vector else 2), f"{rcond=}", stacked=False, beyond=beyond)
     x, residuals, rank, s = run(task, (a, b), layout)
     return x, residuals, rank, s
@@ -231,7 +232,8 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: Wanted = None) -> Any:  # n
     ----------
     a: matrices; a tall one, with few columns, is never gathered
     mode: ``"reduced"``, ``"r"``, and for matrices that are small or whole ``"complete"`` and ``"raw"``
-    layout: of Q and R, a tuple; by default Q has its rows cut like those of *a*, and R is on all devices
+    layout: of Q and R, a tuple; by default Q has its rows cut like those of *a*, and R is on all devices; if *a* is
+        wide, the columns of R are cut like those of *a*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -242,7 +244,8 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: Wanted = None) -> Any:  # n
     ...     print(world.run(program))
     [([[-0.6]], [[-5.0]]), ([[-0.8]], [[-5.0]])]
     """
-    rest = (None, None)
+    shape = np.shape(unwrapped(a))
+    rest = (None, (0, -1) if len(shape) > 1 and shape[-2] < shape[-1] else None)  # R of a wide matrix is wide
     origins = {"r": (rest,), "raw": (rest, _FREE)}.get(mode, (((0, -2), None), rest))
 
     def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
@@ -418,7 +421,8 @@ def pinv(
         return [result]
 
     cores = (2,) if given is None else (2, 0)
-    task = Task("linalg.pinv", compute, (((0, -1), (0, -2)),), cores, f"{hermitian=}", beyond=beyond)
+    options = f"{hermitian=}, {number_text(given)}"
+    task = Task("linalg.pinv", compute, (((0, -1), (0, -2)),), cores, options, beyond=beyond)
     return run(task, known, layout)[0]
 
 
@@ -465,6 +469,11 @@ def tensorinv(a: DTensor, ind: int = 2, *, layout: Layout | None = None) -> DTen
     rows, columns = tensor.shape[:ind], tensor.shape[ind:]
     found = inv(_reshaped(tensor, (prod(rows), prod(columns))))
     return in_layout(_reshaped(found, (*columns, *rows)), layout)
+
+
+def number_text(x: object) -> str:
+    """Return what ranks compare of an argument that may be a number; arrays are compared elsewhere."""
+    return repr(x) if isinstance(x, NUMBERS) else ""
 
 
 def _reshaped(x: Value, shape: Shape) -> Value:

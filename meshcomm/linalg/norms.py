@@ -11,7 +11,7 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.layouts.layout import Layout
-from meshcomm.linalg.functions import in_layout, inv, svdvals
+from meshcomm.linalg.functions import in_layout, inv, number_text, svdvals
 from meshcomm.linalg.run import run
 from meshcomm.linalg.tasks import LAPACK, Task
 from meshcomm.ops import norms
@@ -57,8 +57,16 @@ def norm(
     if len(axes) != 2 or not (isinstance(ord, str) or ord in _OF_SINGULAR_VALUES) or ord not in _OF_SINGULAR_VALUES:
         return in_layout(norms.norm(tensor, ord, axis, keepdims), layout)
     given = axes if axis is None else tuple(int(a) for a in axis)  # type: ignore[union-attr]
-    values = svdvals(np.moveaxis(tensor, given, (-2, -1)))
-    found: Value = _of_values(values, _OF_SINGULAR_VALUES[ord])
+    of_values = _OF_SINGULAR_VALUES[ord]
+
+    def compute(x: Array) -> Array:
+        return of_values(LAPACK.svd(x, compute_uv=False))
+
+    def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
+        return [_of_values(svdvals(*matrices), of_values)]
+
+    task = Task("linalg.norm", compute, ((),), (2,), f"{ord=}", beyond=beyond)
+    found: Value = run(task, (np.moveaxis(tensor, given, (-2, -1)),))[0]
     kept: Value = np.expand_dims(found, axes) if keepdims else found
     return in_layout(kept, layout)
 
@@ -167,5 +175,6 @@ def matrix_rank(
         return [_of_values(svdvals(matrices[0]), lambda s: of_values(s, cutoff))]
 
     known = [tensor] if given is None else [tensor, unwrapped(given)]
-    task = Task("linalg.matrix_rank", compute, ((),), (2, 0)[: len(known)], f"{hermitian=}", beyond=beyond)
+    options = f"{hermitian=}, {number_text(tol)}, {number_text(rtol)}"
+    task = Task("linalg.matrix_rank", compute, ((),), (2, 0)[: len(known)], options, beyond=beyond)
     return run(task, known, layout)[0]

@@ -204,7 +204,7 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) 
     dtype = work_dtype([tensor.dtype])
     matrix: Value = tensor if tensor.dtype == dtype else tensor.astype(dtype)
     width = min(count + _OVERSAMPLED, *tensor.shape)
-    block, real = random_normal(seed), np.empty(0, dtype).real.dtype
+    block, real = random_normal(integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
     origin = Layout([tensor.layout.axes[1], ()], tensor.mesh)
     shape = tensor.shape[1], width
     columns: Value = from_callback(shape, real, origin, lambda slices: block(slices, shape, real))

@@ -213,7 +213,7 @@ def polyfit(
     found: Value
     found, residuals, rank, s = np.linalg.lstsq(powers, values, rcond)
     found = (found.T / scale).T
-    known = int(rank)
+    known = np.int32(int(rank))
     if known != order and not full:
         warn("Polyfit may be poorly conditioned", _RANK_WARNING)
     if full:
