@@ -15,7 +15,7 @@ from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.views import check_writable
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import replicated
+from meshcomm.ops.elementwise import relaid, replicated
 from meshcomm.ops.order import argsort
 from meshcomm.ops.shaping import axis_of, regrouped
 from meshcomm.ops.taking import take, take_along_axis
@@ -132,7 +132,9 @@ class Generator(Distributions):
         tensor = as_tensor("permuted", x)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
-            made = regrouped(self._taken(flat, 0), tensor.shape, tensor.layout.axes, "permuted")
+            made = relaid(
+                regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
+            )
         else:
             number = axis_of(axis, tensor.ndim)
             made = take_along_axis(tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number)
@@ -197,7 +199,7 @@ class Generator(Distributions):
 
     def _keys(self, shape: Shape, layout: Layout) -> DTensor:
         """Return random integers of 64 bits: two of 2**28 are equal with a probability of 1 in 512."""
-        keys: DTensor = self._drawn("integers", (0, 2**64 - 1), shape, layout, dtype=np.uint64, endpoint=True)
+        keys: DTensor = self.integers(2**64 - 1, size=shape, dtype=np.uint64, endpoint=True, layout=layout)
         return keys
 
     def _order(self, shape: Shape, layout: Layout) -> DTensor:
@@ -215,7 +217,7 @@ class Generator(Distributions):
         """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
         count = int(np.prod(shape, dtype=np.intp))
         if replace and weights is None:
-            return self._drawn("integers", (0, n), shape, layout)  # type: ignore[no-any-return]
+            return self.integers(n, size=shape, layout=layout)  # type: ignore[no-any-return]
         if replace:
             cumulated = np.cumsum(np.asarray(weights, np.float64))
             drawn = self._drawn("random", (), shape, layout)

@@ -1,7 +1,7 @@
 """Random numbers as their page defines them, tile by tile with NumPy alone, and what the record has of each method.
 
-`python tests/support/random_numbers.py` writes tests/data/random.json. What is recorded may never change: do so only to
-add methods.
+`python tests/support/random_numbers.py` writes tests/data/random.json. What is recorded may never change: do so only
+to add methods.
 """
 
 import json
@@ -106,12 +106,14 @@ def tiles(shape, last=0):
 
 def drawn(name, shape, seed=SEED, call=0, given=(), options=None):
     """The whole array that a method draws by numbers or arrays that broadcast to *shape*."""
-    result = None
+    sample = getattr(stream(seed, call, 0), name.split()[0])(
+        *(np.ravel(x)[0] for x in given), size=1, **(options or {})
+    )
+    result = np.empty(shape, sample.dtype)
     for number, box in tiles(shape):
         size = tuple(each.stop - each.start for each in box)
         own = [np.broadcast_to(x, shape)[box] if np.ndim(x) else x for x in given]
         made = getattr(stream(seed, call, number), name.split()[0])(*own, size=size, **(options or {}))
-        result = np.empty(shape, made.dtype) if result is None else result
         result[box] = made
     return result
 
