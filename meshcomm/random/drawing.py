@@ -246,7 +246,8 @@ def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
 
 def _check_size(name: str, size: Shape, shape: Shape) -> None:
     """Raise ``ShapeError`` unless parameters of *shape* broadcast to *size*."""
-    if shape and broadcast_shape(name, [size, shape]) != size:
+    fits = len(shape) <= len(size) and all(n in (1, m) for n, m in zip(shape[::-1], size[::-1], strict=False))
+    if not fits:
         raise ShapeError(f"{name}: Output size {size} is not compatible with broadcast dimensions of inputs {shape}")
 
 

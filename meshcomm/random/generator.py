@@ -7,7 +7,7 @@ from numpy.random import BitGenerator, RandomState
 from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, as_shape, integer, quote
+from meshcomm._arguments import as_array, as_shape, quote
 from meshcomm._types import Array, Names, Shape
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.cutting import cut_out
@@ -94,11 +94,13 @@ class Generator(Distributions):
         [0, 1, 2, 3]
         """
         given = unwrapped(x)
-        if not isinstance(given, DTensor) and np.ndim(given) == 0:
-            n = integer(given, "x", TypeError)
-            return self._order((n,), default_layout(1) if layout is None else layout)
-        tensor = _as_tensor(given, layout)
-        reordered = self._taken(tensor, axis)
+        if isinstance(given, int | np.integer):
+            return self._order((int(given),), default_layout(1) if layout is None else layout)
+        if not isinstance(given, DTensor):
+            array = as_array(given)
+            axis_of(axis, array.ndim)
+            given = distribute(array, default_layout(array.ndim) if layout is None else layout)
+        reordered = self._taken(given, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
@@ -262,11 +264,3 @@ def _index_layout(source: DTensor | Array | None, axis: int, shape: Shape, layou
         return default_layout(len(shape))
     cut = tuple(source.layout.axes[axis])
     return Layout([cut if number == 0 else () for number in range(len(shape))], source.mesh)
-
-
-def _as_tensor(x: Any, layout: Where) -> DTensor:
-    """Return *x* as a tensor: itself, or an array that is the same on all ranks in *layout*."""
-    if isinstance(x, DTensor):
-        return x
-    array = as_array(x)
-    return distribute(array, default_layout(array.ndim) if layout is None else layout)
