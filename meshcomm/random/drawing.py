@@ -167,9 +167,9 @@ class Drawing:
         sides = tile_sides(shape)
         base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
-        near = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
+        aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
         text = f"{name} of {shape} in {specs_text(between.sharding_specs)}"
-        drawn = made_by_all(name, mesh, text, lambda: self._filled(None, shape, dtype, between, near.draw))
+        drawn = made_by_all(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
             out[...] = drawn
             return out
