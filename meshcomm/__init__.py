@@ -26,7 +26,7 @@ from meshcomm._mistakes import missing as _missing
 from meshcomm.failures import launchers as _launchers
 
 if _typing.TYPE_CHECKING:
-    from meshcomm import array_api, fft, gradients, linalg, logical_devices, ndimage  # noqa: F401 - public modules
+    from meshcomm import array_api, fft, gradients, linalg, logical_devices, ndimage, random  # noqa: F401 - public
     from meshcomm.arrays.collectives import (
         all_gather,
         all_reduce,
@@ -199,7 +199,7 @@ __all__ = [
     "zeros_like",
 ]
 
-_MODULES = ("array_api", "fft", "gradients", "linalg", "logical_devices", "ndimage")
+_MODULES = ("array_api", "fft", "gradients", "linalg", "logical_devices", "ndimage", "random")
 """The public modules."""
 
 _HOMES = {

@@ -24,7 +24,7 @@ from pathlib import Path
 import meshcomm
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("fft", "ndimage", "gradients", "logical_devices", "linalg.scalapack", "array_api")
+MODULES = ("fft", "linalg", "linalg.scalapack", "random", "ndimage", "gradients", "logical_devices", "array_api")
 """The public modules of the package, besides the package itself."""
 
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")

@@ -5,16 +5,29 @@ Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Literal, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._tracing import Value
 from meshcomm._types import Axis, ShapeLike
 
 if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
+
+
+_NOTHING = getattr(np, "_NoValue", None)
+
+
+def _given(**options: Value) -> dict[str, Value]:
+    """Return the arguments that are not as NumPy has them by default."""
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not None and value is not _NOTHING and not (name == "where" and value is True)
+    }
 
 
 class NumpyMethods:
@@ -94,12 +107,28 @@ class NumpyMethods:
     conjugate = conj
 
     def sum(
-        self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False, **options: Any
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = _NOTHING,
+        where: Value = True,
     ) -> "DTensor":
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
 
         The axes that remain keep their sharding; devices along the others hold replicas. ``ShapeError`` if there is no
-        such axis, NumPy's ``TypeError`` if the dtype has no sum. Other arguments are NumPy's: out, initial, where.
+        such axis, NumPy's ``TypeError`` if the dtype has no sum.
+
+        Parameters
+        ----------
+        axis: one axis, several, or None for all
+        dtype: of the sum
+        keepdims: whether reduced axes stay, with length 1
+        out: a tensor to write the result to
+        initial: one more element
+        where: which elements count: a boolean tensor, or an array that is the same on all ranks
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -110,83 +139,142 @@ class NumpyMethods:
         ...     print(world.run(program))
         [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
         """
-        return self._made_by(np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **options)
+        return self._made_by(
+            np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
+        )
 
     def mean(
-        self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False, **options: Any
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        where: Value = True,
     ) -> "DTensor":
         """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([[1, 2], [3, 5]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
         >>> t.mean().item(), t.mean(axis=0).to_numpy().tolist()
         (2.75, [2.0, 3.5])
         """
-        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **options)
+        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, where=where))
 
-    def max(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
+    def max(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = _NOTHING,
+        where: Value = True,
+    ) -> "DTensor":
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+
+        Arguments are those of `sum`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([[1, 2], [3, 0]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
         >>> t.max().item(), t.max(axis=0).to_numpy().tolist()
         (3, [3, 2])
         """
-        return self._made_by(np.max, axis=axis, keepdims=keepdims, **options)
+        return self._made_by(np.max, axis=axis, keepdims=keepdims, **_given(out=out, initial=initial, where=where))
 
-    def min(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
+    def min(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = _NOTHING,
+        where: Value = True,
+    ) -> "DTensor":
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+
+        Arguments are those of `sum`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([[1, 2], [3, 0]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
         >>> t.min().item(), t.min(axis=0).to_numpy().tolist()
         (0, [1, 0])
         """
-        return self._made_by(np.min, axis=axis, keepdims=keepdims, **options)
+        return self._made_by(np.min, axis=axis, keepdims=keepdims, **_given(out=out, initial=initial, where=where))
 
     def prod(
-        self, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False, **options: Any
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = _NOTHING,
+        where: Value = True,
     ) -> "DTensor":
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.prod().item()
         24
         """
-        return self._made_by(np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **options)
+        return self._made_by(
+            np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
+        )
 
-    def any(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
+    def any(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        where: Value = True,
+    ) -> "DTensor":
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> (t > 3).any().item(), (t > 4).any().item()
         (True, False)
         """
-        return self._made_by(np.any, axis=axis, keepdims=keepdims, **options)
+        return self._made_by(np.any, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
 
-    def all(self, axis: Axis = None, keepdims: bool = False, **options: Any) -> "DTensor":
+    def all(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        where: Value = True,
+    ) -> "DTensor":
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> (t > 1).all().item(), (t > 2).all().item()
         (True, False)
         """
-        return self._made_by(np.all, axis=axis, keepdims=keepdims, **options)
+        return self._made_by(np.all, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
 
     def var(
         self,
@@ -195,7 +283,9 @@ class NumpyMethods:
         *,
         ddof: float = 0,
         keepdims: bool = False,
-        **options: Any,
+        out: "DTensor | None" = None,
+        where: Value = True,
+        mean: Value = None,
     ) -> "DTensor":
         """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
 
@@ -208,14 +298,18 @@ class NumpyMethods:
         dtype: in which to compute
         ddof: what is subtracted from the number of elements
         keepdims: whether reduced axes stay, with length 1
-        options: NumPy's other arguments: out, where, mean
+        out: a tensor to write the result to
+        where: which elements count: a boolean tensor, or an array that is the same on all ranks
+        mean: the mean, if it is known, with axes of length 1
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.var(ddof=1).item()
         1.0
         """
-        return self._made_by(np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **options)
+        return self._made_by(
+            np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
+        )
 
     def std(
         self,
@@ -224,7 +318,9 @@ class NumpyMethods:
         *,
         ddof: float = 0,
         keepdims: bool = False,
-        **options: Any,
+        out: "DTensor | None" = None,
+        where: Value = True,
+        mean: Value = None,
     ) -> "DTensor":
         """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
 
@@ -237,7 +333,9 @@ class NumpyMethods:
         >>> t.std(ddof=1).item()
         1.0
         """
-        return self._made_by(np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **options)
+        return self._made_by(
+            np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
+        )
 
     def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
         """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.

@@ -83,7 +83,15 @@ def _of_values(values: DTensor, function: Callable[[Value], Array]) -> DTensor:
 def matrix_norm(
     x: DTensor, /, *, keepdims: bool = False, ord: norms.Order = "fro", layout: Layout | None = None
 ) -> DTensor:
-    """Return a norm of the matrices in the last two axes, as numpy.linalg.matrix_norm. Collective, as `norm`."""
+    """Return a norm of the matrices in the last two axes, as numpy.linalg.matrix_norm. Collective, as `norm`.
+
+    Parameters
+    ----------
+    x: a tensor
+    keepdims: whether reduced axes stay, with length 1
+    ord: the order
+    layout: of the result
+    """
     tensor = as_tensor("numpy.linalg.matrix_norm", x)
     return norm(tensor, ord, (-2, -1), keepdims, layout=layout)
 

@@ -4,7 +4,6 @@ Each device calls NumPy's function on its block. And apply_along_axis, which doe
 """
 
 from collections.abc import Callable, Sequence
-from inspect import signature
 from math import prod
 from typing import Literal
 
@@ -28,14 +27,12 @@ from meshcomm.ranks.calls import agree_on, collective
 
 def _of_blocks(function: Function, count: int = 1) -> Function:
     """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others its own."""
-    name, form = f"numpy.{function.__name__}", signature(function)
-    names = list(form.parameters)[:count]
+    name = f"numpy.{function.__name__}"
 
-    def applied(*args: object, **kwargs: object) -> object:
-        options: dict[str, Value] = form.bind(*args, **kwargs).arguments
-        operands = [unwrapped(options.pop(each)) for each in names if each in options]
-        out = options.pop("out", None)
-        made: Value = elementwise(name, lambda *blocks: function(*blocks, **options), operands)
+    def applied(*args: object, **options: Value) -> object:
+        operands, rest = [unwrapped(x) for x in args[:count]], list(args[count:])
+        out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
+        made: Value = elementwise(name, lambda *blocks: function(*blocks, *rest, **options), operands)
         return written(name, out, made)
 
     return applied
@@ -241,6 +238,7 @@ def _bits(
     return DTensor(local, layout, shape, np.dtype(np.uint8))
 
 
+_WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument
 _ROWS = (
     "angle",
     "i0",

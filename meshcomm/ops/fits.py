@@ -229,7 +229,7 @@ def polyfit(
     return found, (base if values.ndim == 1 else base[:, :, None]) * factor
 
 
-_RANK_WARNING: type[Warning] = getattr(np, "exceptions", np).RankWarning
+_RANK_WARNING: type[Warning] = getattr(np.exceptions, "RankWarning", None) or np.RankWarning  # in NumPy 1
 
 
 def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:

@@ -52,7 +52,7 @@ def is_collective(function):
 def collective():
     """Return the public functions, and methods of `OBJECTS`, that are Collective, by name."""
     found = {}
-    for module in (mc, mc.array_api, mc.fft, mc.gradients, mc.linalg, mc.ndimage):
+    for module in (mc, mc.array_api, mc.fft, mc.gradients, mc.linalg, mc.ndimage, mc.random):
         prefix = module.__name__.removeprefix("meshcomm").lstrip(".")
         for name in getattr(module, "__all__", dir(module)):
             value = getattr(module, name)

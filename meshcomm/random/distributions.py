@@ -1,0 +1,356 @@
+"""Distributions: the methods of numpy.random.Generator that draw each element by itself."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator as NumpyGenerator
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm._arguments import as_array, as_shape, integer
+from meshcomm._types import Array
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.random.drawing import Drawing, Size, Values, Where
+
+
+class Distributions(Drawing):
+    """The distributions of a `Generator`.
+
+    Arguments are NumPy's, and ``layout=``: the layout of the result, by default the one that `meshcomm.zeros` takes.
+    Without ``size=`` and ``layout=``, numbers as parameters give one number, the same on all ranks. Parameters
+    broadcast. They may be arrays that are the same on all ranks, or tensors: then the result has the layout that an
+    elementwise function of them has, and the method is Collective.
+    """
+
+    # -- uniform and standard ones: NumPy draws them into the block ---------------------------------------------------
+
+    def random(
+        self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
+    ) -> Any:
+        """Draw floats that are uniform in [0, 1).
+
+        Parameters
+        ----------
+        size: the shape of the result
+        dtype: float64 or float32
+        out: a tensor to fill and return
+        layout: of the result
+
+        >>> import meshcomm as mc
+        >>> def program(cut):
+        ...     layout = mc.Layout([cut], mc.create_mesh([("x", 2)]))
+        ...     return mc.random.default_rng(7).random(3, layout=layout).to_numpy().tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program, "x") == world.run(program, mc.UNSHARDED))
+        True
+        """
+        return self._drawn("random", (), size, layout, dtype=dtype, out=out)
+
+    def standard_normal(
+        self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
+    ) -> Any:
+        """Draw from the normal distribution of mean 0 and deviation 1. Parameters are those of `random`.
+
+        >>> import meshcomm as mc
+        >>> layout = mc.Layout([mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.random.default_rng(7).standard_normal(3, "f4", layout=layout).dtype
+        dtype('float32')
+        """
+        return self._drawn("standard_normal", (), size, layout, dtype=dtype, out=out)
+
+    def standard_exponential(
+        self,
+        size: Size = None,
+        dtype: DTypeLike = np.float64,
+        method: str = "zig",
+        out: DTensor | None = None,
+        *,
+        layout: Where = None,
+    ) -> Any:
+        """Draw from the exponential distribution of scale 1. *method* is "zig" or "inv"; else as `random`.
+
+        >>> import meshcomm as mc
+        >>> mc.random.default_rng(7).standard_exponential() >= 0
+        True
+        """
+        return self._drawn("standard_exponential", (), size, layout, dtype=dtype, method=method, out=out)
+
+    def standard_gamma(
+        self,
+        shape: Values,
+        size: Size = None,
+        dtype: DTypeLike = np.float64,
+        out: DTensor | None = None,
+        *,
+        layout: Where = None,
+    ) -> Any:
+        """Draw from gamma distributions of scale 1, with the parameter *shape*. Others are those of `random`.
+
+        >>> import meshcomm as mc
+        >>> mc.random.default_rng(7).standard_gamma(2.0) >= 0
+        True
+        """
+        return self._drawn("standard_gamma", (shape,), size, layout, dtype=dtype, out=out)
+
+    def integers(
+        self,
+        low: Values,
+        high: Values | None = None,
+        size: Size = None,
+        dtype: DTypeLike = np.int64,
+        endpoint: bool = False,
+        *,
+        layout: Where = None,
+    ) -> Any:
+        """Draw integers from *low* to below *high*, or to *high* with *endpoint*; from 0 to *low* if *high* is None.
+
+        Parameters
+        ----------
+        low, high: the bounds
+        size: the shape of the result
+        dtype: any integers, or bool
+        endpoint: whether *high* is drawn, too
+        layout: of the result
+
+        >>> import meshcomm as mc
+        >>> mc.random.default_rng(7).integers(3) in range(3)
+        True
+        """
+        bounds = (0, low) if high is None else (low, high)
+        return self._drawn("integers", bounds, size, layout, dtype=dtype, endpoint=endpoint)
+
+    # -- one distribution for each element ----------------------------------------------------------------------------
+
+    def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from normal distributions of mean *loc* and deviation *scale*."""
+        return self._drawn("normal", (loc, scale), size, layout)
+
+    def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from uniform distributions from *low* to *high*."""
+        return self._drawn("uniform", (low, high), size, layout)
+
+    def exponential(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from exponential distributions of mean *scale*."""
+        return self._drawn("exponential", (scale,), size, layout)
+
+    def gamma(self, shape: Values, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from gamma distributions, with the parameters *shape* and *scale*."""
+        return self._drawn("gamma", (shape, scale), size, layout)
+
+    def beta(self, a: Values, b: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from beta distributions, with the parameters *a* and *b*."""
+        return self._drawn("beta", (a, b), size, layout)
+
+    def lognormal(self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from distributions whose logarithms are normal, of *mean* and deviation *sigma*."""
+        return self._drawn("lognormal", (mean, sigma), size, layout)
+
+    def laplace(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Laplace's distributions around *loc*."""
+        return self._drawn("laplace", (loc, scale), size, layout)
+
+    def logistic(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from logistic distributions around *loc*."""
+        return self._drawn("logistic", (loc, scale), size, layout)
+
+    def gumbel(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Gumbel's distributions around *loc*."""
+        return self._drawn("gumbel", (loc, scale), size, layout)
+
+    def rayleigh(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Rayleigh's distributions of mode *scale*."""
+        return self._drawn("rayleigh", (scale,), size, layout)
+
+    def weibull(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Weibull's distributions, with the parameter *a*."""
+        return self._drawn("weibull", (a,), size, layout)
+
+    def pareto(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Pareto's second distributions, with the parameter *a*."""
+        return self._drawn("pareto", (a,), size, layout)
+
+    def power(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from distributions on [0, 1] with the density a x ** (a - 1)."""
+        return self._drawn("power", (a,), size, layout)
+
+    def triangular(self, left: Values, mode: Values, right: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from triangular distributions from *left* to *right*, with their mode at *mode*."""
+        return self._drawn("triangular", (left, mode, right), size, layout)
+
+    def vonmises(self, mu: Values, kappa: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from von Mises' distributions of angles around *mu*, with the dispersion *kappa*."""
+        return self._drawn("vonmises", (mu, kappa), size, layout)
+
+    def wald(self, mean: Values, scale: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Wald's distributions, the inverse Gaussian ones."""
+        return self._drawn("wald", (mean, scale), size, layout)
+
+    def chisquare(self, df: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from chi-square distributions with *df* degrees of freedom."""
+        return self._drawn("chisquare", (df,), size, layout)
+
+    def noncentral_chisquare(self, df: Values, nonc: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from noncentral chi-square distributions."""
+        return self._drawn("noncentral_chisquare", (df, nonc), size, layout)
+
+    def f(self, dfnum: Values, dfden: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from F distributions with *dfnum* and *dfden* degrees of freedom."""
+        return self._drawn("f", (dfnum, dfden), size, layout)
+
+    def noncentral_f(
+        self, dfnum: Values, dfden: Values, nonc: Values, size: Size = None, *, layout: Where = None
+    ) -> Any:
+        """Draw from noncentral F distributions."""
+        return self._drawn("noncentral_f", (dfnum, dfden, nonc), size, layout)
+
+    def standard_t(self, df: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Student's t distributions with *df* degrees of freedom."""
+        return self._drawn("standard_t", (df,), size, layout)
+
+    def standard_cauchy(self, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Cauchy's distribution around 0."""
+        return self._drawn("standard_cauchy", (), size, layout)
+
+    def poisson(self, lam: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Poisson's distributions of mean *lam*."""
+        return self._drawn("poisson", (lam,), size, layout)
+
+    def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from binomial distributions: successes of *n* trials, each with probability *p*."""
+        return self._drawn("binomial", (n, p), size, layout)
+
+    def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from negative binomial distributions: failures before *n* successes."""
+        return self._drawn("negative_binomial", (n, p), size, layout)
+
+    def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from geometric distributions: trials until the first success."""
+        return self._drawn("geometric", (p,), size, layout)
+
+    def hypergeometric(
+        self, ngood: Values, nbad: Values, nsample: Values, size: Size = None, *, layout: Where = None
+    ) -> Any:
+        """Draw from hypergeometric distributions: good ones among *nsample* drawn."""
+        return self._drawn("hypergeometric", (ngood, nbad, nsample), size, layout)
+
+    def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from logarithmic series distributions."""
+        return self._drawn("logseries", (p,), size, layout)
+
+    def zipf(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+        """Draw from Zipf's distributions, with the parameter *a*."""
+        return self._drawn("zipf", (a,), size, layout)
+
+    # -- distributions of vectors: their axis is the last one of the result -------------------------------------------
+
+    def multivariate_normal(
+        self,
+        mean: ArrayLike,
+        cov: ArrayLike,
+        size: Size = None,
+        check_valid: str = "warn",
+        tol: float = 1e-8,
+        *,
+        method: str = "svd",
+        layout: Where = None,
+    ) -> DTensor:
+        """Draw vectors from the normal distribution of *mean* and covariance *cov*; NumPy's errors and warnings.
+
+        Parameters
+        ----------
+        mean, cov: arrays that are the same on all ranks
+        size: how many vectors, a shape; by default one
+        check_valid: "warn", "raise" or "ignore" if *cov* is not symmetric and positive semidefinite
+        tol: for this check
+        method: "svd", "eigh" or "cholesky": how *cov* is decomposed, on each rank
+        layout: of the result, with the axis of the vectors
+
+        >>> import meshcomm as mc
+        >>> layout = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.random.default_rng(7).multivariate_normal([0, 1], [[2, 1], [1, 2]], 5, layout=layout).shape
+        (5, 2)
+        """
+        options: dict[str, Any] = {"check_valid": check_valid, "tol": tol, "method": method}
+        centre, spread = as_array(mean), as_array(cov)
+        self._streams.at(self._call).multivariate_normal(centre, spread, **options)  # NumPy's checks
+        factor = _factor(np.asarray(spread, np.float64), method)
+
+        def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
+            made: Array = generator.standard_normal((*size, len(centre))) @ factor.T + centre
+            return made
+
+        return self._vectors(draw, len(centre), size, np.float64, layout)
+
+    def dirichlet(self, alpha: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
+        """Draw vectors from Dirichlet's distribution. *alpha* is an array that is the same on all ranks."""
+        return self._vectors_of("dirichlet", (as_array(alpha),), np.size(alpha), size, layout)
+
+    def multinomial(self, n: int, pvals: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
+        """Draw how often each of some outcomes comes in *n* trials. *pvals* are their probabilities."""
+        given = (integer(n, "n", TypeError), as_array(pvals))
+        return self._vectors_of("multinomial", given, np.size(pvals), size, layout)
+
+    def multivariate_hypergeometric(
+        self,
+        colors: Sequence[int],
+        nsample: int,
+        size: Size = None,
+        method: str = "marginals",
+        *,
+        layout: Where = None,
+    ) -> DTensor:
+        """Draw how many of each color are among *nsample*, out of so many of each *colors*.
+
+        Parameters
+        ----------
+        colors: an array that is the same on all ranks
+        nsample: how many are drawn
+        size: how many vectors, a shape; by default one
+        method: "marginals" or "count"
+        layout: of the result, with the axis of the vectors
+        """
+        given = (as_array(colors), nsample)
+        return self._vectors_of("multivariate_hypergeometric", given, np.size(colors), size, layout, method=method)
+
+    def _vectors_of(
+        self, name: str, given: tuple[Any, ...], length: int, size: Size, layout: Where, **options: Any
+    ) -> DTensor:
+        sample = getattr(self._streams.at(self._call), name)(*given, **options)  # NumPy's checks
+        if sample.ndim != 1:
+            raise ValueError(f"{name}: one distribution for all vectors: parameters of one axis, not more")
+        return self._vectors(
+            lambda generator, size: getattr(generator, name)(*given, size=size, **options),
+            length,
+            size,
+            sample.dtype,
+            layout,
+        )
+
+    def _vectors(
+        self,
+        draw: Callable[[NumpyGenerator, tuple[int, ...]], Array],
+        length: int,
+        size: Size,
+        dtype: DTypeLike,
+        layout: Where,
+    ) -> DTensor:
+        """Return vectors of *length* that *draw* makes, from NumPy's generator and their shape."""
+        shape = (*(() if size is None else as_shape(size)), length)
+
+        def of_tile(generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
+            return draw(generator, tuple(each.stop - each.start for each in drawn[:-1]))
+
+        return self._filled(None, shape, dtype, layout, of_tile, whole=1)
+
+
+def _factor(cov: Array, method: str) -> Array:
+    """Return a matrix whose product with its transpose is *cov*, as NumPy finds it."""
+    if method == "cholesky":
+        factor: Array = np.linalg.cholesky(cov)
+        return factor
+    if method == "eigh":
+        values, vectors = np.linalg.eigh(cov)
+    else:
+        vectors, values, _ = np.linalg.svd(cov)
+    scaled: Array = vectors * np.sqrt(np.abs(values) if method == "eigh" else values)
+    return scaled

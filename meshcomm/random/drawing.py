@@ -1,0 +1,265 @@
+"""How a generator draws a tensor: parameters that broadcast, a layout for the result, and the generator's state."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.random import Generator as NumpyGenerator
+from numpy.random import SeedSequence
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm._arguments import as_array, as_dtype, as_shape, quote
+from meshcomm._types import Array, DType, Names, Shape, ShapeLike
+from meshcomm.arrays.create import empty
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import check_writable
+from meshcomm.errors import DTypeError, LayoutError, ShapeError
+from meshcomm.layouts.cyclic import CyclicCut
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import specs_text
+from meshcomm.layouts.partition import Cut
+from meshcomm.layouts.specs import Cuts
+from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
+from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
+from meshcomm.ranks.calls import made_by_all
+from meshcomm.ranks.meshes import default_layout
+
+Values: TypeAlias = DTensor | ArrayLike
+"""A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
+
+Size: TypeAlias = ShapeLike | None
+Where: TypeAlias = Layout | None
+Seed: TypeAlias = int | Sequence[int] | SeedSequence
+
+_OUT = ("random", "standard_normal", "standard_exponential", "standard_gamma")
+"""Methods of NumPy that draw into an array."""
+
+_COUNTS = ("binomial", "geometric", "hypergeometric", "logseries", "negative_binomial", "poisson", "zipf")
+"""Distributions of integers."""
+
+
+class Drawing:
+    """The seed and the number of the next call, and what all methods of a generator have in common."""
+
+    def __init__(self, seed: Seed) -> None:
+        self._set(seed if isinstance(seed, SeedSequence) else SeedSequence(seed), 0)
+
+    def _set(self, seeds: SeedSequence, call: int) -> None:
+        self._seeds, self._call = seeds, call
+        self._streams = Streams(seeds)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the next numbers depend on: a dict that JSON can hold. Set it to draw them again.
+
+        >>> import meshcomm as mc
+        >>> rng = mc.random.default_rng(7)
+        >>> before = rng.state
+        >>> first = rng.random()
+        >>> rng.state = before
+        >>> rng.random() == first
+        True
+        """
+        entropy: Any = self._seeds.entropy
+        return {
+            "bit_generator": "Philox",
+            "entropy": int(entropy) if np.ndim(entropy) == 0 else [int(word) for word in entropy],
+            "spawn_key": list(self._seeds.spawn_key),
+            "pool_size": self._seeds.pool_size,
+            "n_children_spawned": self._seeds.n_children_spawned,
+            "call": self._call,
+        }
+
+    @state.setter
+    def state(self, state: Mapping[str, Any]) -> None:
+        fields = dict(state)
+        if fields.pop("bit_generator", None) != "Philox" or "call" not in fields:
+            raise ValueError(f"this is not the state of a generator of meshcomm: {quote(state)}")
+        self._set(*_of_state(**fields))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"Generator(Philox), seed {quote(self._seeds.entropy)}, before call {self._call}"
+
+    def _next(self) -> Callable[[int], NumpyGenerator]:
+        """Return the streams of the next call, by the numbers of tiles."""
+        streams, call = self._streams, self._call
+        self._call += 1
+        return lambda tile: streams.at(call, tile)
+
+    def _drawn(self, name: str, given: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Any:
+        """Return what NumPy's method *name* draws. Collective if one of its parameters is a tensor.
+
+        Parameters
+        ----------
+        name: of the method
+        given: the parameters of the distribution, which broadcast
+        size: the shape of the result, by default the one that the parameters broadcast to
+        layout: of the result
+        options: other arguments of the method; ``out=`` may be a tensor
+        """
+        out = options.pop("out", None)
+        known = [_known(x) for x in given]
+        shape = broadcast_shape(name, [getattr(x, "shape", ()) for x in known])
+        if size is not None:
+            size = as_shape(size)
+            _check_size(name, size, shape)
+            shape = size
+        if out is not None:
+            _check_out(name, out, shape if size is not None or shape else None, layout)
+            shape = out.shape
+        tensors = [x for x in known if isinstance(x, DTensor)]
+        if not tensors:  # NumPy's errors
+            probe = (int(name == "integers"), *shape) if any(map(np.ndim, known)) else 1
+            getattr(self._streams.at(self._call), name)(*known, size=probe, **options)
+        if size is None and layout is None and out is None and not shape and not tensors:
+            return getattr(self._next()(0), name)(*known, **options)
+        dtype = as_dtype(options.get("dtype", np.int64 if name in _COUNTS else np.float64))
+        method = _Method(name, [_block(x) for x in known], options)
+        if tensors:
+            return self._by_tensors(method, shape, dtype, layout, out)
+        return self._filled(out, shape, dtype, layout, method.draw)
+
+    def _filled(
+        self, out: DTensor | None, shape: Shape, dtype: DTypeLike, layout: Where, draw: Draw, *, whole: int = 0
+    ) -> DTensor:
+        """Return a tensor, or *out*, filled by *draw*.
+
+        Parameters
+        ----------
+        out: a tensor to write to, which has *shape*, or None
+        shape, dtype, layout: of a new tensor
+        draw: draws a tile
+        whole: so many last axes are whole in each tile
+        """
+        if out is not None:
+            if out.dtype != dtype:
+                raise DTypeError(f"out= is a {quote(out)}, but the result is of {dtype}")
+            result = out
+        else:
+            result = empty(shape, dtype, default_layout(len(shape)) if layout is None else layout)
+        cut = len(shape) - whole
+        event = int(np.prod(shape[cut:], dtype=np.intp))
+        stream = self._next()
+        if result.local is not None:
+            box = result.layout.block_box(shape, result.mesh.rank or 0)
+            sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
+            Tiles(shape, sides, stream).fill(result.local, box, draw)
+        return result
+
+    def _by_tensors(
+        self, method: "_Method", shape: Shape, dtype: DType, layout: Where, out: DTensor | None
+    ) -> DTensor:
+        """Return what a *method* draws by tensors as parameters. Collective.
+
+        Parameters move to blocks that are cut between tiles. There they are drawn, and the result moves to its layout.
+        """
+        name, tensors = method.name, [x for x in method.known if isinstance(x, DTensor)]
+        mesh = mesh_of(tensors)
+        wanted = layout or (common_layout(shape, tensors) if out is None else out.layout)
+        sides = tile_sides(shape)
+        base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
+        between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
+        aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
+        text = f"{name} of {shape} in {specs_text(between.sharding_specs)}"
+        drawn = made_by_all(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
+        if out is not None:
+            out[...] = drawn
+            return out
+        return relaid(drawn, wanted.axes, name) if base is wanted else relayout(drawn, wanted)
+
+
+class _Block(NamedTuple):
+    """What a rank has of a parameter: an array, the shape of the whole one, and where the array begins in that."""
+
+    local: Array
+    shape: Shape
+    starts: tuple[int, ...]
+
+    def tile(self, drawn: tuple[slice, ...]) -> Array:
+        """Return the values for a tile, which broadcast to it."""
+        skipped = len(drawn) - len(self.shape)
+        index: Any = [
+            slice(None) if n == 1 else slice(each.start - start, each.stop - start)
+            for n, start, each in zip(self.shape, self.starts, drawn[skipped:], strict=True)
+        ]
+        found: Array = self.local[(..., *index)]
+        return found
+
+
+class _Method(NamedTuple):
+    """A method of NumPy's generator, with its parameters and options."""
+
+    name: str
+    known: Sequence[Any]
+    options: dict[str, Any]
+
+    def draw(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array | None:
+        """Draw a tile: see `Draw`."""
+        method = getattr(generator, self.name)
+        values = [x.tile(drawn) if isinstance(x, _Block) else x for x in self.known]
+        if out is not None and self.name in _OUT:
+            method(*values, out=out, **self.options)
+            return None
+        made: Array = method(*values, size=tuple([each.stop - each.start for each in drawn]), **self.options)
+        return made
+
+
+def _known(x: object) -> Any:
+    """Return a parameter as a tensor, an array, or as it is: a number."""
+    value = unwrapped(x)
+    return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)  # type: ignore[arg-type]
+
+
+def _block(x: Any) -> Any:
+    """Return an array as the `_Block` of a rank that has all of it, and anything else as it is."""
+    return _Block(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
+
+
+def _aligned(name: str, x: Any, shape: Shape, layout: Layout) -> Any:
+    """Return what this rank needs of a parameter for a result of *shape* in *layout*. Collective if it moves."""
+    if not isinstance(x, DTensor):
+        return x
+    axes = aligned_axes(x.shape, shape, layout)
+    moved = relaid(x, axes, name, layout.mesh)
+    if moved.local is None:
+        return x
+    box = moved.layout.block_box(x.shape, layout.mesh.rank or 0)
+    return _Block(moved.local, x.shape, tuple(span[0] for span in box))
+
+
+def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
+    """Return how *axis* of length *n* is cut between tiles of *side* elements, as much as possible as in *layout*."""
+    names, cut = tuple(layout.axes[axis]), layout.cut(axis, n)
+    if not names:
+        return ()
+    starts = (Cut(n, cut.blocks) if isinstance(cut, CyclicCut) else cut).all_starts()
+    return Cuts(names, [*(min(n, (start + side // 2) // side * side) for start in starts[:-1]), n])
+
+
+def _check_size(name: str, size: Shape, shape: Shape) -> None:
+    """Raise ``ShapeError`` unless parameters of *shape* broadcast to *size*."""
+    fits = len(shape) <= len(size) and all(n in (1, m) for n, m in zip(shape[::-1], size[::-1], strict=False))
+    if not fits:
+        raise ShapeError(f"{name}: Output size {size} is not compatible with broadcast dimensions of inputs {shape}")
+
+
+def _check_out(name: str, out: object, shape: Shape | None, layout: Where) -> None:
+    tensor = as_tensor(f"{name}: out=", out)
+    check_writable(f"{name}: out=", tensor)
+    if shape is not None and tensor.shape != shape:
+        raise ShapeError(f"{name}: out= has shape {tensor.shape}, but the result has {shape}")
+    if layout is not None and layout != tensor.layout:
+        raise LayoutError(f"{name}: out= is a {quote(tensor)}, but layout= is {quote(layout)}")
+
+
+def _of_state(call: int, entropy: Any, n_children_spawned: int = 0, **fields: Any) -> tuple[SeedSequence, int]:
+    """Return what a state of a generator says."""
+    return SeedSequence(entropy, n_children_spawned=n_children_spawned, **fields), call

@@ -1,0 +1,266 @@
+"""The generator of random tensors: distributions, and orders of elements."""
+
+from typing import Any
+
+import numpy as np
+from numpy.random import BitGenerator, RandomState
+from numpy.random import Generator as NumpyGenerator
+from numpy.typing import ArrayLike
+
+from meshcomm._arguments import as_array, as_shape, quote
+from meshcomm._types import Array, Names, Shape
+from meshcomm.arrays.create import distribute
+from meshcomm.arrays.cutting import cut_out
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.relayout import relayout
+from meshcomm.arrays.views import check_writable
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.elementwise import relaid, replicated
+from meshcomm.ops.order import argsort
+from meshcomm.ops.shaping import axis_of, regrouped
+from meshcomm.ops.taking import take, take_along_axis
+from meshcomm.random.distributions import Distributions
+from meshcomm.random.drawing import Seed, Size, Where
+from meshcomm.ranks.meshes import default_layout
+
+_FEW = 50
+"""A choice of a fiftieth of all, or fewer, is made by NumPy alike on all ranks; larger ones by a sort of keys."""
+
+
+def default_rng(seed: "Seed | Generator") -> "Generator":
+    """Return a generator of random tensors, with the methods of numpy.random.Generator.
+
+    All ranks pass the same *seed*: an integer, a sequence of integers, or a numpy.random.SeedSequence. All make the
+    same calls of the generator, also ranks outside of a mesh. Then a seed gives the same numbers in every layout and
+    on any number of ranks. A generator is returned as it is. ``TypeError`` for None: each rank would draw another
+    seed.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.random.default_rng(7).integers(10, size=(3, 2), layout=rows).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[2, 4], [9, 4]], [[1, 3]]]
+    """
+    if isinstance(seed, Generator):
+        return seed
+    if seed is None or isinstance(seed, BitGenerator | NumpyGenerator | RandomState):
+        why = "each rank would draw another" if seed is None else "streams begin with a seed"
+        raise TypeError(f"mc.random.default_rng: seed {quote(seed)}: {why}; pass an integer, the same on all ranks")
+    return Generator(seed)
+
+
+class Generator(Distributions):
+    """Random tensors, the same in every layout and on any number of ranks: see `default_rng`.
+
+    Each call of a method takes the next number of the generator, so all ranks make the same calls. Nothing is
+    communicated, except by what moves rows, or has tensors as parameters.
+    """
+
+    def spawn(self, n_children: int) -> "list[Generator]":
+        """Return so many generators that are independent of this one and of each other.
+
+        >>> import meshcomm as mc
+        >>> first, second = mc.random.default_rng(7).spawn(2)
+        >>> first.random() == second.random()
+        False
+        """
+        return [Generator(seeds) for seeds in self._seeds.spawn(n_children)]
+
+    def bytes(self, length: int) -> bytes:
+        """Return random bytes of Python, the same on all ranks.
+
+        >>> import meshcomm as mc
+        >>> len(mc.random.default_rng(7).bytes(3))
+        3
+        """
+        return self._next()(0).bytes(length)
+
+    def permutation(self, x: DTensor | ArrayLike, axis: int = 0, *, layout: Where = None) -> DTensor:
+        """Return the integers below *x* in random order, or the rows of a tensor. Collective over the mesh.
+
+        Random keys are sorted, so no rank holds the whole order. Rows move as those of ``t[index]``.
+
+        Parameters
+        ----------
+        x: an integer, a tensor, or an array that is the same on all ranks
+        axis: along which the elements of *x* are reordered
+        layout: of the result, by default that of *x*
+
+        >>> import meshcomm as mc
+        >>> layout = mc.Layout([mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> sorted(mc.random.default_rng(7).permutation(4, layout=layout).local.tolist())
+        [0, 1, 2, 3]
+        """
+        given = unwrapped(x)
+        if isinstance(given, int | np.integer):
+            return self._order((int(given),), default_layout(1) if layout is None else layout)
+        if not isinstance(given, DTensor):
+            array = as_array(given)
+            axis_of(axis, array.ndim)
+            given = distribute(array, default_layout(array.ndim) if layout is None else layout)
+        reordered = self._taken(given, axis)
+        return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
+
+    def shuffle(self, x: Any, axis: int = 0) -> None:
+        """Put the rows of a tensor into random order, in place. Collective over the mesh.
+
+        An array or a list is shuffled alike on all ranks, and nothing moves.
+
+        >>> import meshcomm as mc
+        >>> t = mc.distribute([3, 4, 5], mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> mc.random.default_rng(7).shuffle(t)
+        >>> sorted(t.local.tolist())
+        [3, 4, 5]
+        """
+        tensor = unwrapped(x)
+        if not isinstance(tensor, DTensor):
+            self._next()(0).shuffle(tensor, axis)
+            return
+        check_writable("shuffle", tensor)
+        tensor[...] = self._taken(tensor, axis)
+
+    def permuted(self, x: DTensor, axis: int | None = None, out: DTensor | None = None) -> DTensor:
+        """Return a tensor with each line along *axis* in an order of its own. Collective over the mesh.
+
+        With ``axis=None`` all elements are shuffled as one line. *out* is a tensor to write the result to.
+
+        >>> import meshcomm as mc
+        >>> t = mc.distribute([[3, 4, 5]] * 2, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> sorted(mc.random.default_rng(7).permuted(t, axis=1).local[1].tolist())
+        [3, 4, 5]
+        """
+        tensor = as_tensor("permuted", x)
+        if axis is None:
+            flat = regrouped(tensor, (tensor.size,), name="permuted")
+            made = relaid(
+                regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
+            )
+        else:
+            number = axis_of(axis, tensor.ndim)
+            made = take_along_axis(tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number)
+        if out is None:
+            return made
+        target = as_tensor("permuted: out=", out)
+        check_writable("permuted: out=", target)
+        target[...] = made
+        return target
+
+    def choice(
+        self,
+        a: DTensor | ArrayLike,
+        size: Size = None,
+        replace: bool = True,
+        p: ArrayLike | DTensor | None = None,
+        axis: int = 0,
+        shuffle: bool = True,
+        *,
+        layout: Where = None,
+    ) -> Any:
+        """Choose elements along *axis*, or integers below *a*. Collective unless *a* and *p* are no tensors.
+
+        Parameters
+        ----------
+        a: an integer, a tensor, or an array that is the same on all ranks
+        size: the shape of what is chosen, in the result instead of *axis*; None for one element
+        replace: whether an element may be chosen again
+        p: the probability of each element, the same on all ranks, or a tensor; each rank holds all of them
+        axis: of *a*
+        shuffle: as NumPy's; the order is always random
+        layout: of the result; by default, a choice from a tensor has its axis cut as it was
+
+        NumPy's errors.
+
+        >>> import meshcomm as mc
+        >>> mc.random.default_rng(7).choice(5, p=[0, 0, 1, 0, 0])
+        2
+        """
+        given, weights = unwrapped(a), unwrapped(p)  # type: Any, Any
+        if isinstance(weights, DTensor):
+            weights = weights.to_numpy()
+        number = not isinstance(given, DTensor) and np.ndim(given) == 0
+        source = None if number else given if isinstance(given, DTensor) else as_array(given)
+        along = 0 if source is None else axis_of(axis, source.ndim)
+        n: Any = given if source is None else source.shape[along]
+        self._streams.at(self._call).choice(n, int(size is None or 0 not in as_shape(size)), replace, weights)
+        if size is None and (source is None or layout is None):
+            one = int(self._next()(0).choice(n, p=weights))
+            return one if source is None else np.take(source, one, along)
+        shape = () if size is None else as_shape(size)
+        where = _index_layout(source, along, shape, layout)
+        index = self._indices(int(n), shape, replace, weights, where)
+        if source is None:
+            return index
+        if not isinstance(source, DTensor):
+            source = replicated(source, where.mesh)
+        chosen = take(source, index, along)
+        return chosen if layout is None or layout == chosen.layout else relayout(chosen, layout)
+
+    # -- indices ------------------------------------------------------------------------------------------------------
+
+    def _keys(self, shape: Shape, layout: Layout) -> DTensor:
+        """Return random integers of 64 bits: two of 2**28 are equal with a probability of 1 in 512."""
+        keys: DTensor = self.integers(2**64 - 1, size=shape, dtype=np.uint64, endpoint=True, layout=layout)
+        return keys
+
+    def _order(self, shape: Shape, layout: Layout) -> DTensor:
+        """Return the indices of an axis in random order. Collective if it is sharded."""
+        return argsort(self._keys(shape, layout), 0, "stable")
+
+    def _taken(self, tensor: DTensor, axis: int) -> DTensor:
+        """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
+        number = axis_of(axis, tensor.ndim)
+        order = self._order((tensor.shape[number],), Layout([tensor.layout.axes[number]], tensor.mesh))
+        made = take(tensor, order, number)
+        return made if made.layout == tensor.layout else relayout(made, tensor.layout)
+
+    def _indices(self, n: int, shape: Shape, replace: bool, weights: Any, layout: Layout) -> DTensor:
+        """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
+        count = int(np.prod(shape, dtype=np.intp))
+        if replace and weights is None:
+            return self.integers(n, size=shape, layout=layout)  # type: ignore[no-any-return]
+        if replace:
+            cumulated = np.cumsum(np.asarray(weights, np.float64))
+            drawn = self._drawn("random", (), shape, layout)
+            found = None if drawn.local is None else np.searchsorted(cumulated / cumulated[-1], drawn.local, "right")
+            return DTensor(found, layout, shape, np.dtype(np.int64))
+        if count > n or (weights is not None and count > np.count_nonzero(weights)):
+            short = "a" if count > n else "the entries of p that are not 0"
+            raise ValueError(f"Cannot take a larger sample than population when replace is False: {count} of {short}")
+        if count <= n // _FEW:
+            chosen = self._next()(0).choice(n, count, False, weights)
+            return distribute(np.asarray(chosen).reshape(shape), layout)
+        line = Layout([_names(layout)], layout.mesh)
+        order = self._order((n,), line) if weights is None else argsort(self._races(n, weights, line), 0, "stable")
+        made = np.reshape(order[:count], shape)
+        return relayout(made, layout)
+
+    def _races(self, n: int, weights: Any, layout: Layout) -> DTensor:
+        """Return when each element comes, at rates that are its *weights*: their order is a weighted choice."""
+        keys: DTensor = self._drawn("standard_exponential", (), n, layout)
+        if keys.local is not None:
+            own = cut_out(np.asarray(weights, np.float64), layout.block_box((n,), layout.mesh.rank or 0))
+            with np.errstate(divide="ignore"):
+                keys.local[...] = keys.local / own
+        return keys
+
+
+def _names(layout: Layout) -> Names:
+    """Return the mesh dimensions that cut an index in *layout*, for an index of one axis."""
+    return tuple(name for names in layout.axes for name in names)
+
+
+def _index_layout(source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
+    """Return the layout of the index of a choice: what *layout* cuts its axes by, or what cuts the *axis* chosen from.
+
+    The result has the axes of *shape* instead of *axis*.
+    """
+    if source is None:
+        return default_layout(len(shape)) if layout is None else layout
+    if layout is not None and (not isinstance(source, DTensor) or layout.mesh == source.mesh):
+        return Layout(layout.axes[axis : axis + len(shape)], layout.mesh)
+    if not isinstance(source, DTensor):
+        return default_layout(len(shape))
+    cut = tuple(source.layout.axes[axis])
+    return Layout([cut if number == 0 else () for number in range(len(shape))], source.mesh)
