@@ -10,8 +10,11 @@ _WHOLE = "t.to_numpy() gives the global array to every rank, t.to_numpy(root=0) 
 
 OF_TENSORS = {
     **dict.fromkeys(("redistribute", "reshard", "rechunk", "resplit", "to_layout"), _MOVE),
-    **dict.fromkeys(("numpy", "full_tensor", "gather", "tolist", "values", "get", "asnumpy", "tobytes"), _WHOLE),
-    **dict.fromkeys(("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data"), _BLOCK),
+    **dict.fromkeys(("numpy", "full_tensor", "gather", "values", "get", "asnumpy"), _WHOLE),
+    **dict.fromkeys(
+        ("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data", "strides", "flags", "ctypes"),
+        _BLOCK,
+    ),
     **dict.fromkeys(("compute", "persist", "block_until_ready", "wait", "result"), f"nothing is lazy here: {_BLOCK}"),
     **dict.fromkeys(("sharding", "placements", "split", "chunks", "spec"), "t.layout says how the tensor is cut"),
     "addressable_shards": f"{_BLOCK}, and t.slices say where it is in the global array",
@@ -20,11 +23,11 @@ OF_TENSORS = {
     "device_mesh": "t.mesh is its mesh",
     "comm": "t.mesh.rank is the rank in its mesh, and t.mesh.size their number",
     "rank": "t.ndim is the number of axes, and t.mesh.rank the rank of this process in its mesh",
-    "fill": "write t[...] = value",
     "backward": "mc.gradients has gradients, and autograd follows tensors",
     "grad": "mc.gradients has gradients, and autograd follows tensors",
     "map_blocks": "mc.map_overlap(fn, t, depth, boundary) calls a function on each block",
-    "save": "mc.save(path, t)",
+    **dict.fromkeys(("save", "tofile", "dump", "dumps"), "mc.save(path, t)"),
+    "resize": "numpy.resize(t, shape) makes another tensor",
     "norm": "numpy.linalg.norm(t)",
 }
 """For attributes that tensors of other libraries have, what there is instead."""

@@ -97,12 +97,22 @@ class Contents:
         self[...] = value
 
     def tolist(self: "DTensor") -> Value:  # type: ignore[misc]
-        """Return the global array as nested lists of Python numbers. Collective over the mesh."""
+        """Return the global array as nested lists of Python numbers. Collective over the mesh.
+
+        >>> import meshcomm as mc
+        >>> mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tolist()
+        [1, 1, 1]
+        """
         with collective("tolist", self.mesh):
             return self.to_numpy().tolist()
 
     def tobytes(self: "DTensor") -> bytes:  # type: ignore[misc]
-        """Return the bytes of the global array in C order. Collective over the mesh."""
+        """Return the bytes of the global array in C order. Collective over the mesh.
+
+        >>> import meshcomm as mc
+        >>> mc.ones(3, "u1", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tobytes()
+        b'\\x01\\x01\\x01'
+        """
         with collective("tobytes", self.mesh):
             return self.to_numpy().tobytes()
 
@@ -120,7 +130,12 @@ class Contents:
         return self._made_by(np.ndarray.view, dtype)
 
     def byteswap(self: "DTensor", inplace: bool = False) -> "DTensor":  # type: ignore[misc]
-        """Return a tensor with the bytes of each element in the other order; *inplace* does so in this one."""
+        """Return a tensor with the bytes of each element in the other order; *inplace* does so in this one.
+
+        >>> import meshcomm as mc
+        >>> mc.ones(3, "i2", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).byteswap().tolist()
+        [256, 256, 256]
+        """
         if inplace:
             self[...] = self.byteswap()
             return self

@@ -31,6 +31,8 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
 
     def applied(*args: object, **options: Value) -> object:
         operands, rest = [unwrapped(x) for x in args[:count]], list(args[count:])
+        if not operands:  # by its name
+            operands.append(unwrapped(options.pop(next(iter(options)))))
         out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
         made: Value = elementwise(name, lambda *blocks: function(*blocks, *rest, **options), operands)
         return written(name, out, made)

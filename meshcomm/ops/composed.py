@@ -240,7 +240,7 @@ def _text(function: Callable[..., str]) -> Function:
 
 
 def _by_samples(function: Function) -> Function:
-    """Return NumPy's *function* that asks for dtypes and shapes only. Local."""
+    """Return NumPy's *function* that asks for dtypes and shapes only."""
 
     def asked(*args: Any, **kwargs: Any) -> object:
         return function(*map(_sampled, args), **{key: _sampled(x) for key, x in kwargs.items()})

@@ -56,21 +56,12 @@ def cov(
 
     NumPy's errors and warnings.
     """
-    name = "numpy.cov"
     if ddof is not None and ddof != int(ddof):
         raise ValueError("ddof must be integer")
-    first, second, repeats, weights = tensors(name, m, y, fweights, aweights)
-    given = [x for x in (first, second) if x is not None]
-    for x, letter in zip(given, "my", strict=False):
-        if x.ndim > 2:
-            raise ValueError(f"{letter} has more than 2 dimensions")
-    kind = np.result_type(*(x.dtype for x in given), np.float64) if dtype is None else np.dtype(dtype)
-    turned = [not rowvar and (x.ndim != 1 if x is first else x.ndim == 2 and x.shape[0] != 1) for x in given]
-    wide: list[Value] = [np.atleast_2d(x).astype(kind, copy=False) for x in given]
-    rows: Value = [x.T if turn else x for x, turn in zip(wide, turned, strict=True)]
-    if rows[0].shape[0] == 0:
-        return np.zeros_like(rows[0][:, :0]).reshape(0, 0)  # type: ignore[no-any-return]
-    rows = concatenate(rows, 0) if len(rows) > 1 else rows[0]
+    first, second, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
+    rows: Value = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
+    if not rows.shape[0]:
+        return rows.reshape(0, 0)  # type: ignore[no-any-return]
     degrees = (0 if bias else 1) if ddof is None else ddof
     both = _weights(rows.shape[1], repeats, weights)
     if both is None:
@@ -89,7 +80,21 @@ def cov(
     scaled: Value = off if both is None else off * both
     with np.errstate(all="ignore"):
         made: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
-    return np.squeeze(made.astype(kind, copy=False))  # type: ignore[no-any-return]
+    return np.squeeze(made.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
+
+
+def _variables(given: list[Value], rowvar: bool, dtype: DTypeLike | None) -> Value:
+    """Return the variables of one tensor or of two as rows, in the dtype of the result."""
+    for x, letter in zip(given, "my", strict=False):
+        if x.ndim > 2:
+            raise ValueError(f"{letter} has more than 2 dimensions")
+    kind = np.result_type(*(x.dtype for x in given), np.float64) if dtype is None else np.dtype(dtype)
+    rows: list[Value] = []
+    for x in given:
+        wide: Value = np.atleast_2d(x).astype(kind, copy=False)
+        turned = not rowvar and (x.ndim == 2 if x is given[0] else wide.shape[0] != 1)
+        rows.append(wide.T if turned else wide)
+    return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concatenate(rows, 0)
 
 
 def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> Value:
@@ -229,7 +234,7 @@ def polyfit(
     return found, (base if values.ndim == 1 else base[:, :, None]) * factor
 
 
-_RANK_WARNING: type[Warning] = getattr(np.exceptions, "RankWarning", None) or np.RankWarning  # in NumPy 1
+_RANK_WARNING: type[Warning] = getattr(np.exceptions, "RankWarning", None) or vars(np)["RankWarning"]  # in NumPy 1
 
 
 def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:

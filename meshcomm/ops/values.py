@@ -46,8 +46,8 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
         last = shape[-1] * size if shape else 0
         if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or strides[-1] != 1:
             raise DTypeError(
-                f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive in "
-                f"memory, whole on each device, and of a multiple of {kind.itemsize} bytes, not {last}"
+                f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive "
+                f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes, not {last}"
             )
         shape = (*shape[:-1], last // kind.itemsize)
         strides = (*(stride * size // kind.itemsize for stride in strides[:-1]), 1)

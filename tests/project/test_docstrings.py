@@ -10,9 +10,11 @@ from meshcomm.measuring.recording import Listener
 COLLECTIVE = """
 Checkpoints.restore Checkpoints.save Checkpoints.start_save Checkpoints.wanted DTensor.all DTensor.any DTensor.argmax
 DTensor.argmin DTensor.argpartition DTensor.argsort DTensor.choose DTensor.clip DTensor.compress DTensor.cumprod
-DTensor.cumsum DTensor.dot DTensor.flatten DTensor.max DTensor.mean DTensor.min DTensor.nonzero DTensor.partition
+DTensor.cumsum DTensor.dot DTensor.flat DTensor.flatten DTensor.max DTensor.mean DTensor.min DTensor.nonzero
+DTensor.partition
 DTensor.prod DTensor.put DTensor.ravel DTensor.relayout DTensor.repeat DTensor.reshape DTensor.searchsorted
-DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy DTensor.trace
+DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy
+DTensor.tobytes DTensor.tolist DTensor.trace
 DTensor.var Halo.reduce Halo.start_update Halo.update Halo.wait LayoutMap.distribute Mesh.close Plan.execute
 RelayoutRequest.wait SaveRequest.wait Strategy.close Strategy.experimental_assign_to_logical_device
 Strategy.experimental_replicate_to_logical_devices Strategy.experimental_split_to_logical_devices Topology.from_comm

@@ -49,7 +49,7 @@ MOVE_NOTHING = (
     *("mc.from_callback(", "mc.zeros(", "mc.ones(", "mc.full(", "mc.empty(", "mc.Variable(", "mc.DVariable("),
     *("bool(", "np.asarray(", "pickle.dumps(", "t.item(", "mc.create_mesh(", "mc.matmul(array, "),
     *("mc.distribute(array, ", "mc.distribute(np", "mc.distribute([", "mc.distribute(None", "mc.distribute(t"),
-    *("rules.distribute(", "strategy().", "mc.Strategy(", "mc.Topology.", "np.add.reduce(", "mc.transpose(t, (0, 0))"),
+    *("rules.distribute(", "strategy().", "mc.Strategy(", "mc.Topology.", "mc.transpose(t, (0, 0))"),
     *("mc.from_local(array[:3], L(mc.Cuts", "mc.from_local(array[:1], rows, mesh", 'mc.from_local(array[:1], "cut")'),
 )
 """Bad calls that begin so are local, or have no mesh on which other ranks could make the same call."""

@@ -62,7 +62,7 @@ TABLE = [
     ),
     # -- names of other libraries
     mistake("of TensorFlow's eager tensors", "t.numpy()", "AttributeError", "t.to_numpy()", "Collective"),
-    mistake("of NumPy", "t.tolist()", "AttributeError", "t.to_numpy()"),
+    mistake("of NumPy", "t.strides", "AttributeError", "t.local"),
     mistake("of mpi4py", "t.gather()", "AttributeError", "t.to_numpy(root=0)"),
     mistake("of PyTorch", "t.redistribute(rows)", "AttributeError", "t.relayout(layout)"),
     mistake("of PyTorch: the whole", "t.full_tensor()", "AttributeError", "t.to_numpy()"),
@@ -193,9 +193,7 @@ TABLE = [
         "numpy.lib.stride_tricks.sliding_window_view",
         "t.to_numpy()",
     ),
-    mistake("another", "np.polyfit(t, t, 1)", "TypeError", "numpy.polyfit"),
-    mistake("one that something else does", "np.gradient(t)", "TypeError", "numpy.diff is"),
-    mistake("a method of a ufunc", "np.add.reduce(t)", "TypeError", "numpy.add.reduce", "t.sum()"),
+    mistake("another", "np.savetxt('t', t)", "TypeError", "numpy.savetxt", "mc.save(path, t)"),
     mistake(
         "a plan for another tensor",
         "mc.plan_relayout((3, 3), 'f8', rows, columns).execute(t)",

@@ -297,7 +297,6 @@ COMPOSED = {
         "np.trim_zeros(k * 0)",
         "np.trim_zeros(v * (np.arange(11) > 3), 'f')",
         "np.trim_zeros(v * (np.arange(11) < 6), 'b')",
-        "np.trim_zeros(v, 'q')",
     ],
     "diag": [
         *(f"np.diag(v, {offset})" for offset in (0, 2, -3)),
