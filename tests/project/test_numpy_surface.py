@@ -13,14 +13,13 @@ import meshcomm as mc
 from meshcomm.ops import protocols
 
 PAGE = (Path(__file__).parents[2] / "docs" / "numpy.md").read_text()
-DROPPED = set(
-    """
+_DROPPED = """
     add_docstring add_newdoc add_newdoc_ufunc alltrue asfarray byte_bounds compare_chararrays cumproduct deprecate
     deprecate_with_doc disp fastCopyAndTranspose find_common_type get_array_wrap geterrobj in1d issctype issubclass_
     issubsctype lookfor mat maximum_sctype msort obj2sctype product recfromcsv recfromtxt round_ safe_eval sctype2char
     set_numeric_ops set_string_function seterrobj sometrue source trapz who t.itemset t.newbyteorder t.ptp t.tostring
-    """.split()
-)
+"""
+DROPPED = set(_DROPPED.split())
 """Names of NumPy 1 that NumPy 2 has dropped, as the page says."""
 NOT_THERE = DROPPED | set(re.findall(r"`([\w.]+)`", PAGE.partition("## What takes no tensors")[2]))
 
