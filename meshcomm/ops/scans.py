@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple, SupportsIndex
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import Value
@@ -23,6 +23,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.specs import Cyclic
 from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.joining import concatenate
 from meshcomm.ops.reductions import group_along
 from meshcomm.ops.rules import result_dtype, sharding
 from meshcomm.ops.signatures import table
@@ -69,12 +70,18 @@ def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike |
     return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
 
 
-def diff(a: DTensor, n: SupportsIndex = 1, axis: SupportsIndex = -1) -> DTensor:
+def diff(
+    a: DTensor,
+    n: SupportsIndex = 1,
+    axis: SupportsIndex = -1,
+    prepend: DTensor | ArrayLike | None = None,
+    append: DTensor | ArrayLike | None = None,
+) -> DTensor:
     """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh if that axis is sharded.
 
     As numpy.diff. The result is cut as *a* is, where the second one of two neighbours is; so only elements next to
-    the cuts move, or one of each block that is dealt round. ``ValueError`` if *n* is negative, ``ShapeError`` if there
-    is no such axis.
+    the cuts move, or one of each block that is dealt round. With *prepend* or *append*, elements to put before *a* and
+    behind it first, others move, too. ``ValueError`` if *n* is negative, ``ShapeError`` if there is no such axis.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -92,6 +99,9 @@ def diff(a: DTensor, n: SupportsIndex = 1, axis: SupportsIndex = -1) -> DTensor:
     if isinstance(axis, tuple | list):
         raise TypeError(f"numpy.diff takes one axis, not {axis!r}")
     (along,) = normalised_axes(operator.index(axis), tensor.ndim)
+    if prepend is not None or append is not None:
+        joined = [_as_edge(x, tensor, along) for x in (prepend, tensor, append) if x is not None]
+        tensor = concatenate(joined, along)
     axes = tensor.layout.axes
     before = (slice(None),) * along
     for _ in range(times):
@@ -99,6 +109,14 @@ def diff(a: DTensor, n: SupportsIndex = 1, axis: SupportsIndex = -1) -> DTensor:
         found: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
         tensor = found
     return relaid(tensor, axes, "numpy.diff") if isinstance(axes[along], Cyclic) else tensor
+
+
+def _as_edge(x: Value, tensor: DTensor, along: int) -> Value:
+    """Return a number as one element along an axis, for all others; what is no number is an edge itself."""
+    if np.ndim(x):
+        return x
+    shape = [1 if axis == along else n for axis, n in enumerate(tensor.shape)]
+    return np.broadcast_to(x if isinstance(x, DTensor) else np.asarray(x), shape)
 
 
 _SUM, _PRODUCT = np.add, np.multiply
