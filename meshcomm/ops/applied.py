@@ -103,7 +103,9 @@ def interp(
     return made  # type: ignore[no-any-return]
 
 
-def piecewise(x: DTensor, condlist: Value, funclist: Sequence[Value], *args: object, **kw: object) -> DTensor:
+def piecewise(
+    x: DTensor | ArrayLike, condlist: Value, funclist: Sequence[Value], *args: object, **kw: object
+) -> DTensor:
     """Return what functions give where their conditions hold, as numpy.piecewise. Collective if a condition moves.
 
     Functions get the elements of one device, as an array. If several conditions hold, the last one counts.
@@ -115,7 +117,9 @@ def piecewise(x: DTensor, condlist: Value, funclist: Sequence[Value], *args: obj
     funclist: a function or a number for each condition, and one more for where none holds
     args, kw: more arguments of the functions
     """
-    name, tensor = "numpy.piecewise", as_tensor("numpy.piecewise", x)
+    name = "numpy.piecewise"
+    operands = [unwrapped(x), *map(unwrapped, condlist if isinstance(condlist, list | tuple) else [condlist])]
+    tensor = operands[0] if isinstance(operands[0], DTensor) else replicated(operands[0], mesh_of(operands))
     several = isinstance(condlist, list | tuple) and isinstance(condlist[0], list | np.ndarray | DTensor)
     if isinstance(condlist, np.ndarray | DTensor):
         several = condlist.ndim > tensor.ndim

@@ -19,20 +19,26 @@ from meshcomm.ops.statistics import any
 
 
 def average(
-    a: DTensor, axis: Axis = None, weights: DTensor | ArrayLike | None = None, *, keepdims: bool = False
-) -> DTensor:
+    a: DTensor,
+    axis: Axis = None,
+    weights: DTensor | ArrayLike | None = None,
+    returned: bool = False,
+    *,
+    keepdims: bool = False,
+) -> Value:
     """Return the average over *axis*, as numpy.average. Collective over the mesh.
 
     Parameters
     ----------
     a: a tensor
     axis: one axis, several, or None for all
-    weights: a tensor, or an array that is the same on all ranks, of the shape of *a*, or of one axis that is as long
-        as *axis*; by default it is the mean
+    weights: a tensor, or an array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
+        by default it is the mean
+    returned: whether to return the sums of the weights, too
     keepdims: whether reduced axes stay, with length 1
 
     ``ZeroDivisionError`` on all ranks of the mesh if weights add up to zero somewhere. ``TypeError`` if *weights* have
-    another shape and there is no one axis, ``ShapeError`` if they have another length.
+    another shape and *axis* is None, ``ShapeError`` if they have another shape than *a* along *axis*.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -43,25 +49,10 @@ def average(
     [2.75, 2.75]
     """
     tensor = as_tensor("numpy.average", a)
-    axes = normalised_axes(axis, tensor.ndim)
     if weights is None:
-        return mean(tensor, axis, keepdims=keepdims)
-    given: Value
-    _, given = agree_on_plain("numpy.average", [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
-    if given.shape != tensor.shape:
-        if axis is None or len(axes) != 1 or given.ndim != 1:
-            raise TypeError(
-                f"numpy.average: weights of shape {given.shape} for a tensor of shape {tensor.shape} are for one "
-                "axis: they have one axis themselves, and axis= says which one of the tensor they are for"
-            )
-        if given.shape[0] != tensor.shape[axes[0]]:
-            raise ShapeError(
-                f"numpy.average: {given.shape[0]} weights for axis {axes[0]} of shape {tensor.shape}; "
-                "there must be one for each element"
-            )
-        given = given[tuple(slice(None) if a == axes[0] else None for a in range(tensor.ndim))]
-    if not isinstance(given, DTensor):
-        given = relayout(given, Layout(aligned_axes(given.shape, tensor.shape, tensor.layout), tensor.mesh))
+        found: Value = mean(tensor, axis, keepdims=keepdims)
+        return (found, np.full_like(found, tensor.size / max(found.size, 1))) if returned else found
+    given: Value = weights_along("numpy.average", tensor, weights, axis)
     integers = tensor.dtype.kind in "biu"
     kind = np.result_type(tensor.dtype, given.dtype, *([np.float64] if integers else []))
     total: Value = sum_over(given, axis, kind, keepdims)
@@ -69,8 +60,35 @@ def average(
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
         products: Value = np.multiply(tensor, given, dtype=kind)
-    result: DTensor = sum_over(products, axis, None, keepdims) / total
-    return result
+    result: Value = sum_over(products, axis, None, keepdims) / total
+    return (result, np.broadcast_to(total, result.shape).copy()) if returned else result
+
+
+def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis: Axis) -> DTensor:
+    """Return weights as a tensor that broadcasts to *tensor*: of its shape, or of its lengths along *axis*.
+
+    Collective over the mesh if they are a plain array. *name* is the operation; the errors are those of `average`.
+    """
+    given: Value
+    _, given = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
+    if given.shape != tensor.shape:
+        if axis is None:
+            raise TypeError(
+                f"{name}: Axis must be specified when shapes of a and weights differ. They are {tensor.shape} and "
+                f"{given.shape}"
+            )
+        normalised_axes(axis, tensor.ndim)  # or its error
+        axes = [each % tensor.ndim for each in (axis if isinstance(axis, tuple | list) else (axis,))]
+        if given.shape != tuple(tensor.shape[each] for each in axes):
+            raise ShapeError(
+                f"{name}: Shape of weights must be consistent with shape of a along specified axis; they are "
+                f"{given.shape} and {tensor.shape}, and the axis is {axis}"
+            )
+        given = np.transpose(given, np.argsort(axes))
+        given = given[tuple(slice(None) if each in axes else None for each in range(tensor.ndim))]
+    if isinstance(given, DTensor):
+        return given
+    return relayout(given, Layout(aligned_axes(given.shape, tensor.shape, tensor.layout), tensor.mesh))
 
 
 FUNCTIONS = table((np.average, average))

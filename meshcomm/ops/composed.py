@@ -18,7 +18,7 @@ from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.applied import whole
 from meshcomm.ops.diagonals import diagonal
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, replicated
+from meshcomm.ops.elementwise import agree_on_plain, elementwise, replicated, written
 from meshcomm.ops.joining import concatenate
 from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.scans import cumprod, cumsum
@@ -95,9 +95,10 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
         others = tuple(a for a in range(tensor.ndim) if a != along)
         present = whole("numpy.trim_zeros", np.any(tensor != 0, axis=others))
         (at,) = np.nonzero(present)
-        first, last = (int(at[0]), int(at[-1]) + 1) if len(at) else (len(present), len(present))
-        start = first if "f" in wanted else 0
-        index[along] = slice(start, max(last, start) if "b" in wanted else None)
+        if not len(at):
+            index[along] = slice(0, 0)
+        else:
+            index[along] = slice(at[0] if "f" in wanted else 0, at[-1] + 1 if "b" in wanted else None)
     return tensor[tuple(index)]
 
 
@@ -158,22 +159,29 @@ def _spaced(function: Callable[..., Any]) -> Function:
 
 def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
     """Return a cumulative function of the array API standard. Collective if the axis is sharded."""
+    name = f"numpy.{function.__name__}"
 
     def cumulative(
-        x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+        x: DTensor,
+        /,
+        *,
+        axis: int | None = None,
+        dtype: DTypeLike | None = None,
+        out: DTensor | None = None,
+        include_initial: bool = False,
     ) -> DTensor:
-        tensor = as_tensor(f"numpy.{function.__name__}", x)
+        tensor = as_tensor(name, x)
         if axis is None and tensor.ndim != 1:
             raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
         made = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
-            return made
+            return written(name, out, made, "unsafe")
         (along,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
         one = np.full_like(made[(slice(None),) * along + (slice(0, 1),)], first)
         if not made.shape[along]:
             shape = tuple(1 if a == along else n for a, n in enumerate(made.shape))
             one = zeros(shape, made.dtype, Layout.replicated(made.mesh, made.ndim)) + first  # type: ignore[assignment]
-        return concatenate([one.astype(made.dtype), made], along)
+        return written(name, out, concatenate([one.astype(made.dtype), made], along), "unsafe")
 
     return cumulative
 

@@ -16,6 +16,7 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops import reductions
+from meshcomm.ops.applied import whole
 from meshcomm.ops.elementwise import agree_on_plain
 from meshcomm.ops.histogram import weights_like
 from meshcomm.ops.reductions import added_up
@@ -143,7 +144,7 @@ def histogram2d(
     ...     print(world.run(program)[1])
     [[1.0, 1.0], [0.0, 1.0]]
     """
-    many: Value = bins
+    many: Value = _edges("numpy.histogram2d", bins) if isinstance(unwrapped(bins), DTensor) else bins
     if _are_several(many) and len(many) not in (1, 2):
         many = [np.asarray(many)] * 2
     counts, edges = _of_points("numpy.histogram2d", [x, y], (many, range), density, weights)
@@ -160,7 +161,7 @@ def _of_points(
     """Return the counts and the edges. *how* is bins and range."""
     coordinates = [unwrapped(x) for x in sample] if isinstance(sample, list | tuple) else [unwrapped(sample)]
     bins, limits = how
-    edges = [as_array(each) for each in bins] if _are_several(bins) else [bins]
+    edges = [_edges(name, each) for each in bins] if _are_several(bins) else [bins]
     mesh, loads = mesh_of([*coordinates, unwrapped(weights)]), unwrapped(weights)
     agreed = agree_on_plain(name, [*coordinates, *edges, loads], mesh)
     points = _points(name, agreed[: len(coordinates)], agreed[-1], together=not isinstance(sample, list | tuple))
@@ -185,6 +186,11 @@ def _of_points(
         counts = DTensor(_density(counts.local, made), counts.layout, shape, kind)
     flat = Layout([()], mesh)
     return counts, [DTensor(None if local is None else each, flat, each.shape, each.dtype) for each in made]
+
+
+def _edges(name: str, bins: Value) -> Array:
+    """Return a number of bins, or all edges. Collective over the mesh if they are a tensor."""
+    return whole(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
 
 
 def _are_several(bins: Value) -> bool:

@@ -7,12 +7,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import as_shape, counted, integer, quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Indices, Shape, ShapeLike
 from meshcomm.arrays import create
-from meshcomm.arrays.dtensor import LIKE, DTensor, as_tensor
+from meshcomm.arrays.dtensor import LIKE, DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import replicated
+from meshcomm.ops.elementwise import agree_on_plain, replicated
 from meshcomm.ops.reductions import spread
 from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
@@ -100,27 +101,36 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     return DTensor(local, tensor.layout, tensor.shape, dtype)
 
 
-def meshgrid(*xi: DTensor, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
+def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
     """Return the coordinates of the points of a grid, from the coordinates along each of its axes.
 
-    Each result is sharded along the axis of its own coordinates, as these are. ``ShapeError`` unless each tensor has
-    one axis, ``TypeError`` for ``sparse=`` and ``copy=``, ``ValueError`` for an unknown *indexing*.
+    Each result is sharded along the axis of its own coordinates, as these are. Collective over the mesh if some of
+    them are a plain array.
+
+    Parameters
+    ----------
+    xi: the coordinates along each axis: tensors, or arrays that are the same on all ranks
+    copy: has no effect unless *sparse*: else the results are views
+    sparse: whether each result has length 1 along the axes of the others
+    indexing: "xy", or "ij"
     """
-    if sparse or not copy:
-        raise TypeError("meshgrid of DTensors makes copies: sparse=True and copy=False are not supported")
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")
-    tensors = [as_tensor("meshgrid", x) for x in xi]
-    for number, tensor in enumerate(tensors):
-        if tensor.ndim != 1:
-            raise ShapeError(f"meshgrid takes tensors of one axis, but number {number} has shape {tensor.shape}")
-    if tensors:
-        mesh_of(tensors)
+    held = [unwrapped(x) for x in xi]
+    mesh = mesh_of(held)
+    known: list[Value] = agree_on_plain("numpy.meshgrid", held, mesh)
+    tensors: list[Value] = [np.ravel(x if isinstance(x, DTensor) else replicated(x, mesh)) for x in known]
     axes = list(range(len(tensors)))
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])
     shape = tuple(tensors[axis].size for axis in axes)  # the exchange of two axes is its own inverse
-    return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
+    if not sparse:
+        return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
+    whole = range(len(axes))
+    thin: list[Value] = [
+        np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)
+    ]
+    return tuple(t.copy() if copy else t for t in thin)
 
 
 def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:

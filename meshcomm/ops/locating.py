@@ -136,7 +136,10 @@ def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[in
         raise TypeError(f"numpy.{name} takes one axis, or None for the flattened array, not {axis!r}")
     axes = normalised_axes(axis, tensor.ndim)
     if 0 in [tensor.shape[a] for a in axes]:
-        raise ShapeError(f"numpy.{name} over axis {axis} of shape {tensor.shape} has no elements to search")
+        raise ShapeError(
+            f"numpy.{name}: attempt to get {name.removeprefix('nan')} of an empty sequence: axis {axis} of shape "
+            f"{tensor.shape} has no elements"
+        )
     return axes
 
 

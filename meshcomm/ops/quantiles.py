@@ -14,14 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes, quote
+from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, DType, Shape
-from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid, written
+from meshcomm.ops.applied import whole
+from meshcomm.ops.averages import weights_along
+from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid, replicated, written
 from meshcomm.ops.reductions import sum
-from meshcomm.ops.rules import sharding, without
+from meshcomm.ops.rules import mesh_of, sharding, without
 from meshcomm.ops.samplesort import in_order, picked
-from meshcomm.ops.whole import is_one_line, of_whole_blocks
+from meshcomm.ops.whole import is_one_line, of_whole_blocks, whole_along
 
 Picked: TypeAlias = Callable[[list[int]], Array]
 """Returns elements by their indices in the global order. Collective over the mesh."""
@@ -51,11 +54,13 @@ class _Result(NamedTuple):
     ----------
     shape, dtype: of the result
     axes: how it is sharded, from how the tensor is
+    of_nothing: each element, if they are reduced from none
     """
 
     shape: Shape
     dtype: DType
     axes: Callable[[Axes], Axes]
+    of_nothing: object
 
 
 def median(
@@ -103,16 +108,19 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
         axis: Axis = None,
         out: object = None,
         overwrite_input: bool = False,
-        *,
         method: str = "linear",
         keepdims: object = False,
+        *,
+        weights: DTensor | ArrayLike | None = None,
         **options: object,
     ) -> DTensor:
         for argument, value in options.items():
             if value is not None:
                 raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
-        tensor = as_tensor(f"numpy.{name}", a)
-        levels: Any = agree_on_plain(f"numpy.{name}", (tensor, q), tensor.mesh)[1]
+        tensor, levels = _operands(f"numpy.{name}", a, q, weights)
+        if weights is not None:
+            made = _weighted(function, tensor, weights, axis, (levels, method, bool(keepdims)))
+            return written(f"numpy.{name}", out, made)
 
         def of(block: Array, **where: object) -> ArrayLike:
             found: ArrayLike = function(block, levels, method=method, **where)
@@ -124,6 +132,14 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
         return written(f"numpy.{name}", out, made)
 
     return computed
+
+
+def _operands(name: str, a: Value, q: Value, weights: Value) -> tuple[DTensor, Any]:
+    """Return a tensor, also of a plain array if another operand is one, and levels that all ranks know. Collective."""
+    mesh = mesh_of(map(unwrapped, (a, q, weights)))
+    array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)
+    tensor = array if isinstance(array, DTensor) else replicated(array, mesh)
+    return tensor, whole(name, levels) if isinstance(levels, DTensor) else levels
 
 
 def _fractions(levels: Any, percent: bool) -> Any:
@@ -156,6 +172,8 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
             shape = result.shape[:leading] + _kept(block.shape, axes, keepdims)
             if 0 in lengths:  # NumPy fails for some empty blocks
                 return np.empty(shape, result.dtype)
+            if result.of_nothing is not None:  # it has warned
+                return np.full(shape, result.of_nothing, result.dtype)
             found = np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype)
             return np.array(np.broadcast_to(found, shape), order="C")  # it may forget the levels of nothing
 
@@ -169,15 +187,17 @@ def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[i
     where = None if axis is None else axes
     with np.errstate(all="ignore"):
         probe = np.asarray(statistic.of(np.ones((1,) * tensor.ndim, tensor.dtype), axis=where, keepdims=True))
+    nothing = None
     if any(tensor.shape[number] == 0 for number in axes):
-        statistic.of(np.empty(tensor.shape, tensor.dtype), axis=where)
+        flat = np.ravel(statistic.of(np.empty(tensor.shape, tensor.dtype), axis=where))
+        nothing = flat[0] if flat.size else 0
     leading = probe.ndim - tensor.ndim
 
     def sharded(found: Axes) -> Axes:
         kept = [number for number in range(tensor.ndim) if keepdims or number not in axes]
         return ((),) * leading + tuple(() if number in axes else found[number] for number in kept)
 
-    return _Result(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded)
+    return _Result(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
 
 
 def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
@@ -245,6 +265,71 @@ def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
         for number, (index, first) in enumerate(zip(at, firsts, strict=True))
     ]
     return found[0] if type(levels) in (int, float) else np.array(found).reshape(levels.shape)
+
+
+# -- with weights -----------------------------------------------------------------------------------------------------
+
+
+def _weighted(
+    function: Callable[..., Any], tensor: DTensor, weights: Value, axis: Axis, how: tuple[Any, str, bool]
+) -> DTensor:
+    """Return quantiles of weighted elements, which NumPy finds without interpolation. Collective over the mesh.
+
+    Parameters
+    ----------
+    function: of NumPy
+    tensor: the elements
+    weights: of its shape, or of its lengths along *axis*
+    axis: one axis, several, or None for all
+    how: the levels, the method, and whether reduced axes stay
+    """
+    name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
+    small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
+    function(small, levels, axis=axes, method=method, weights=small)  # NumPy's errors
+    wide: Value = np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
+    factors: Value = relaid(wide, tensor.layout.axes, name)
+    counted: Value = np.isfinite(tensor) | np.isinf(tensor) if function.__name__.startswith("nan") else None
+    used: Value = factors if counted is None else np.where(counted, factors, 0)
+    total: Value = np.sum(used, axis=axes, dtype=float)
+    lost = ~np.isfinite(total) | (total == 0) & (True if counted is None else np.any(counted, axis=axes))
+    if bool(np.any(factors < 0)):
+        raise ValueError("Weights must be non-negative.")
+    if bool(np.any(lost)):
+        raise ValueError("Weights included NaN, inf or were all zero.")
+    names = sharding(tensor.mesh, [each for number in axes for each in tensor.layout.axes[number]])
+    if names and tensor.size and is_one_line(tensor.shape, axes):
+        line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
+        return np.reshape(line, np.shape(levels) + _kept(tensor.shape, axes, keepdims))  # type: ignore[return-value]
+    whole_lines = whole_along(tensor, axes, name)
+    block, own = whole_lines.local, relaid(factors, whole_lines.layout.axes, name).local
+
+    def of(given: Array, **where: object) -> ArrayLike:
+        loads = own if given is block else np.ones(given.shape)
+        found: ArrayLike = function(given, levels, method=method, weights=loads, **where)
+        return found
+
+    made = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
+    kept = [() if a in axes else each for a, each in enumerate(tensor.layout.axes) if keepdims or a not in axes]
+    return relaid(made, ((),) * (made.ndim - len(kept)) + tuple(kept), name)
+
+
+def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array) -> Value:
+    """Return the elements at which the sums of the weights of those below reach the levels, on all devices."""
+    values, loads = tensor.ravel(), weights.ravel()
+    if counted is not None:
+        values, loads = values[counted.ravel()], loads[counted.ravel()]
+    if not values.size:
+        return np.full(levels.shape, np.nan, tensor.dtype)
+    order = np.argsort(values)
+    values = values[order]
+    sums = np.cumsum(loads[order], dtype=float)
+    sums = sums / sums[-1]
+    if levels.dtype.kind == "f":
+        sums = sums.astype(levels.dtype)
+    sums = np.where(sums == 0, -1, sums)
+    at = np.minimum(np.searchsorted(sums, levels), values.size - 1)
+    found = values[at]
+    return np.where(np.isnan(values[-1]), values[-1], found) if values.dtype.kind in "fmM" else found
 
 
 FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {

@@ -74,15 +74,14 @@ def diff(
     a: DTensor,
     n: SupportsIndex = 1,
     axis: SupportsIndex = -1,
-    *,
     prepend: DTensor | ArrayLike | None = None,
     append: DTensor | ArrayLike | None = None,
 ) -> DTensor:
     """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh if that axis is sharded.
 
     As numpy.diff. The result is cut as *a* is, where the second one of two neighbours is; so only elements next to
-    the cuts move, or one of each block that is dealt round. ``ValueError`` if *n* is negative, ``ShapeError`` if there
-    is no such axis. *prepend* and *append* are joined to the ends first, as `concatenate` does.
+    the cuts move, or one of each block that is dealt round. With *prepend* or *append*, elements to put before *a* and
+    behind it first, others move, too. ``ValueError`` if *n* is negative, ``ShapeError`` if there is no such axis.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -101,7 +100,8 @@ def diff(
         raise TypeError(f"numpy.diff takes one axis, not {axis!r}")
     (along,) = normalised_axes(operator.index(axis), tensor.ndim)
     if prepend is not None or append is not None:
-        tensor = _between(tensor, along, prepend, append)
+        joined = [_as_edge(x, tensor, along) for x in (prepend, tensor, append) if x is not None]
+        tensor = concatenate(joined, along)
     axes = tensor.layout.axes
     before = (slice(None),) * along
     for _ in range(times):
@@ -111,11 +111,12 @@ def diff(
     return relaid(tensor, axes, "numpy.diff") if isinstance(axes[along], Cyclic) else tensor
 
 
-def _between(tensor: DTensor, axis: int, before: Value, after: Value) -> DTensor:
-    """Return *tensor* with what is before and after it along *axis*: numbers are there once in each line."""
-    shape = tuple(1 if a == axis else n for a, n in enumerate(tensor.shape))
-    ends = [None if x is None else np.broadcast_to(x, shape) if np.ndim(x) == 0 else x for x in (before, after)]
-    return concatenate([x for x in (ends[0], tensor, ends[1]) if x is not None], axis)
+def _as_edge(x: Value, tensor: DTensor, along: int) -> Value:
+    """Return a number as one element along an axis, for all others; what is no number is an edge itself."""
+    if np.ndim(x):
+        return x
+    shape = [1 if axis == along else n for axis, n in enumerate(tensor.shape)]
+    return np.broadcast_to(x if isinstance(x, DTensor) else np.asarray(x), shape)
 
 
 _SUM, _PRODUCT = np.add, np.multiply

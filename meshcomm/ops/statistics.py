@@ -145,7 +145,7 @@ def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
 
 def _freedom(name: str, ddof: float, correction: float | None) -> float:
     if correction is not None and ddof != 0:
-        raise ValueError(f"numpy.{name} takes ddof or correction, two names for one number, not both")
+        raise ValueError(f"numpy.{name}: ddof and correction can't be provided simultaneously.")
     found = ddof if correction is None else correction
     if not isinstance(found, int | float | np.integer | np.floating):
         raise TypeError(f"numpy.{name}: ddof must be a number, not {quote(found)}")

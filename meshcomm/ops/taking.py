@@ -287,7 +287,8 @@ def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumP
     lengths, times = (1,) * (ndim - tensor.ndim) + tensor.shape, [1] * (ndim - len(times)) + times
     between = regrouped(tensor, tuple(m for n in lengths for m in (1, n)), name="tile")
     wide = broadcast_to(between, tuple(m for n, r in zip(lengths, times, strict=True) for m in (r, n)))
-    return regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
+    found = regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
+    return found if found._view is None else found.copy()  # NumPy's is never a view
 
 
 FUNCTIONS: dict[Function, Function] = {

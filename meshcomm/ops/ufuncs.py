@@ -143,6 +143,7 @@ def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype
     (along,) = normalised_axes(axis, tensor.ndim)
     given = unwrapped(indices)
     at = np.asarray(given.to_numpy() if isinstance(given, DTensor) else given)
+    at = at if at.size else at.astype(np.intp)  # an empty list
     shape = (*tensor.shape[:along], len(at), *tensor.shape[along + 1 :])
     sample = np.ones([n if a == along else 1 for a, n in enumerate(tensor.shape)], tensor.dtype)
     kind = ufunc.reduceat(sample, at, along, dtype).dtype  # or NumPy's error

@@ -238,15 +238,13 @@ def test_averages(random, mesh, seed):
 def test_weights_that_are_wrong():
     t = in_rows(np.ones((3, 2)))
     for weights, axis, error, text in [
-        ([1, 2], None, TypeError, r"weights of shape \(2,\) for a tensor of shape \(3, 2\) are for one axis:"),
-        ([1, 2], 0, ShapeError, r"2 weights for axis 0 of shape \(3, 2\)"),
+        ([1, 2], None, TypeError, r"when shapes of a and weights differ. They are \(3, 2\) and \(2,\)"),
+        ([1, 2], 0, ShapeError, r"they are \(2,\) and \(3, 2\), and the axis is 0"),
         ([1, -1], 1, ZeroDivisionError, "weights add up to zero"),
         (np.array([[1, 1], [1, -1], [1, 1]]), 1, ZeroDivisionError, "weights add up to zero"),
     ]:
         with pytest.raises(error, match=text):
             np.average(t, axis, weights)
-    with pytest.raises(TypeError, match=r"numpy.average: returned= is not supported"):
-        np.average(t, returned=True)
 
 
 # -- what devices agree on --------------------------------------------------------------------------------------------
@@ -395,7 +393,7 @@ def test_arguments_that_are_not_supported():
     ]:
         with pytest.raises(ValueError, match=text):
             call()
-    with pytest.raises(ValueError, match="takes ddof or correction"):
+    with pytest.raises(ValueError, match="ddof and correction can't be provided"):
         np.var(t, ddof=1, correction=1)
     # NumPy's defaults may be passed.
     check(np.sum(t, where=True, out=None), 15.0)

@@ -63,6 +63,7 @@ UFUNCS = {
         "np.maximum.reduceat(f, [0, 4, 2], axis=1)",
         "np.subtract.reduceat(n, np.array([0, 6]), axis=0)",
         "np.add.reduceat(v, [0, 30])",
+        "np.add.reduceat(f, [], axis=1)",
     ],
     "outer": [
         "np.add.outer(v, w)",
@@ -150,6 +151,7 @@ ELEMENTS = {
         "np.piecewise(f, [f < 0, f > 1], [lambda y: -y, np.sqrt, 7])",
         "np.piecewise(v, v > 0, [lambda y, p: y**p, lambda y, p: -y], 2)",
         "np.piecewise(f, [f < 0], [1, 2, 3])",
+        "np.piecewise([1, 2, 3, 4, 5, 6], [f[0] < 0], [lambda y: -y, 7])",
         "np.piecewise(k, [k < 0, np.asarray([True] * 11)], [0.7, lambda y: y / 2])",
     ],
     "select": ["np.select([f < 0, b], [f, n], 3)", "np.select([b], [f])"],
@@ -297,6 +299,7 @@ COMPOSED = {
         "np.trim_zeros(k * 0)",
         "np.trim_zeros(v * (np.arange(11) > 3), 'f')",
         "np.trim_zeros(v * (np.arange(11) < 6), 'b')",
+        "np.trim_zeros(k * 0, 'f'), np.trim_zeros(k * 0, 'b')",
     ],
     "diag": [
         *(f"np.diag(v, {offset})" for offset in (0, 2, -3)),
@@ -326,6 +329,46 @@ COMPOSED = {
         "np.polyder(v, 2)",
         "np.polyint(v)",
     ],
+    "averages": [
+        "np.average(t, axis=(0, 2), weights=abs(t[:, 1, :]) + 1)",
+        "np.average(t, axis=(2, 0), weights=np.arange(20).reshape(5, 4), returned=True)",
+        "np.average(f, returned=True, axis=0)",
+        "np.average(f, weights=w)",
+        "np.average(f, weights=w, axis=0)",
+    ],
+    "quantiles": [
+        *(
+            f"np.{name}({arguments}, method='inverted_cdf')"
+            for name in ("quantile", "nanquantile")
+            for arguments in (
+                "f, [0, 0.25, 0.6, 1], weights=abs(g) + 0.5",
+                "x, 0.3, axis=0, weights=abs(g) + 1, keepdims=True",
+                "v, 0.5, weights=k * 0",
+                "v, 0.5, weights=v",
+                "v, w[:3] / 100 + 0.5, weights=abs(k) + 1",
+            )
+        ),
+        "np.percentile(t, [10, 50], (0, 2), None, False, 'inverted_cdf', True, weights=abs(t) + 1)",
+        "np.quantile(f, 0.3, axis=0, weights=abs(v[:7]) + 1, method='inverted_cdf')",
+        "np.quantile(x, 0.5, axis=1, weights=[1, 2, 3, 4, 5, 6], method='inverted_cdf')",
+        "np.percentile(v, 50, weights=abs(w))",
+        "np.percentile([1, 5, 2], abs(k))",
+    ]
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0"
+    else [],
+    "differences": [
+        "np.diff(v, prepend=0)",
+        "np.diff(f, axis=0, prepend=g[:2], append=5)",
+        "np.diff(t, n=2, append=[[[1]]] * 4)",
+        "np.diff(b, append=True)",
+    ],
+    "grids": [
+        "np.meshgrid(v, w[:3])",
+        "np.meshgrid(v, [1, 2], 3, indexing='ij', sparse=True)",
+        "np.meshgrid(f, v, copy=False, sparse=True)",
+        "np.histogram2d(v, w, [s[::10], [-1, 0, 1]])",
+    ],
+    "tile": ["np.tile(v, 1) + 0", "a = np.tile(v[:1], 3); a[0] = 9; a"],
     "real_if_close": ["np.real_if_close(c)", "np.real_if_close(f + 0j)", "np.real_if_close(f)"],
     "texts": [
         "np.array2string(f, precision=2)",
@@ -350,6 +393,7 @@ if hasattr(np, "cumulative_sum"):
         "np.cumulative_sum(f, axis=1, include_initial=True)",
         "np.cumulative_prod(f, axis=0, include_initial=True, dtype='c16')",
         "np.cumulative_sum(f)",
+        "np.cumulative_sum(f, axis=1, out=g); g",
         "np.cumulative_sum(e, axis=0, include_initial=True)",
     ]
 
