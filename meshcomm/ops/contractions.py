@@ -29,6 +29,7 @@ from meshcomm.ops.diagonals import diagonal
 from meshcomm.ops.elementwise import agree_on_plain, replicated
 from meshcomm.ops.lent_products import LentProduct, can_lend
 from meshcomm.ops.local_products import Block, multiply, stored, summed_up
+from meshcomm.ops.reductions import inner_of_alike
 from meshcomm.ops.rules import mesh_of
 from meshcomm.plans.contraction import Contraction, Panel, local_limit, only_cuts
 from meshcomm.plans.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
@@ -511,7 +512,8 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     if is_traced(a) or is_traced(b):
         product: DTensor = traced(np.matmul, (a, b))
         return product
-    return contracted("numpy.matmul", product_subscripts, (a, b))
+    found = inner_of_alike(a, b)
+    return contracted("numpy.matmul", product_subscripts, (a, b)) if found is None else found
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

@@ -23,6 +23,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.contractions import contracted, matmul
 from meshcomm.ops.elementwise import agree_on_plain, aligned_blocks, relaid, store, written
+from meshcomm.ops.reductions import inner_of_alike
 from meshcomm.ops.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.ops.shaping import axis_of
 from meshcomm.ops.signatures import Function
@@ -178,6 +179,9 @@ def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
     As numpy.dot: with a number the product, and of vectors and matrices what ``a @ b`` is.
     """
     left, right = _factors("dot", a, b)
+    found = None if out is not None else inner_of_alike(left, right)
+    if found is not None:
+        return found
     if left.ndim and right.ndim:
         return _summed("dot", (left, right), axes_of_dot(left.ndim, right.ndim), out)
     if out is None:
@@ -200,6 +204,9 @@ def vdot(a: Factor, b: Factor) -> DTensor:
         )
     if left.shape != right.shape:
         left, right = np.reshape(left, -1), np.reshape(right, -1)
+    found = inner_of_alike(left, right) if left.dtype.kind == "f" else None
+    if found is not None:
+        return found
     every = range(left.ndim)
     return _summed("vdot", (_conjugate(left), right), (every, every))
 
