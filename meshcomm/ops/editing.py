@@ -99,7 +99,7 @@ def insert(
     where = _insertions(name, obj, n)
     given = unwrapped(values)
     if not isinstance(given, DTensor):
-        given = as_array(given)
+        given = as_array(given) if tensor.dtype.names is None else np.asarray(given, tensor.dtype)
     if where.size == 1:
         number = _only(name, where, axis, n)
         if given.ndim < tensor.ndim:

@@ -1,4 +1,4 @@
-"""NumPy's own tests of indexing, sets, linear algebra on tensors: all pass but those in tests/data/numpy_tests.txt."""
+"""NumPy's own tests of arrays and functions on tensors: all pass but those in tests/data/numpy_tests.txt."""
 
 import re
 
@@ -11,10 +11,15 @@ from support.sampling import sampled
 
 TABLE = DATA / "numpy_tests.txt"
 MANY = {
+    "test_arraysetops": (r"\[", 24),
     "test_einsum": ("::test_einsum_sums_", 4),  # one for each dtype, some seconds each
-    "test_linalg": (r"::test_(stacked_inputs|large_power|basic_property)|TestNorm\w+::test_(axis|vector_return)", 20),
+    "test_multiarray": (r"\[", 48),
+    "test_linalg": (r"\[|::test_stacked_inputs|TestNorm\w+::test_(axis|vector_return)", 48),
+    "test_function_base": (r"\[|TestDelete::test_slices", 48),
+    "test_nanfunctions": (r"\[|test_float_special", 48),
+    "test_umath": (r"\[|test_remainder_basic|_blocked|test_avx_based_ufunc", 96),
 }
-"""Tests that go through many cases, of which a sample runs, and how many of them."""
+"""Tests that go through many cases, or are slow, of which a sample runs, and how many of them on one rank."""
 
 
 def expected(ranks):
@@ -43,10 +48,10 @@ def named(name):
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("module", numpy_shim.MODULES)
 def test_numpys_own_tests(module, ranks):
-    labels = list(numpy_shim.cases(module))
+    labels = list(numpy_shim.cases(module, ranks))
     names, count = MANY.get(module, ("$^", 0))
     many = [label for label in labels if re.search(names, label)]
-    chosen = sampled(many, count)
+    chosen = sampled(many, -(-count // ranks))
     labels = [label for label in labels if label not in many or label in chosen]
     found = numpy_shim.outcomes(module, ranks, labels)
     failed = {name: error for name, error in found.items() if error is not None}

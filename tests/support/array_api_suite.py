@@ -40,8 +40,15 @@ def pytest_runtest_setup(item):
     random.seed(item.nodeid)  # some tests draw an example by themselves
 
 
+def _enumerated(x, start=0):
+    """Return what `enumerate` does, also of a tensor whose first axis is cut: the standard has no __iter__."""
+    return enumerate(x.to_numpy() if isinstance(x, mc.DTensor) else x, start)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
+    for module in {item.module for item in items}:
+        module.enumerate = _enumerated
     handles = (getattr(item.obj, "hypothesis", None) for item in items)
     for handle in {id(handle): handle for handle in handles if handle is not None}.values():
         handle.inner_test = agreed(handle.inner_test)
