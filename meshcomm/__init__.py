@@ -40,6 +40,7 @@ if _typing.TYPE_CHECKING:
         empty,
         from_callback,
         from_local,
+        fromfunction,
         full,
         ones,
         ones_like,
@@ -161,6 +162,7 @@ __all__ = [
     "fetch_layout",
     "from_callback",
     "from_local",
+    "fromfunction",
     "full",
     "get_default_mesh",
     "halo",
@@ -204,7 +206,7 @@ _MODULES = ("array_api", "fft", "gradients", "linalg", "logical_devices", "ndima
 
 _HOMES = {
     "arrays.collectives": "all_gather all_reduce all_to_all broadcast collective_permute reduce_scatter",
-    "arrays.create": "distribute empty from_callback from_local full ones ones_like zeros zeros_like",
+    "arrays.create": "distribute empty from_callback from_local fromfunction full ones ones_like zeros zeros_like",
     "arrays.dtensor": "DTensor fetch_layout is_dtensor",
     "arrays.nonblocking": "RelayoutRequest start_relayout",
     "arrays.relayout": "drop_plans machine_of relayout relayout_like",

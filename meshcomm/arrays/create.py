@@ -180,6 +180,41 @@ def from_callback(
     return DTensor(block, layout, lengths, kind)
 
 
+def fromfunction(
+    function: Callable[..., ArrayLike], shape: ShapeLike, layout: Layout, *, dtype: DTypeLike = float
+) -> DTensor:
+    """Return a tensor whose elements are a function of their indices, as numpy.fromfunction makes arrays.
+
+    Each rank calls the function with the indices of its block only, in arrays of *dtype* that broadcast.
+
+    Parameters
+    ----------
+    function: takes an array for each axis; what it returns broadcasts to the shape of the block
+    shape: of the global array
+    layout: of the tensor
+    dtype: of the indices
+
+    The dtype of the tensor is that of what the function returns. An error of the function is raised on its rank only.
+    Source: numpy.fromfunction.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     layout = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.fromfunction(lambda i, j: i == j, (3, 2), layout, dtype=int).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[True, False], [False, True]], [[False, False]]]
+    """
+    lengths = as_shape(shape)
+
+    def block(slices: tuple[slice, ...]) -> Array:
+        made = np.asarray(function(*(each.astype(dtype) for each in np.ogrid[slices])))
+        return np.broadcast_to(made, [each.stop - each.start for each in slices])
+
+    kind = np.asarray(function(*np.zeros((len(lengths), *(1,) * len(lengths)), dtype))).dtype
+    return from_callback(lengths, kind, layout, block)
+
+
 def _called(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
     """Return what *fn* makes of *slices*, in this dtype, as a new array."""
     made, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)

@@ -86,3 +86,23 @@ def test_functions_are_those_of_numpy(name, seed):
 
     with mc.simulate(int(np.prod(sizes))) as world:
         world.run(program)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_functions_of_indices(seed):
+    sizes = SIZES[seed % len(SIZES)]
+
+    def program():
+        random, mesh = Random(seed), mc.create_mesh(list(zip("xy", sizes, strict=False)))
+        for shape, function, dtype in [
+            ((7, 6), lambda i, j: i - 2 * j, float),
+            ((11,), lambda i: i % 3 == 0, int),
+            ((4, 3, 5), lambda i, j, k: k, "i4"),
+            ((0, 3), lambda i, j: i + 1j * j, float),
+        ]:
+            layout = of_kinds(random, random_layout(random, mesh, len(shape)), shape)
+            found = mc.fromfunction(function, shape, Layout(layout.axes, mesh), dtype=dtype)
+            check(found, np.fromfunction(function, shape, dtype=dtype))
+
+    with mc.simulate(int(np.prod(sizes))) as world:
+        world.run(program)
