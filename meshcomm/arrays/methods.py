@@ -26,7 +26,7 @@ def _given(**options: Value) -> dict[str, Value]:
     return {
         name: value
         for name, value in options.items()
-        if value is not None and value is not _NOTHING and not (name == "where" and value is True)
+        if value is not _NOTHING and value is not (True if name == "where" else None)
     }
 
 

@@ -181,6 +181,12 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
             return made.shape[along : made.ndim - (tensor.ndim - along - 1)], dtype_text(made.dtype)
 
         told, text = told_by_root(filled.index(True), look, call, mesh, here)
+
+        def check() -> None:
+            if made is not None and list(look()[0]) != list(told):
+                raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {told}")
+
+        agree_on(here.team, f"{call}: its results have one shape", check)
     dtype, axes = dtype_of_text(text), layout.axes
     own = shapes[here.device]
     local = (

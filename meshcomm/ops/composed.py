@@ -136,23 +136,26 @@ def _spaced(function: Callable[..., Any]) -> Function:
 
     def spaced(start: Value, stop: Value, num: int = 50, endpoint: bool = True, **options: Any) -> object:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
-        pair: Value = elementwise(
-            name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), [unwrapped(start), unwrapped(stop)]
-        )
-        one, other = pair
-        (along,) = normalised_axes(axis, one.ndim + 1)
+        ends: Value = [unwrapped(start), unwrapped(stop)]
+        if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype
+            ends = elementwise(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
+        tensor: DTensor = next(end for end in ends if isinstance(end, DTensor))
+        (along,) = normalised_axes(axis, tensor.ndim + 1)
 
         def made(first: Array, last: Array) -> Array:
             return np.asarray(function(first, last, num, endpoint, axis=along, **options), order="C")
 
-        dtype = made(np.ones((1,) * one.ndim, one.dtype), np.ones((1,) * one.ndim, other.dtype)).dtype
-        local = None if one.local is None else made(one.local, other.local)
-        layout = Layout((*one.layout.axes[:along], (), *one.layout.axes[along:]), one.mesh)
-        found = DTensor(local, layout, (*one.shape[:along], num, *one.shape[along:]), dtype)
+        small = (1,) * tensor.ndim
+        dtype = made(*(np.ones(small, end.dtype) if isinstance(end, DTensor) else end for end in ends)).dtype
+        blocks = (end.local if isinstance(end, DTensor) else end for end in ends)
+        local = None if tensor.local is None else made(*blocks)
+        axes, shape = tensor.layout.axes, tensor.shape
+        layout = Layout((*axes[:along], (), *axes[along:]), tensor.mesh)
+        found = DTensor(local, layout, (*shape[:along], num, *shape[along:]), dtype)
         if not retstep:
             return found
         intervals = num - 1 if endpoint else num
-        return found, (other - one) / intervals if intervals > 0 else np.nan
+        return found, (ends[1] - ends[0]) / intervals if intervals > 0 else np.nan
 
     return spaced
 

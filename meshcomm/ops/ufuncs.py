@@ -69,7 +69,7 @@ def reduce(
     options: dict[str, Value] = {} if dtype is None else {"dtype": dtype}
     if initial is not NOTHING:
         options["initial"] = initial
-    mask = None if where is True else agree_on_plain(name, [unwrapped(where)], tensor.mesh)[0]
+    mask = None if where is True else agree_on_plain(name, [mask_of(where)], tensor.mesh)[0]
     if ufunc not in ASSOCIATIVE:
         whole = _reduced_whole(ufunc, tensor, axes, options, mask)
         return np.expand_dims(whole, axes) if keepdims else whole  # type: ignore[return-value]
@@ -95,6 +95,13 @@ def reduce(
     if initial is NOTHING or initial is None:
         return result
     return ufunc(np.asarray(initial).astype(kind)[()], result)  # type: ignore[no-any-return]
+
+
+def mask_of(where: Value) -> Value:
+    """Return ``where=`` as NumPy takes it: of lists, numbers say what is true; None is False."""
+    if isinstance(where, list | tuple):
+        return np.asarray(where, np.bool_)
+    return True if where is True else np.bool_(False) if where is False or where is None else unwrapped(where)
 
 
 def _kind_of_reduced(
@@ -176,7 +183,7 @@ def of_elements(
     Elements that a ``where=`` leaves out are those of *out*, or zero.
     """
     name, options = f"numpy.{ufunc.__name__}", {**options, "order": "C"}  # of transposed blocks NumPy's are transposed
-    where = unwrapped(options.pop("where", True))
+    where = mask_of(options.pop("where", True))
     if where is True:
         return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **options), operands, out)
 

@@ -10,7 +10,15 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm._arguments import as_array, as_shape, integer
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import DTypeError
 from meshcomm.random.drawing import Drawing, Size, Values, Where
+
+
+def _known_by_all(parameter: ArrayLike) -> Array:
+    """Return a parameter of vectors as an array; ``DTypeError`` for a tensor."""
+    if isinstance(parameter, DTensor):
+        raise DTypeError("parameters of vectors are arrays that all ranks have, not a DTensor: pass its t.to_numpy()")
+    return as_array(parameter)
 
 
 class Distributions(Drawing):
@@ -271,7 +279,7 @@ class Distributions(Drawing):
         (5, 2)
         """
         options: dict[str, Any] = {"check_valid": check_valid, "tol": tol, "method": method}
-        centre, spread = as_array(mean), as_array(cov)
+        centre, spread = _known_by_all(mean), _known_by_all(cov)
         self._streams.at(self._call).multivariate_normal(centre, spread, **options)  # NumPy's checks
         factor = _factor(np.asarray(spread, np.float64), method)
 
@@ -283,11 +291,11 @@ class Distributions(Drawing):
 
     def dirichlet(self, alpha: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
         """Draw vectors from Dirichlet's distribution. *alpha* is an array that is the same on all ranks."""
-        return self._vectors_of("dirichlet", (as_array(alpha),), np.size(alpha), size, layout)
+        return self._vectors_of("dirichlet", (_known_by_all(alpha),), np.size(alpha), size, layout)
 
     def multinomial(self, n: int, pvals: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
         """Draw how often each of some outcomes comes in *n* trials. *pvals* are their probabilities."""
-        given = (integer(n, "n", TypeError), as_array(pvals))
+        given = (integer(n, "n", TypeError), _known_by_all(pvals))
         return self._vectors_of("multinomial", given, np.size(pvals), size, layout)
 
     def multivariate_hypergeometric(
@@ -309,7 +317,7 @@ class Distributions(Drawing):
         method: "marginals" or "count"
         layout: of the result, with the axis of the vectors
         """
-        given = (as_array(colors), nsample)
+        given = (_known_by_all(colors), nsample)
         return self._vectors_of("multivariate_hypergeometric", given, np.size(colors), size, layout, method=method)
 
     def _vectors_of(
