@@ -71,7 +71,7 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
-            getattr(self, name)[... if name != "flat" else slice(None)] = value
+            getattr(self, name)[...] = value
             return
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")

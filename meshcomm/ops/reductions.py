@@ -128,9 +128,12 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
 
     It is what the contraction of them does, in less time. Collective over the mesh if they are sharded.
     """
-    if type(a) is not DTensor or type(b) is not DTensor or a.layout is not b.layout or a.shape != b.shape:
+    if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh:
         return None
-    if len(a.shape) != 1 or a.dtype != b.dtype or a.dtype.char not in "fdFD":
+    # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
+    if len(a.shape) != 1 or a.shape != b.shape or a.layout.axes != b.layout.axes:
+        return None
+    if a.dtype != b.dtype or a.dtype.char not in "fdFD":
         return None
     partial, layout = _prepared_inner(_source_of(a))
     share = None if a.local is None else np.asarray(np.dot(a.local, b.local))
