@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from math import prod
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -72,6 +72,10 @@ def integer(value: object, what: str, error: type[Exception] = MeshError) -> int
     except TypeError:
         pass
     raise error(f"{what} {quote(value)} is a {type(value).__name__}; it must be an integer")
+
+
+NO_VALUE: Any = getattr(np, "_NoValue", None)
+"""NumPy's default for arguments that were not passed, where None is a value."""
 
 
 def scratch_limit(value: int | None) -> int | None:

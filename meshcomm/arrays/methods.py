@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._arguments import NO_VALUE
 from meshcomm._tracing import Value
 from meshcomm._types import Axis, ShapeLike
 
@@ -18,15 +19,12 @@ if TYPE_CHECKING:
     from meshcomm.arrays.dtensor import DTensor
 
 
-_NOTHING = getattr(np, "_NoValue", None)
-
-
 def _given(**options: Value) -> dict[str, Value]:
     """Return the arguments that are not as NumPy has them by default."""
     return {
         name: value
         for name, value in options.items()
-        if value is not _NOTHING and value is not (True if name == "where" else None)
+        if value is not NO_VALUE and value is not (True if name == "where" else None)
     }
 
 
@@ -113,7 +111,7 @@ class NumpyMethods:
         keepdims: bool = False,
         *,
         out: "DTensor | None" = None,
-        initial: Value = _NOTHING,
+        initial: Value = NO_VALUE,
         where: Value = True,
     ) -> "DTensor":
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
@@ -171,7 +169,7 @@ class NumpyMethods:
         keepdims: bool = False,
         *,
         out: "DTensor | None" = None,
-        initial: Value = _NOTHING,
+        initial: Value = NO_VALUE,
         where: Value = True,
     ) -> "DTensor":
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
@@ -193,7 +191,7 @@ class NumpyMethods:
         keepdims: bool = False,
         *,
         out: "DTensor | None" = None,
-        initial: Value = _NOTHING,
+        initial: Value = NO_VALUE,
         where: Value = True,
     ) -> "DTensor":
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
@@ -216,7 +214,7 @@ class NumpyMethods:
         keepdims: bool = False,
         *,
         out: "DTensor | None" = None,
-        initial: Value = _NOTHING,
+        initial: Value = NO_VALUE,
         where: Value = True,
     ) -> "DTensor":
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.

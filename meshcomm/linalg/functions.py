@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import integer, normalised_axes
+from meshcomm._arguments import NO_VALUE, integer, normalised_axes
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -25,7 +25,6 @@ from meshcomm.ranks.local_errors import refusable
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)
-_UNSET: Any = np._NoValue  # noqa: SLF001 - NumPy's default where None is a value
 
 
 @cache
@@ -383,7 +382,7 @@ def pinv(
     rcond: ArrayLike | None = None,
     hermitian: bool = False,
     *,
-    rtol: ArrayLike | None = _UNSET,
+    rtol: ArrayLike | None = NO_VALUE,
     layout: Layout | None = None,
 ) -> DTensor:
     """Return the pseudo-inverse of matrices, as numpy.linalg.pinv. Collective if they are sharded.
@@ -396,9 +395,9 @@ def pinv(
     hermitian: whether *a* is Hermitian
     layout: of the result; by default rows are cut like the columns of *a*, and columns like its rows
     """
-    if rcond is not None and rtol is not _UNSET:
+    if rcond is not None and rtol is not NO_VALUE:
         raise ValueError("`rtol` and `rcond` can't be both set.")
-    given = rcond if rtol is _UNSET else rtol
+    given = rcond if rtol is NO_VALUE else rtol
     if rtol is None:
         tensor = as_tensor("linalg.pinv", a)
         given = max(tensor.shape[-2:], default=0) * float(np.finfo(work_dtype([tensor.dtype])).eps)

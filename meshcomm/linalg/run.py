@@ -13,7 +13,8 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg.choose import Way
 from meshcomm.linalg.small import at_root
 from meshcomm.linalg.stacks import by_blocks
-from meshcomm.linalg.tasks import Task, Wanted, as_operands, check_axes, forms_of, laid_out, stack_of, way_of
+from meshcomm.linalg.tasks import Task, Wanted, check_axes, forms_of, laid_out, stack_of, way_of
+from meshcomm.ops.elementwise import tensors_of
 from meshcomm.ops.indexing import getitem
 
 _OTHERWISE = (
@@ -31,7 +32,7 @@ def run(task: Task, values: Sequence[object], layout: Wanted = None) -> list[DTe
     values: tensors on one mesh, plain arrays and numbers
     layout: of the result; of several results, a sequence with one for each, or None
     """
-    operands = as_operands(task.name, values)
+    operands = tensors_of(task.name, values)
     check_axes(task, operands)
     stack, _ = stack_of(task, operands)
     forms = forms_of(task, operands, stack)

@@ -8,14 +8,13 @@ import numpy as np
 from meshcomm._arguments import as_dtype, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Array, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import free_names
 from meshcomm.linalg.choose import Operand, Way, chosen
-from meshcomm.ops.elementwise import agree_on_plain, replicated
-from meshcomm.ops.rules import broadcast_shape, common_layout, mesh_of
+from meshcomm.ops.rules import broadcast_shape, common_layout
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
@@ -114,14 +113,6 @@ def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Sh
         found.append(names)
         used.update(names)
     return Layout(found, operands[0].mesh)
-
-
-def as_operands(name: str, values: Sequence[object]) -> list[DTensor]:
-    """Return *values*, tensors, arrays and numbers, as tensors on one mesh. Collective if one is a plain array."""
-    given = [unwrapped(value) for value in values]
-    mesh = mesh_of(given)
-    known = agree_on_plain(name, given, mesh)
-    return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in known]
 
 
 def way_of(task: Task, operands: Sequence[DTensor]) -> Way:

@@ -21,7 +21,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, replicated, written
 from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
-from meshcomm.ops.whole import of_whole_blocks, whole_along
+from meshcomm.ops.whole import gathered, of_whole_blocks, whole_along
 from meshcomm.ranks.calls import agree_on, collective
 
 
@@ -59,16 +59,6 @@ def nan_to_num(
     return written("numpy.nan_to_num", None if copy else x, made)
 
 
-def whole(name: str, x: DTensor | ArrayLike) -> Array:
-    """Return all elements of a small operand on every rank. Collective over its mesh. *name* is the operation."""
-    tensor = unwrapped(x)
-    if not isinstance(tensor, DTensor):
-        return np.asarray(tensor)
-    with collective(name, tensor.mesh):
-        found = tensor.to_numpy()
-    return np.zeros(tensor.shape, tensor.dtype) if found is None else found
-
-
 def interp(
     x: DTensor | ArrayLike,
     xp: DTensor | ArrayLike,
@@ -95,10 +85,11 @@ def interp(
     [[15.0], [25.0]]
     """
     name = "numpy.interp"
-    mesh = mesh_of(map(unwrapped, (x, xp, fp)))
-    known = agree_on_plain(name, [unwrapped(each) for each in (x, xp, fp)], mesh)
-    points, values = (whole(name, each) for each in known[1:])
-    at: Value = known[0] if isinstance(known[0], DTensor) else replicated(known[0], mesh)
+    operands = [unwrapped(each) for each in (x, xp, fp)]
+    mesh = mesh_of(operands)
+    known, *table_of_values = agree_on_plain(name, operands, mesh)
+    points, values = (gathered(name, each) for each in table_of_values)
+    at = known if isinstance(known, DTensor) else replicated(known, mesh)
     made: Value = elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
     return made  # type: ignore[no-any-return]
 

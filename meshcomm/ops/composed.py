@@ -3,7 +3,7 @@
 And those whose operands are small by nature, such as coefficients of polynomials: they are gathered to every rank.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -16,13 +16,13 @@ from meshcomm._types import Array, Axis, ShapeLike
 from meshcomm.arrays.create import zeros
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.applied import whole
 from meshcomm.ops.diagonals import diagonal
-from meshcomm.ops.elementwise import agree_on_plain, elementwise, replicated, written
+from meshcomm.ops.elementwise import elementwise, replicated, tensors_of, written
 from meshcomm.ops.joining import concatenate
 from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.scans import cumprod, cumsum
 from meshcomm.ops.signatures import Function, table
+from meshcomm.ops.whole import gathered
 
 # -- from pieces ------------------------------------------------------------------------------------------------------
 
@@ -30,9 +30,7 @@ from meshcomm.ops.signatures import Function, table
 def block(arrays: Value) -> DTensor:
     """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
-    mesh = mesh_of(leaves)
-    known = iter(agree_on_plain("numpy.block", leaves, mesh))
-    made = _map(lambda x: x if isinstance(x, DTensor) else replicated(np.asarray(x), mesh), arrays, known)
+    made = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
     ndim = max(depth, *(x.ndim for x in _leaves(made)))
 
     def joined(nested: Value, level: int) -> Value:
@@ -62,8 +60,8 @@ def _leaves(nested: Value) -> list[Any]:
     return [leaf for each in nested for leaf in _leaves(each)] if isinstance(nested, list) else [unwrapped(nested)]
 
 
-def _map(function: Callable[[Any], Any], nested: Value, leaves: Value) -> Value:
-    return [_map(function, each, leaves) for each in nested] if isinstance(nested, list) else function(next(leaves))
+def _nested(like: Value, leaves: Iterator[DTensor]) -> Value:
+    return [_nested(each, leaves) for each in like] if isinstance(like, list) else next(leaves)
 
 
 def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
@@ -93,7 +91,7 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     index: list[slice] = [slice(None)] * tensor.ndim
     for along in normalised_axes(axis, tensor.ndim):
         others = tuple(a for a in range(tensor.ndim) if a != along)
-        present = whole("numpy.trim_zeros", np.any(tensor != 0, axis=others))
+        present = gathered("numpy.trim_zeros", np.any(tensor != 0, axis=others))
         (at,) = np.nonzero(present)
         if not len(at):
             index[along] = slice(0, 0)
@@ -199,8 +197,8 @@ def _of_whole(function: Function) -> Function:
     def computed(*args: Any, **kwargs: Any) -> object:
         mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
         found = function(
-            *(whole(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
-            **{key: whole(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},
+            *(gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
+            **{key: gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},
         )
         if isinstance(found, tuple):
             return tuple(replicated(np.asarray(each), mesh) for each in found)
@@ -240,8 +238,8 @@ def _text(function: Callable[..., str]) -> Function:
         threshold = options.get("threshold", known["threshold"])
         edge = options.get("edgeitems", known["edgeitems"])
         if tensor.size <= threshold:
-            return function(whole(name, tensor), *args, **options)
-        few = whole(name, _edges(tensor, edge))
+            return function(gathered(name, tensor), *args, **options)
+        few = gathered(name, _edges(tensor, edge))
         with np.printoptions(threshold=0, edgeitems=edge):
             if "threshold" in options:
                 options["threshold"] = 0

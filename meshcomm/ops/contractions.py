@@ -26,11 +26,10 @@ from meshcomm.layouts.refinement import same_grid
 from meshcomm.memory._rendezvous import Rendezvous
 from meshcomm.memory.blocks import new_block
 from meshcomm.ops.diagonals import diagonal
-from meshcomm.ops.elementwise import agree_on_plain, replicated
+from meshcomm.ops.elementwise import tensors_of
 from meshcomm.ops.lent_products import LentProduct, can_lend
 from meshcomm.ops.local_products import Block, multiply, stored, summed_up
 from meshcomm.ops.reductions import inner_of_alike
-from meshcomm.ops.rules import mesh_of
 from meshcomm.plans.contraction import Contraction, Panel, local_limit, only_cuts
 from meshcomm.plans.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
 from meshcomm.plans.grids import Problem, cheapest_contraction
@@ -108,9 +107,7 @@ def contracted(
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
         result: DTensor = traced(np.einsum, (text, *given), **options)
         return result if layout is None else relayout(result, layout)
-    values = [unwrapped(x) for x in given]
-    mesh = mesh_of(values)
-    tensors = [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, values, mesh)]
+    tensors = tensors_of(name, given)
     text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
     described = tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
     plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)

@@ -16,14 +16,13 @@ from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops import reductions
-from meshcomm.ops.applied import whole
 from meshcomm.ops.elementwise import agree_on_plain
 from meshcomm.ops.histogram import weights_like
 from meshcomm.ops.reductions import added_up
 from meshcomm.ops.rules import Operand, mesh_of
 from meshcomm.ops.shaping import expand_dims
 from meshcomm.ops.signatures import Function, table
-from meshcomm.ops.whole import whole_along
+from meshcomm.ops.whole import gathered, whole_along
 
 # -- bincount ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +189,7 @@ def _of_points(
 
 def _edges(name: str, bins: Value) -> Array:
     """Return a number of bins, or all edges. Collective over the mesh if they are a tensor."""
-    return whole(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
+    return gathered(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
 
 
 def _are_several(bins: Value) -> bool:

@@ -10,12 +10,11 @@ from meshcomm._arguments import as_shape, counted, integer, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Indices, Shape, ShapeLike
 from meshcomm.arrays import create
-from meshcomm.arrays.dtensor import LIKE, DTensor, as_tensor, unwrapped
+from meshcomm.arrays.dtensor import LIKE, DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import agree_on_plain, replicated
+from meshcomm.ops.elementwise import replicated, tensors_of
 from meshcomm.ops.reductions import spread
-from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
 
 Triangle: TypeAlias = Callable[[Indices, Indices], Array]
@@ -116,10 +115,7 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")
-    held = [unwrapped(x) for x in xi]
-    mesh = mesh_of(held)
-    known: list[Value] = agree_on_plain("numpy.meshgrid", held, mesh)
-    tensors: list[Value] = [np.ravel(x if isinstance(x, DTensor) else replicated(x, mesh)) for x in known]
+    tensors: list[Value] = [np.ravel(x) for x in tensors_of("numpy.meshgrid", xi)]
     axes = list(range(len(tensors)))
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])

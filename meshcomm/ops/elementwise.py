@@ -61,6 +61,16 @@ def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:
     return DTensor(local, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
 
 
+def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
+    """Return tensors, arrays and numbers as tensors on the mesh of those that are. Collective if one is a plain array.
+
+    *name* is the operation.
+    """
+    held = [unwrapped(x) for x in operands]
+    mesh = mesh_of(held)
+    return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, held, mesh)]
+
+
 def _described(operand: Operand) -> str:
     """Return what the ranks compare about an operand."""
     if isinstance(operand, DTensor):

@@ -10,21 +10,17 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._callers import warn
 from meshcomm._tracing import Value
-from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.ops.applied import whole
-from meshcomm.ops.elementwise import agree_on_plain, replicated
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.ops.elementwise import tensors_of
 from meshcomm.ops.joining import concatenate
-from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
+from meshcomm.ops.whole import gathered
 
 
 def tensors(name: str, *given: Value) -> list[Value]:
     """Return operands as tensors on the mesh of those that are; None stays. Collective if one is a plain array."""
-    held = [unwrapped(x) for x in given]
-    mesh = mesh_of(held)
-    known = agree_on_plain(name, [x for x in held if x is not None], mesh)
-    made: Value = iter([x if isinstance(x, DTensor) else replicated(x, mesh) for x in known])
-    return [None if x is None else next(made) for x in held]
+    made = iter(tensors_of(name, [x for x in given if x is not None]))
+    return [None if x is None else next(made) for x in given]
 
 
 # -- covariances ------------------------------------------------------------------------------------------------------
@@ -166,7 +162,7 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     p: coefficients, that of the highest power first: all of them are gathered to every rank
     x: where
     """
-    coefficients, (_, at) = whole("numpy.polyval", p), tensors("numpy.polyval", p, x)
+    coefficients, (_, at) = gathered("numpy.polyval", p), tensors("numpy.polyval", p, x)
     found: Value = np.zeros_like(at)
     for each in coefficients:
         found = found * at + each

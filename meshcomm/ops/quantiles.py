@@ -18,13 +18,12 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.ops.applied import whole
 from meshcomm.ops.averages import weights_along
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid, replicated, written
 from meshcomm.ops.reductions import sum
 from meshcomm.ops.rules import mesh_of, sharding, without
 from meshcomm.ops.samplesort import in_order, picked
-from meshcomm.ops.whole import is_one_line, of_whole_blocks, whole_along
+from meshcomm.ops.whole import gathered, is_one_line, of_whole_blocks, whole_along
 
 Picked: TypeAlias = Callable[[list[int]], Array]
 """Returns elements by their indices in the global order. Collective over the mesh."""
@@ -139,7 +138,7 @@ def _operands(name: str, a: Value, q: Value, weights: Value) -> tuple[DTensor, A
     mesh = mesh_of(map(unwrapped, (a, q, weights)))
     array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)
     tensor = array if isinstance(array, DTensor) else replicated(array, mesh)
-    return tensor, whole(name, levels) if isinstance(levels, DTensor) else levels
+    return tensor, gathered(name, levels) if isinstance(levels, DTensor) else levels
 
 
 def _fractions(levels: Any, percent: bool) -> Any:
@@ -288,7 +287,7 @@ def _weighted(
     function(small, levels, axis=axes, method=method, weights=small)  # NumPy's errors
     wide: Value = np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
     factors: Value = relaid(wide, tensor.layout.axes, name)
-    counted: Value = np.isfinite(tensor) | np.isinf(tensor) if function.__name__.startswith("nan") else None
+    counted: Value = ~np.isnan(tensor) if function.__name__.startswith("nan") else None
     used: Value = factors if counted is None else np.where(counted, factors, 0)
     total: Value = np.sum(used, axis=axes, dtype=float)
     lost = ~np.isfinite(total) | (total == 0) & (True if counted is None else np.any(counted, axis=axes))

@@ -12,17 +12,16 @@ from numpy.typing import ArrayLike
 from meshcomm._arguments import normalised_axes, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis
-from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import Cuts
-from meshcomm.ops.applied import whole
-from meshcomm.ops.elementwise import agree_on_plain, replicated
+from meshcomm.ops.elementwise import tensors_of
 from meshcomm.ops.indexing import indexed
 from meshcomm.ops.joining import concatenate
-from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
+from meshcomm.ops.whole import gathered
 
 Mode: TypeAlias = Literal["valid", "same", "full"]
 
@@ -87,7 +86,7 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], given: Sequence
         if np.ndim(step) == 0:
             found.append(step)
             continue
-        coordinates = whole(name, step)
+        coordinates = gathered(name, step)
         if coordinates.ndim != 1:
             raise ValueError("distances must be either scalars or 1d")
         if len(coordinates) != tensor.shape[a]:
@@ -153,14 +152,11 @@ def trapezoid(
     axis: along which
     """
     name = "numpy.trapezoid"
-    mesh = mesh_of(map(unwrapped, (y, x)))
     samples: Value
-    samples, points = agree_on_plain(name, [unwrapped(y), dx if x is None else unwrapped(x)], mesh)
-    samples = samples if isinstance(samples, DTensor) else replicated(samples, mesh)
+    samples, *points_of = tensors_of(name, [y] if x is None else [y, x])
     (along,) = normalised_axes(axis, samples.ndim)
     widths: Value = dx
-    if x is not None:
-        points = points if isinstance(points, DTensor) else replicated(points, mesh)
+    for points in points_of:
         widths = np.diff(points, axis=0 if points.ndim == 1 else along)
         if points.ndim == 1:
             widths = widths.reshape([-1 if a == along else 1 for a in range(samples.ndim)])
@@ -184,7 +180,7 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
     if not tensor.shape[along]:
         return tensor.copy()
     steps: Value = np.diff(tensor, axis=along)
-    kind = np.result_type(steps.dtype, np.asarray(period)[()] if not isinstance(period, int | float) else period)
+    kind = np.result_type(steps.dtype, period)
     at_half: Value = True
     if kind.kind in "ui":
         high, remainder = divmod(period, 2)
@@ -229,7 +225,7 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     if other.shape[0] > one.shape[0]:
         one, other = other, one
     n, m = one.shape[0], other.shape[0]
-    return _convolved("numpy.convolve", one, whole("numpy.convolve", other), _stretch(mode, n, m))
+    return _convolved("numpy.convolve", one, gathered("numpy.convolve", other), _stretch(mode, n, m))
 
 
 def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "valid") -> DTensor:
@@ -241,22 +237,20 @@ def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "vali
     one, other = _lines(name, a, v)
     n, m = one.shape[0], other.shape[0]
     if n >= m:
-        return _convolved(name, one, np.conj(whole(name, other))[::-1], _stretch(mode, n, m))
+        return _convolved(name, one, np.conj(gathered(name, other))[::-1], _stretch(mode, n, m))
     start, length = _stretch(mode, m, n)
     flipped: Value = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
-    return _convolved(name, flipped, whole(name, one), (n + m - 1 - start - length, length))
+    return _convolved(name, flipped, gathered(name, one), (n + m - 1 - start - length, length))
 
 
 def _lines(name: str, a: Value, v: Value) -> list[DTensor]:
-    mesh = mesh_of(map(unwrapped, (a, v)))
-    known = agree_on_plain(name, [unwrapped(a), unwrapped(v)], mesh)
-    lines = [np.atleast_1d(x if isinstance(x, DTensor) else replicated(x, mesh)) for x in known]
+    lines: list[Value] = [np.atleast_1d(x) for x in tensors_of(name, [a, v])]
     for line, which in zip(lines, ("a", "v"), strict=True):
         if line.ndim != 1:
             raise ValueError(f"{name}: {which} has {line.ndim} axes; it must have one")
         if not line.shape[0]:
             raise ValueError(f"{which} cannot be empty")
-    return lines  # type: ignore[return-value]
+    return lines
 
 
 def _stretch(mode: str, n: int, m: int) -> tuple[int, int]:

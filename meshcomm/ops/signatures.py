@@ -5,8 +5,7 @@ from functools import lru_cache
 from inspect import Parameter, Signature, signature
 from typing import TypeAlias
 
-import numpy as np
-
+from meshcomm._arguments import NO_VALUE
 from meshcomm.ops.elementwise import written
 
 Function: TypeAlias = Callable[..., object]
@@ -22,7 +21,7 @@ def like_numpy(function: Function, ours: Function) -> Function:
     taken = frozenset(signature(ours).parameters)
 
     def called(*args: object, **kwargs: object) -> object:
-        if len(args) == 1 and taken.issuperset(kwargs) and not any(value is _NO_VALUE for value in kwargs.values()):
+        if len(args) == 1 and taken.issuperset(kwargs) and not any(value is NO_VALUE for value in kwargs.values()):
             return ours(*args, **kwargs)  # as the methods of tensors call it
         form = _form(function)
         given = form.bind(*args, **kwargs).arguments
@@ -31,8 +30,8 @@ def like_numpy(function: Function, ours: Function) -> Function:
             value = given.pop(argument)
             if not _is_default(value, form.parameters[argument]):
                 raise TypeError(f"{name}: {argument}= is not supported for DTensors; leave it out")
-        made = ours(**{argument: value for argument, value in given.items() if value is not _NO_VALUE})
-        return made if out is None or out is _NO_VALUE else written(name, out, made, "unsafe")  # type: ignore[arg-type]
+        made = ours(**{argument: value for argument, value in given.items() if value is not NO_VALUE})
+        return made if out is None or out is NO_VALUE else written(name, out, made, "unsafe")  # type: ignore[arg-type]
 
     return called
 
@@ -42,15 +41,11 @@ def table(*pairs: tuple[Function, Function]) -> dict[Function, Function]:
     return {function: like_numpy(function, ours) for function, ours in pairs}
 
 
-_NO_VALUE = getattr(np, "_NoValue", None)
-"""NumPy's default for arguments that were not passed."""
-
-
 @lru_cache(maxsize=256)
 def _form(function: Function) -> Signature:
     return signature(function)
 
 
 def _is_default(value: object, parameter: Parameter) -> bool:
-    unset = value is None or value is _NO_VALUE or value is parameter.default
+    unset = value is None or value is NO_VALUE or value is parameter.default
     return unset or (value is True and parameter.name == "where")

@@ -5,12 +5,11 @@ the others, such as subtract, the axis is whole on each device first.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import normalised_axes
+from meshcomm._arguments import NO_VALUE, normalised_axes
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -19,10 +18,7 @@ from meshcomm.ops.elementwise import where as chosen
 from meshcomm.ops.reductions import Merge, Reduction, axis_of, reduced
 from meshcomm.ops.rules import mesh_of, without
 from meshcomm.ops.scans import Scan, accumulated
-from meshcomm.ops.whole import of_whole_blocks, whole_along
-
-NOTHING: Any = getattr(np, "_NoValue", None)
-"""NumPy's default of ``initial=``."""
+from meshcomm.ops.whole import gathered, of_whole_blocks, whole_along
 
 _MERGED_BY: dict[np.ufunc, str | Merge] = {
     np.add: "sum",
@@ -46,7 +42,7 @@ def reduce(
     dtype: DTypeLike | None = None,
     *,
     keepdims: bool = False,
-    initial: Value = NOTHING,
+    initial: Value = NO_VALUE,
     where: Value = True,
 ) -> DTensor:
     """Return what *ufunc* makes of the elements along *axis*, one after the other. Collective if one of them is cut.
@@ -67,14 +63,14 @@ def reduce(
     name, tensor = f"numpy.{ufunc.__name__}.reduce", as_tensor(f"numpy.{ufunc.__name__}", array)
     axes = () if tensor.ndim == 0 and axis in (0, -1) else normalised_axes(axis, tensor.ndim)
     options: dict[str, Value] = {} if dtype is None else {"dtype": dtype}
-    if initial is not NOTHING:
+    if initial is not NO_VALUE:
         options["initial"] = initial
     mask = None if where is True else agree_on_plain(name, [mask_of(where)], tensor.mesh)[0]
     if ufunc not in ASSOCIATIVE:
         whole = _reduced_whole(ufunc, tensor, axes, options, mask)
         return np.expand_dims(whole, axes) if keepdims else whole  # type: ignore[return-value]
     kind = _kind_of_reduced(ufunc, tensor, axes, options, mask)
-    first = ufunc.identity if initial is NOTHING else initial
+    first = ufunc.identity if initial is NO_VALUE else initial
     if 0 in [tensor.shape[a] for a in axes]:
         return np.full_like(np.any(tensor, axis=axes, keepdims=keepdims), first, dtype=kind)  # type: ignore[return-value]
     if mask is not None:
@@ -92,7 +88,7 @@ def reduce(
         return np.asarray(found)
 
     result = reduced(Reduction(name, axes, made, made, _MERGED_BY.get(ufunc, merged), kind), tensor, keepdims)
-    if initial is NOTHING or initial is None:
+    if initial is NO_VALUE or initial is None:
         return result
     return ufunc(np.asarray(initial).astype(kind)[()], result)  # type: ignore[no-any-return]
 
@@ -148,8 +144,7 @@ def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype
     """
     name, tensor = f"numpy.{ufunc.__name__}.reduceat", as_tensor(f"numpy.{ufunc.__name__}", array)
     (along,) = normalised_axes(axis, tensor.ndim)
-    given = unwrapped(indices)
-    at = np.asarray(given.to_numpy() if isinstance(given, DTensor) else given)
+    at = gathered(name, indices)
     at = at if at.size else at.astype(np.intp)  # an empty list
     shape = (*tensor.shape[:along], len(at), *tensor.shape[along + 1 :])
     sample = np.ones([n if a == along else 1 for a, n in enumerate(tensor.shape)], tensor.dtype)
@@ -198,12 +193,7 @@ def of_elements(
     return elementwise(name, masked, [*operands, where], out)
 
 
-METHODS: dict[str, Callable[..., Value]] = {
-    "reduce": reduce,
-    "accumulate": accumulate,
-    "reduceat": reduceat,
-    "outer": outer,
-}
+_METHODS: dict[str, Callable[..., DTensor]] = {"reduce": reduce, "accumulate": accumulate, "reduceat": reduceat}
 
 
 def called(ufunc: np.ufunc, method: str, inputs: tuple[Value, ...], options: dict[str, Value]) -> Value:
@@ -211,7 +201,7 @@ def called(ufunc: np.ufunc, method: str, inputs: tuple[Value, ...], options: dic
     if method == "outer":
         return outer(ufunc, *inputs, **options)
     out = options.pop("out", None)
-    return written(f"numpy.{ufunc.__name__}.{method}", out, METHODS[method](ufunc, *inputs, **options), "unsafe")
+    return written(f"numpy.{ufunc.__name__}.{method}", out, _METHODS[method](ufunc, *inputs, **options), "unsafe")
 
 
 # -- NumPy's reductions, of chosen elements ---------------------------------------------------------------------------
@@ -229,11 +219,11 @@ def with_where(ours: Callable[..., DTensor], ufunc: np.ufunc, *, numbers: bool =
         dtype: DTypeLike | None = None,
         *,
         keepdims: bool = False,
-        initial: Value = NOTHING,
+        initial: Value = NO_VALUE,
         where: Value = True,
     ) -> DTensor:
         options = {} if dtype is None else {"dtype": dtype}
-        if where is True and initial is NOTHING:
+        if where is True and initial is NO_VALUE:
             return ours(a, axis, keepdims=bool(keepdims), **options)
         if numbers and as_tensor(ufunc.__name__, a).dtype.kind in "fc":
             where = np.logical_and(~np.isnan(a), where)

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.layouts.layout import Axes, Layout
 from meshcomm.layouts.partition import Consecutive
 from meshcomm.ops.elementwise import relaid
@@ -42,6 +45,16 @@ def of_whole_blocks(
             return None, whole.layout
         call = f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}"
         return agree_on(here.team, call, lambda: function(local)), whole.layout
+
+
+def gathered(name: str, x: DTensor | ArrayLike) -> Array:
+    """Return all elements of a small operand on every rank. Collective over its mesh. *name* is the operation."""
+    tensor = unwrapped(x)
+    if not isinstance(tensor, DTensor):
+        return np.asarray(tensor)
+    with collective(name, tensor.mesh):
+        found = tensor.to_numpy()
+    return np.zeros(tensor.shape, tensor.dtype) if found is None else found  # on a rank outside of the mesh
 
 
 def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:
