@@ -21,7 +21,7 @@ from meshcomm._types import Indices
 Interval: TypeAlias = tuple[int, int]  # start, stop
 
 
-_FEW = 32  # blocks: for fewer ones, Python is faster than NumPy
+_FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
 
 
 class Consecutive:
