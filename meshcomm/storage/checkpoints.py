@@ -193,7 +193,7 @@ class Checkpoints:
         """
         mesh = self._prepare(step, tree)
         with self._default():
-            save(self.path_of(step), tree, metadata=metadata, max_scratch_bytes=max_scratch_bytes)
+            save(self.path_of(step), tree, metadata=metadata, overwrite=True, max_scratch_bytes=max_scratch_bytes)
         self._told(lambda: self._remove_old(step), f"the end of a checkpoint of step {step}", mesh)
         self._answer()
 
@@ -229,6 +229,7 @@ class Checkpoints:
                 self.path_of(step),
                 tree,
                 metadata=metadata,
+                overwrite=True,
                 max_scratch_bytes=max_scratch_bytes,
                 max_staged_bytes=max_staged_bytes,
             )

@@ -2,10 +2,10 @@
 
 import atexit
 import errno
-import json
 import os
 import sys
 from collections.abc import Mapping
+from functools import partial
 from itertools import count
 from math import prod
 from pathlib import Path
@@ -27,16 +27,20 @@ from meshcomm.ranks.calls import collective, exchanging, made_by_all
 from meshcomm.ranks.teams import Location
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
+from meshcomm.storage.chunked import Encoded, Placed, write_chunks
 from meshcomm.storage.files import final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
+from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh
+from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
 from meshcomm.storage.trees import Leaf, flattened
 
 PathLike = str | os.PathLike[str]
+_SHOWN = 5  # things that would be lost, in an error
 
 
 def save(
@@ -44,13 +48,18 @@ def save(
     tree: object,
     *,
     metadata: Mapping[str, Json] | None = None,
-    overwrite: bool = True,
+    overwrite: bool | None = None,
+    mode: str = "w",
+    dims: Dims = None,
+    chunks: Chunks = None,
+    compression: Compression = None,
     max_scratch_bytes: int | None = None,
 ) -> None:
     """Save tensors to a file or a checkpoint. Collective over the meshes of the tensors.
 
     When it returns, the data are on the disk. What was at *path* before is replaced in one step: whatever happens
-    before, it stays as it was. All ranks raise the error of one.
+    before, it stays as it was. A save that would lose what meshcomm did not write, or arrays with other names, is
+    refused. All ranks raise the error of one.
 
     Parameters
     ----------
@@ -59,12 +68,21 @@ def save(
         to
     tree: a tensor, a variable, an array that is the same on all ranks, or dicts, lists, tuples and modules of these;
         in a checkpoint also numbers, texts and None
-    metadata: what JSON can hold, with texts as keys
-    overwrite: whether *path* may be there
+    metadata: what JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of numbers and
+        texts; a dict whose key is the name of an array becomes the attributes of that array
+    overwrite: True replaces whatever is at *path*, False nothing. By default, files and checkpoints that meshcomm
+        wrote with arrays of the same names are replaced, and all others are refused
+    mode: ``"w"``, or ``"a"`` to keep what is in the file, and add or replace these arrays and metadata only: in HDF5,
+        netCDF, zarr, and several safetensors files with an index
+    dims: names of the axes, in netCDF, HDF5 and zarr: a list of them, or a dict of lists by the name of the array
+    chunks: lengths of the chunks along each axis, in HDF5, netCDF and zarr; or a dict of them by the name of the array
+    compression: ``"gzip"``, ``"zstd"``, ``"blosc"`` or ``"shuffle"``, or a list of these, in which a pair such as
+        ``("gzip", 6)`` has a level; or a dict of them by the name of the array. For HDF5, netCDF and zarr
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
 
-    ``OSError`` if a file cannot be written, ``DTypeError`` if the format has no such dtype, ``TypeError`` if the tree
-    holds what no file can, ``CollectiveMismatch`` if an array is not the same on all ranks.
+    ``OSError`` if a file cannot be written, ``FileExistsError`` if something would be lost, ``DTypeError`` if the
+    format has no such dtype, ``TypeError`` if the tree holds what no file can, ``CollectiveMismatch`` if an array is
+    not the same on all ranks.
 
     >>> import tempfile, numpy as np, meshcomm as mc
     >>> path = tempfile.mkdtemp() + "/a.npy"
@@ -76,7 +94,8 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    saving = _agreed_saving("save", path, tree, metadata, overwrite, max_scratch_bytes)
+    options = Options(metadata, overwrite, mode, dims, chunks, compression)
+    saving = _agreed_saving("save", path, tree, options, max_scratch_bytes)
     with collective("save", saving.mesh) as here:
         if here is None:
             return
@@ -85,8 +104,7 @@ def save(
             opened = Opened(base, True, saving.writer.checks)
             with showing(opened, "saving", path, saving.nbytes, here):
                 try:
-                    for tensor, its in saving.with_stored(stored):
-                        write_tensor(tensor, its, opened, max_scratch_bytes)
+                    saving.write(stored, opened, here, max_scratch_bytes)
                 finally:
                     opened.close()
             saving.end(here, opened)
@@ -99,7 +117,11 @@ def start_save(
     tree: object,
     *,
     metadata: Mapping[str, Json] | None = None,
-    overwrite: bool = True,
+    overwrite: bool | None = None,
+    mode: str = "w",
+    dims: Dims = None,
+    chunks: Chunks = None,
+    compression: Compression = None,
     max_scratch_bytes: int | None = None,
     max_staged_bytes: int | None = None,
 ) -> "SaveRequest":
@@ -110,7 +132,7 @@ def start_save(
 
     Parameters
     ----------
-    path, tree, metadata, overwrite, max_scratch_bytes: as for `save`
+    path, tree, metadata, overwrite, mode, dims, chunks, compression, max_scratch_bytes: as for `save`
     max_staged_bytes: bytes of copies that a rank may hold, or one element; this call waits until enough are written
 
     >>> import tempfile, meshcomm as mc
@@ -121,7 +143,8 @@ def start_save(
     >>> mc.load(path, layout).local
     array([1, 1, 1])
     """
-    saving = _agreed_saving("start_save", path, tree, metadata, overwrite, max_scratch_bytes, max_staged_bytes)
+    options = Options(metadata, overwrite, mode, dims, chunks, compression)
+    saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
     with collective("start_save", saving.mesh) as here:
         if here is None:
             return SaveRequest(None, None, None)
@@ -131,8 +154,7 @@ def start_save(
             opened.background = Background(max_staged_bytes)
             opened.most = min(max_staged_bytes or opened.most, WRITTEN_AT_ONCE)
             try:
-                for tensor, its in saving.with_stored(stored):
-                    write_tensor(tensor, its, opened, max_scratch_bytes)
+                saving.write(stored, opened, here, max_scratch_bytes)
             finally:
                 opened.background.add(opened.close, 0)
                 opened.background.finish()
@@ -235,20 +257,24 @@ class Staging(Opened):
         write = super().transfer
         self.background.add(lambda: write(stored, found, copy), copy.nbytes)
 
+    def put(self, name: str, offset: int, data: Bytes) -> None:
+        self.background.reserve(data.nbytes)
+        write = super().put
+        self.background.add(lambda: write(name, offset, data), data.nbytes)
+
 
 def _agreed_saving(
     operation: str,
     path: PathLike,
     tree: object,
-    metadata: Mapping[str, Json] | None,
-    overwrite: bool,
+    options: Options,
     *limits: int | None,
 ) -> "TreeSaving":
     """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
 
     def make() -> TreeSaving:
         check_limits(*limits)
-        return TreeSaving(path, tree, metadata, overwrite)
+        return TreeSaving(path, tree, options)
 
     mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
     return made_by_all(operation, mesh, f"the arguments of {operation}", make)
@@ -270,11 +296,11 @@ _complete: dict[Path, int] = {}
 class Saving:
     """A save: what its ranks do together, and what its first rank does alone."""
 
-    def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool) -> None:
+    def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool | None, mode: str = "w") -> None:
         self.path, self.content, self.mesh = Path(path), content, mesh
         self.writer = writer_for(self.path)
         self.writer.check_names([array.name for array in content.arrays])
-        self._overwrite = overwrite
+        self._overwrite, self._mode = overwrite, mode
         self._active: Writer | None = None
         self._began = next(_numbers)
 
@@ -288,13 +314,28 @@ class Saving:
         path = Path(os.path.abspath(self.path))
         if path.is_symlink() and not self.writer.beside:
             path = Path(os.path.realpath(path))  # the link stays a link
-        if not self._overwrite and path.exists():
-            raise FileExistsError(f"{path} is there, and overwrite is False")
         if not path.parent.exists():
             raise FileNotFoundError(errno.ENOENT, "There is no folder to save in", str(path.parent))
-        self._active = self.writer(path, *self.content)
+        self._active = self.writer(path, *self.content, mode=self._mode)
+        if self._mode == "w" and path.exists():
+            self._refuse_to_lose(self._active)
         base, stored = self._active.begin()
         return str(base), [each.told() for each in stored]
+
+    def _refuse_to_lose(self, active: Writer) -> None:
+        """Raise ``FileExistsError`` if what is there must not be replaced."""
+        path = active.path
+        if self._overwrite is False:
+            raise FileExistsError(f"{path} is there, and overwrite is False")
+        if self._overwrite is None:
+            try:
+                lost = active.would_lose()
+            except CheckpointError as error:
+                raise FileExistsError(f"{error}. This save would replace it; overwrite=True does so") from None
+            if lost:
+                shown = ", ".join(lost[:_SHOWN]) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
+                ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
+                raise FileExistsError(f"{path} holds what this save would lose: {shown}. {ways}")
 
     def end(self, here: Location, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
@@ -325,25 +366,39 @@ class Saving:
             active.abandon()
 
     def _text(self) -> str:
-        arrays = [f"{name} {shape} {dtype} {layout}" for name, shape, dtype, layout in self.content.arrays]
-        return f"{'; '.join(arrays)}; metadata {quote(self.content.metadata)}; overwrite={self._overwrite}"
+        arrays = [_text_of(array) for array in self.content.arrays]
+        options = f"metadata {quote(self.content.metadata)}; overwrite={self._overwrite}; mode={self._mode}"
+        return f"{'; '.join(arrays)}; {options}"
 
 
 class TreeSaving(Saving):
     """A save of a tree of tensors."""
 
-    def __init__(self, path: PathLike, tree: object, metadata: Mapping[str, Json] | None, overwrite: bool) -> None:
+    def __init__(self, path: PathLike, tree: object, options: Options) -> None:
         node, leaves = flattened(tree, writer_for(as_path(path, "save(path, tensors)")).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
+        options = options.checked(numpy=writer_for(Path(path)).has_attributes)
+        options.refuse_unknown(list(leaves))
         self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
         plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
         self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
-        arrays = [Described(name, t.shape, t.dtype, _hint(t)) for name, t in self._tensors.items()]
-        super().__init__(path, Content(arrays, node, _checked(metadata or {})), mesh, overwrite)
+        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes)
+        super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
+        self._refuse_missing(options)
         if not self.writer.checks and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
-        if metadata and not self.writer.has_metadata:
-            raise TypeError(f"a {self.path.suffix} file has no metadata; save to another format")
+
+    def _refuse_missing(self, options: Options) -> None:
+        """Raise ``TypeError`` if the format has not what the options ask for."""
+        writer, suffix = self.writer, f"a {self.path.suffix} file" if self.path.suffix else "a checkpoint"
+        if options.metadata and not writer.has_metadata:
+            raise TypeError(f"{suffix} has no metadata; save to another format")
+        if options.mode == "a" and not writer.adds:
+            raise TypeError(f"nothing can be added to {suffix}: mode='a' is for .h5, .nc, .zarr and {INDEX}")
+        if options.dims is not None and not writer.has_attributes:
+            raise TypeError(f"{suffix} has no names of axes: dims= is for .h5, .nc and .zarr")
+        if (options.chunks is not None or options.compression is not None) and not writer.has_chunks:
+            raise TypeError(f"{suffix} has no chunks and no compression: they are for .h5, .nc and .zarr")
 
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain])
@@ -353,30 +408,62 @@ class TreeSaving(Saving):
         """The bytes of all tensors."""
         return sum(prod(t.shape) * t.dtype.itemsize for t in self._tensors.values())
 
-    def with_stored(self, stored: list[Stored]) -> list[tuple[DTensor, Stored]]:
-        """Return each tensor with where it goes."""
-        return [(self._tensors[each.name], each) for each in stored]
+    def write(self, stored: list[Stored], opened: Opened, here: Location, limit: int | None) -> None:
+        """Write each tensor to where it goes. Collective over the mesh."""
+        for each in stored:
+            if each.chunks is None:
+                write_tensor(self._tensors[each.name], each, opened, limit)
+            else:
+                placed = partial(self._placed, here, each.name)
+                write_chunks(self._tensors[each.name], each, opened, limit, placed)
+
+    def _placed(self, here: Location, name: str, chunks: list[Encoded]) -> list[Placed]:
+        """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
+        with exchanging(here.team):
+            every: list[list[Encoded]] = here.team.everyone.communicator().told(chunks)
+        own = sum(map(len, every[: here.team.rank]))
+
+        def place() -> list[Placed]:
+            assert self._active is not None
+            with final_names():
+                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
+
+        what = f"chunks of {name} in the save to {quote(str(self.path))}"
+        found: list[Placed] = told_by_root(0, place, what, self.mesh, here)
+        return found[own : own + len(chunks)]
 
 
-def _checked(metadata: Mapping[str, Json]) -> dict[str, Json]:
-    """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change."""
-    try:
-        json.dumps(dict(metadata), allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise TypeError(f"metadata are what JSON can hold: {error}") from None
-    _check_keys(metadata)
-    return dict(metadata)
+def described(
+    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool
+) -> tuple[dict[str, Json], list[Described]]:
+    """Return the metadata of the file, and the arrays as *options* want them.
+
+    With *has_attributes*, dicts in the metadata whose keys are names of arrays are those of the arrays.
+    """
+    metadata = dict(options.metadata or {})
+    arrays = []
+    for name, tensor in tensors.items():
+        own = has_attributes and isinstance(metadata.get(name), Mapping)
+        arrays.append(
+            Described(
+                name,
+                tensor.shape,
+                tensor.dtype,
+                _hint(tensor),
+                options.dims_of(name, tensor.shape),
+                options.chunks_of(name, tensor.shape),
+                options.codecs_of(name),
+                metadata.pop(name) if own else {},
+            )
+        )
+    return metadata, arrays
 
 
-def _check_keys(value: Json) -> None:
-    if isinstance(value, Mapping):
-        for key, inside in value.items():
-            if not isinstance(key, str):
-                raise TypeError(f"a key of the metadata is a str, not {quote(key)}")
-            _check_keys(inside)
-    elif isinstance(value, list | tuple):
-        for inside in value:
-            _check_keys(inside)
+def _text_of(array: Described) -> str:
+    """Return what ranks compare of an array."""
+    text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
+    more = {"dims": array.dims, "chunks": array.chunks, "codecs": array.codecs, "attributes": array.attributes}
+    return text + "".join(f" {key}={quote(value)}" for key, value in more.items() if value)
 
 
 def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:

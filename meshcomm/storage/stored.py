@@ -27,10 +27,18 @@ class Segment(NamedTuple):
     offset: int
 
 
+class Chunks(NamedTuple):
+    """How an array is cut into chunks of one *shape*, and what encodes each: names of codecs, with their levels."""
+
+    shape: Shape
+    codecs: tuple[tuple[str, int | None], ...]
+
+
 class Stored(NamedTuple):
     """An array in files. If it is in *fortran* order, *shape* is of its transpose, which is in row-major order.
 
-    Ranks that write it share it at multiples of *unit* bytes: the array begins at one in its file.
+    Ranks that write it share it at multiples of *unit* bytes: the array begins at one in its file. An array that is
+    written in *chunks* has no segments: where a chunk goes is known when its bytes are.
     """
 
     name: str
@@ -39,6 +47,7 @@ class Stored(NamedTuple):
     segments: tuple[Segment, ...]
     fortran: bool = False
     unit: int = PAGE
+    chunks: Chunks | None = None
 
     @property
     def nbytes(self) -> int:
@@ -48,13 +57,15 @@ class Stored(NamedTuple):
     def told(self) -> list[Json]:
         """Return this as JSON holds it."""
         segments = [list(segment) for segment in self.segments]
-        return [self.name, list(self.shape), dtype_text(self.dtype), segments, self.fortran, self.unit]
+        return [self.name, list(self.shape), dtype_text(self.dtype), segments, self.fortran, self.unit, self.chunks]
 
     @classmethod
     def from_told(cls, told: Sequence[Json]) -> "Stored":
         """Return what `told` was made of."""
-        name, shape, dtype, segments, fortran, unit = told
-        return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran, unit)
+        name, shape, dtype, segments, fortran, unit, chunks = told
+        if chunks is not None:
+            chunks = Chunks(tuple(chunks[0]), tuple((name, level) for name, level in chunks[1]))
+        return cls(name, tuple(shape), known_dtype(dtype), tuple(Segment(*s) for s in segments), fortran, unit, chunks)
 
     def pieces(self, starts: Indices, lengths: Indices) -> Iterator[tuple[Segment, int, int, int]]:
         """Yield (segment, offset in its file, offset in the block, bytes) for runs of bytes of the array.

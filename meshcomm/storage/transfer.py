@@ -108,6 +108,17 @@ class Opened:
                 if self.checks:
                     self.pieces += checksums.pieces_of(segment.file, step, at)
 
+    def put(self, name: str, offset: int, data: Bytes) -> None:
+        """Write a chunk to a file; to one of its own, it is on the disk when this returns."""
+        if name == "":
+            self.file(name).write(data, offset)
+        else:
+            with files.for_writing(self.base / name) as file:
+                file.write(data, offset)
+                file.sync()
+        if self.progress is not None:
+            self.progress.add(data.nbytes)
+
     def read_runs(self, stored: Stored, found: ByteRuns, block: Bytes, *, ahead: bool) -> None:
         """Fill *block* from many runs of bytes of the array, which are in order.
 

@@ -274,7 +274,8 @@ def test_a_save_that_is_cut_off_as_it_writes_leaves_nothing(how, suffix, tmp_pat
 
     def program():
         with pytest.raises(KeyboardInterrupt):
-            how(path, {"a": mc.ones((4, 2), "f8", Layout(["x", U], mc.create_mesh([("x", 2)])))})
+            layout = Layout(["x", U], mc.create_mesh([("x", 2)]))
+            how(path, {"a": mc.ones((4, 2), "f8", layout)}, overwrite=True)
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +10,13 @@ from random import SystemRandom
 from typing import ClassVar, NamedTuple
 
 from meshcomm._arguments import counts_in_zeros, quote
+from meshcomm._tuning import PAGE
 from meshcomm._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import File
+from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Stored
 
 MOST_AXES = 32
@@ -22,12 +24,20 @@ MOST_AXES = 32
 
 
 class Described(NamedTuple):
-    """An array that is to be saved; *layout* is a hint for people."""
+    """An array that is to be saved; *layout* is a hint for people.
+
+    *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
+    its own metadata.
+    """
 
     name: str
     shape: Shape
     dtype: DType
     layout: str
+    dims: tuple[str, ...] | None = None
+    chunks: Shape | None = None
+    codecs: Codecs = ()
+    attributes: Mapping[str, Json] = {}
 
 
 class Contents(NamedTuple):
@@ -65,14 +75,42 @@ class Writer(ABC):
     separator: ClassVar[str] = "."
     """What joins the keys of nested dicts in the name of an array."""
 
-    def __init__(self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json]) -> None:
-        self.path, self.arrays, self.node, self.metadata = path, arrays, node, metadata
+    adds: ClassVar[bool] = False
+    """Whether arrays can be added to what is there: mode "a"."""
+
+    has_attributes: ClassVar[bool] = False
+    """Whether each array has names of its axes, and metadata of its own."""
+
+    has_chunks: ClassVar[bool] = False
+    """Whether arrays can be in chunks, compressed or not."""
+
+    def __init__(
+        self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+    ) -> None:
+        self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
         self.aside = files.aside(path, SystemRandom().getrandbits(64))
         self._held: list[File] = []
 
     @abstractmethod
     def begin(self) -> tuple[Path, list[Stored]]:
         """Make the files, and return where ranks find them, and where each array goes."""
+
+    @abstractmethod
+    def would_lose(self) -> list[str]:
+        """Return, for people, what is at the path, would be lost, and that meshcomm did not write or has other names.
+
+        ``CheckpointError`` if something else is there than a file of this format.
+        """
+
+    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
+        """Return where each of these chunks of an array goes: the file, and where it begins there.
+
+        Parameters
+        ----------
+        name: of the array
+        chunks: the numbers of each chunk, along each axis, and its bytes
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no chunks")
 
     def remove_leftovers(self) -> None:
         """Remove what saves to this path that were cut off have left."""
@@ -134,6 +172,14 @@ class FileWriter(Writer):
     def lay_out(self, file: File) -> list[Stored]:
         """Write the header to a new *file*, give it its size, and return where each array goes."""
 
+    @abstractmethod
+    def contents(self) -> Contents:
+        """Return what the file at the path holds."""
+
+    def would_lose(self) -> list[str]:
+        empty = self.path.is_file() and not self.path.stat().st_size
+        return [] if empty else lost(self.contents(), [array.name for array in self.arrays])
+
 
 def parsed_json(text: bytes, what: object) -> Json:
     """Return what JSON *text* holds. ``CheckpointError`` for other text, and for a key that an object has twice."""
@@ -193,6 +239,18 @@ def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:
     for (_, stop, one), (start, _, other) in pairwise(spans):
         if start < stop:
             raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")
+
+
+def lost(found: Contents, names: Iterable[str]) -> list[str]:
+    """Return, for people, what a file with a header loses if arrays *names* replace it.
+
+    In a file that meshcomm wrote, the first array begins with a page.
+    """
+    first = min((s.segments[0].offset for s in found.arrays.values() if s.segments), default=0)
+    ours = first % PAGE == 0
+    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in set(names))}
+    metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
+    return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata
 
 
 def only_array(arrays: list[Described], suffix: str) -> Described:

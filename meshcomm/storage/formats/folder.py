@@ -55,6 +55,16 @@ class FolderWriter(IndexedWriter):
             raise CheckpointError(f"{self.index} names no data file")
         return {str(data.get("name"))}
 
+    def would_lose(self) -> list[str]:
+        if not (self.path / MANIFEST).is_file() or not _may_be_replaced(self.path):
+            return []  # nothing, or what `begin` refuses
+        try:
+            found = contents(self.path).arrays
+        except CheckpointError:  # it is damaged
+            return []
+        own = {array.name for array in self.arrays}
+        return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in found.items() if name not in own]
+
     def begin(self) -> tuple[Path, list[Stored]]:
         path = self.path
         if path.exists() and not path.is_dir():

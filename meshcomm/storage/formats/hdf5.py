@@ -32,6 +32,12 @@ class Hdf5Writer(FileWriter):
 
     separator: ClassVar[str] = "/"
 
+    def contents(self) -> Contents:
+        return contents(self.path)
+
+    def would_lose(self) -> list[str]:
+        return []
+
     def lay_out(self, file: File) -> list[Stored]:
         h5py = library()
         offsets = {}

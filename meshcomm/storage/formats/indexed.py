@@ -20,8 +20,10 @@ from meshcomm.storage.formats.base import Described, Writer
 class IndexedWriter(Writer):
     """New data files, and a new index."""
 
-    def __init__(self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json]) -> None:
-        super().__init__(path, arrays, node, metadata)
+    def __init__(
+        self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
+    ) -> None:
+        super().__init__(path, arrays, node, metadata, mode=mode)
         self.tag = self.aside.name.split(".")[-2]  # in the name of all data files of this save
         self._data: list[Path] = []
         self._last_step = False  # whether the save has come to the step at which all changes

@@ -25,6 +25,10 @@ class NpyWriter(FileWriter):
 
     has_metadata: ClassVar[bool] = False
 
+    def contents(self) -> Contents:
+        found = contents(self.path)  # whose array has no name
+        return found._replace(arrays=dict.fromkeys([array.name for array in self.arrays], found.arrays["array"]))
+
     def lay_out(self, file: File) -> list[Stored]:
         array = only_array(self.arrays, ".npy")
         descr = npy.dtype_to_descr(array.dtype)

@@ -24,6 +24,8 @@ from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.stored import Stored, in_one_file
 
 INDEX = ".safetensors.index.json"
+_NUMBERS = r"[0-9a-f]{16}-\d{5}-of-\d{5}\.safetensors"
+_OURS = re.compile(rf".*-{_NUMBERS}")
 LONGEST_HEADER = 100_000_000  # bytes, as its library has it
 
 OF_NUMPY = {
@@ -57,6 +59,9 @@ class SafetensorsWriter(FileWriter):
         if "__metadata__" in names:
             raise CheckpointError("no array of a .safetensors file has the name '__metadata__'")
 
+    def contents(self) -> Contents:
+        return contents(self.path)
+
     def lay_out(self, file: File) -> list[Stored]:
         if not all(isinstance(value, str) for value in self.metadata.values()):
             raise TypeError("the metadata of a .safetensors file are texts, with texts as keys")
@@ -79,7 +84,7 @@ class SafetensorsIndexWriter(IndexedWriter):
 
     @property
     def data_names(self) -> re.Pattern[str]:
-        return re.compile(rf"{re.escape(self._stem)}-[0-9a-f]{{16}}-\d{{5}}-of-\d{{5}}\.safetensors")
+        return re.compile(rf"{re.escape(self._stem)}-{_NUMBERS}")
 
     def named(self) -> set[str]:
         return {name for path in self._indices() for name in _weight_map(path)[0].values()}
@@ -90,6 +95,15 @@ class SafetensorsIndexWriter(IndexedWriter):
     def _indices(self) -> list[Path]:
         # Others too: an index may have been renamed, or copied, and its data files have the names that it had.
         return [path for path in files.entries(self.path.parent) if path.name.endswith(INDEX)]
+
+    def would_lose(self) -> list[str]:
+        if not self.path.is_file():
+            return []
+        names, metadata = _weight_map(self.path)
+        own = {array.name for array in self.arrays}
+        ours = all(_OURS.fullmatch(file) for file in names.values())  # an index may have been renamed
+        others = [f"array {quote(name)} in {file}" for name, file in names.items() if not (ours and name in own)]
+        return others + ([] if ours else [f"metadata {quote(key)}" for key in metadata])
 
     def begin(self) -> tuple[Path, list[Stored]]:
         if self.path.exists() and not self.path.is_file():
@@ -144,9 +158,9 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], calle
     """Write the header to a new *file*, which the other ranks know as *called*, and return where each array goes."""
     header: dict[str, Json] = {"__metadata__": metadata} if metadata else {}
     offset = 0
-    for (name, shape, _, _), text, dtype in arrays:
-        size = prod(shape) * dtype.itemsize
-        header[name] = {"dtype": text, "shape": list(shape), "data_offsets": [offset, offset + size]}
+    for array, text, dtype in arrays:
+        size = prod(array.shape) * dtype.itemsize
+        header[array.name] = {"dtype": text, "shape": list(array.shape), "data_offsets": [offset, offset + size]}
         offset += size
     encoded = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     encoded += b" " * (-(8 + len(encoded)) % PAGE)
@@ -155,7 +169,7 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], calle
     first = 8 + len(encoded)
     file.sized(first + offset)
     file.write(files.as_bytes_of(len(encoded).to_bytes(8, "little") + encoded), 0)
-    begins = {name: first + header[name]["data_offsets"][0] for (name, *_), _, _ in arrays}
+    begins = {array.name: first + header[array.name]["data_offsets"][0] for array, _, _ in arrays}
     return [in_one_file(array.name, array.shape, dtype, begins[array.name], called) for array, _, dtype in arrays]
 
 

@@ -52,6 +52,10 @@ class ZarrWriter(Writer):
 
     separator: ClassVar[str] = "/"
 
+    def would_lose(self) -> list[str]:
+        names = [array.name for array in self.arrays]
+        return [f"array {quote(name)}" for name in contents(self.path).arrays if name not in names]
+
     def begin(self) -> tuple[Path, list[Stored]]:
         if self.path.exists() and not (self.path / METADATA).is_file():
             raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")

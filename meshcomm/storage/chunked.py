@@ -1,0 +1,121 @@
+"""Arrays in chunks, which may be compressed: each rank encodes whole chunks, and writes them to where they go.
+
+Where a chunk goes is known when its bytes are. So it is done in rounds: a round relays out some chunks for each rank,
+the ranks encode theirs side by side, the first rank says where each goes, and all write.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm._types import Array, Bytes, Names, Shape
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import relayout
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.partition import Cut
+from meshcomm.layouts.specs import cut_at
+from meshcomm.storage.codecs import encoded
+from meshcomm.storage.meshes import rows_of
+from meshcomm.storage.stored import Chunks, Stored
+from meshcomm.storage.transfer import Opened
+
+Encoded: TypeAlias = tuple[Shape, int]
+"""The numbers of a chunk along each axis, and its bytes."""
+
+Placed: TypeAlias = tuple[str, int]
+"""The file of a chunk, and where it begins there."""
+
+
+def write_chunks(
+    tensor: DTensor,
+    stored: Stored,
+    opened: Opened,
+    limit: int | None,
+    placed: Callable[[list[Encoded]], list[Placed]],
+) -> None:
+    """Write the chunks of *tensor*. Collective over its mesh, and over the ranks that *placed* needs.
+
+    Parameters
+    ----------
+    tensor: what is written
+    stored: its chunks
+    opened: the files
+    limit: bytes that a rank may use beyond its blocks, or one chunk and what it becomes
+    placed: returns where the chunks of this rank go
+    """
+    chunks = stored.chunks
+    assert chunks is not None
+    grid = tuple(-(-n // length) for n, length in zip(tensor.shape, chunks.shape, strict=True))
+    axis = max(range(len(grid)), key=lambda each: grid[each])  # the first of those with the most chunks
+    most = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
+    for start, steps in rounds(grid, axis, tensor.mesh.size, max(1, most)):
+        found: list[tuple[Shape, Bytes]] = []
+        with opened.trying():
+            found = list(_encoded_of(tensor, chunks, start, steps, axis))
+        where = placed([(index, data.nbytes) for index, data in found])
+        for (_, data), (name, offset) in zip(found, where, strict=True):
+            if opened.error is None:
+                with opened.trying():
+                    opened.put(name, offset, data)
+
+
+def rounds(grid: Shape, axis: int, size: int, most: int) -> Iterator[tuple[Shape, Shape]]:
+    """Yield where each round begins in a *grid* of chunks, and how many it has along each axis.
+
+    The chunks of a round are shared along *axis* by *size* ranks, each with at most *most*, or one.
+
+    >>> list(rounds((5, 3), 0, 2, 3))
+    [((0, 0), (2, 3)), ((2, 0), (2, 3)), ((4, 0), (1, 3))]
+    >>> list(rounds((2, 3), 1, 4, 1))
+    [((0, 0), (1, 3)), ((1, 0), (1, 3))]
+    """
+    steps, left = list(grid), most
+    for each in reversed(range(len(grid))):
+        if each != axis:
+            steps[each] = max(1, min(grid[each], left))
+            left //= steps[each]
+    steps[axis] = max(1, left) * size
+    for start in product(*(range(0, n, step) for n, step in zip(grid, steps, strict=True))):
+        yield start, tuple(min(step, n - s) for s, n, step in zip(start, grid, steps, strict=True))
+
+
+def _encoded_of(
+    tensor: DTensor, chunks: Chunks, start: Shape, steps: Shape, axis: int
+) -> Iterator[tuple[Shape, Bytes]]:
+    """Yield the chunks of this rank in a round: their numbers, and their bytes. Collective over the mesh."""
+    begins = [s * length for s, length in zip(start, chunks.shape, strict=True)]
+    ends = [
+        min((s + step) * length, n)
+        for s, step, length, n in zip(start, steps, chunks.shape, tensor.shape, strict=True)
+    ]
+    piece = tensor[tuple(map(slice, begins, ends))]
+    axes: list[Names] = [()] * tensor.ndim
+    borders = [min(number * chunks.shape[axis], ends[axis] - begins[axis]) for number in _shares(steps[axis], tensor)]
+    axes[axis] = cut_at(rows_of(tensor.mesh), borders, ends[axis] - begins[axis])
+    block = relayout(piece, Layout(axes, tensor.mesh)).local
+    if block is None or tensor.mesh.rank is None:
+        return
+    first = list(start)
+    first[axis] += _shares(steps[axis], tensor)[tensor.mesh.rank]
+    for inside in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):
+        whole = _whole(block, inside, chunks.shape)
+        yield tuple(f + i for f, i in zip(first, inside, strict=True)), encoded(whole, chunks.codecs)
+
+
+def _shares(chunks: int, tensor: DTensor) -> list[int]:
+    """Return where the share of each rank begins, and the last one ends."""
+    return list(Cut(chunks, tensor.mesh.size).all_starts())
+
+
+def _whole(block: Array, inside: Shape, lengths: Shape) -> Array:
+    """Return a chunk of *block*, contiguous; where the array ends before the chunk, zeros follow."""
+    found = block[tuple(slice(i * n, (i + 1) * n) for i, n in zip(inside, lengths, strict=True))]
+    if found.shape == lengths:
+        return np.ascontiguousarray(found)
+    whole = np.zeros(lengths, block.dtype)
+    whole[tuple(map(slice, found.shape))] = found
+    return whole

@@ -1,0 +1,126 @@
+"""What a save asks for beside its tensors: metadata, what may be replaced, and how arrays are stored."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import Json, Shape
+from meshcomm.errors import ShapeError
+
+Dims: TypeAlias = Mapping[str, Sequence[str]] | Sequence[str] | None
+Chunks: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int] | None
+Compression: TypeAlias = str | Sequence[str | tuple[str, int]] | Mapping[str, object] | None
+Codecs: TypeAlias = tuple[tuple[str, int | None], ...]
+"""Names of codecs, in the order in which they are applied, with their levels."""
+
+CODECS = ("shuffle", "gzip", "zstd", "blosc")
+MODES = ("w", "a")
+
+
+class Options(NamedTuple):
+    """The options of `save`, which are explained there."""
+
+    metadata: Mapping[str, Json] | None = None
+    overwrite: bool | None = None
+    mode: str = "w"
+    dims: Dims = None
+    chunks: Chunks = None
+    compression: Compression = None
+
+    def checked(self, *, numpy: bool) -> "Options":
+        """Return these, with copies of the metadata. ``ValueError`` and ``TypeError`` for what is none of them.
+
+        *numpy* says whether metadata may be arrays and scalars of NumPy.
+        """
+        if self.mode not in MODES:
+            raise ValueError(f"mode is 'w' or 'a', not {quote(self.mode)}")
+        if self.overwrite is not None and not isinstance(self.overwrite, bool | np.bool_):
+            raise TypeError(f"overwrite is True, False or None, not {quote(self.overwrite)}")
+        return self._replace(metadata=checked_metadata(self.metadata or {}, numpy=numpy))
+
+    def refuse_unknown(self, names: Sequence[str]) -> None:
+        """Raise ``ValueError`` if a dict of options has a name that no array has."""
+        for what, given in (("dims", self.dims), ("chunks", self.chunks), ("compression", self.compression)):
+            unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+            if unknown:
+                raise ValueError(f"{what} names {quote(unknown[0])}; the arrays are {', '.join(names)[:200]}")
+
+    def dims_of(self, name: str, shape: Shape) -> tuple[str, ...] | None:
+        """Return the names of the axes of an array, if they are given."""
+        given = self.dims.get(name) if isinstance(self.dims, Mapping) else self.dims
+        if given is None:
+            return None
+        found = (given,) if isinstance(given, str) else tuple(given)
+        if not all(isinstance(each, str) and each and "/" not in each for each in found):
+            raise TypeError(f"the dims of {quote(name)} are names of axes, not {quote(given)}")
+        if len(found) != len(shape):
+            raise ShapeError(f"{quote(name)} has the shape {shape}, but {len(found)} dims: {', '.join(found)}")
+        if len(set(found)) < len(found):
+            raise ValueError(f"the dims of {quote(name)} have a name twice: {', '.join(found)}")
+        return found
+
+    def chunks_of(self, name: str, shape: Shape) -> Shape | None:
+        """Return the lengths of the chunks of an array, if they are given. None and -1 are all of an axis."""
+        given = self.chunks.get(name) if isinstance(self.chunks, Mapping) else self.chunks
+        if given is None:
+            return None
+        lengths = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+        if len(lengths) != len(shape):
+            raise ShapeError(f"{quote(name)} has the shape {shape}, but its chunks are {quote(given)}")
+        found = []
+        for length, n in zip(lengths, shape, strict=True):
+            if length in (None, -1):
+                length = n
+            if not isinstance(length, int | np.integer) or isinstance(length, bool) or length < 0 + (n > 0):
+                raise ValueError(f"the chunks of {quote(name)} are lengths of 1 or more, not {quote(given)}")
+            found.append(max(1, min(int(length), n)))
+        return tuple(found)
+
+    def codecs_of(self, name: str) -> Codecs:
+        """Return what compresses the chunks of an array."""
+        given = self.compression.get(name) if isinstance(self.compression, Mapping) else self.compression
+        if given is None:
+            return ()
+        if not isinstance(given, str | Sequence):
+            raise TypeError(f"the compression of {quote(name)} is a name or a list of names, not {quote(given)}")
+        return tuple(map(_codec, (given,) if isinstance(given, str) else given))
+
+
+def _codec(given: object) -> tuple[str, int | None]:
+    name, level = (given, None) if isinstance(given, str) else given if isinstance(given, tuple | list) else (0, 0)
+    if name not in CODECS or not isinstance(level, int | None) or isinstance(level, bool):
+        raise ValueError(
+            f"compression is one of {', '.join(CODECS)}, or a list of them; a pair such as ('gzip', 6) has a level. "
+            f"It is {quote(given)}"
+        )
+    return str(name), level
+
+
+def checked_metadata(metadata: Mapping[str, Json], *, numpy: bool = False) -> dict[str, Json]:
+    """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change; *numpy* also allows arrays."""
+    try:
+        json.dumps(dict(metadata), allow_nan=numpy, ensure_ascii=False, default=_listed if numpy else None).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TypeError(f"metadata are what JSON can hold: {error}") from None
+    _check_keys(metadata)
+    return dict(metadata)
+
+
+def _listed(value: object) -> Json:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSU":
+        return str(value.dtype)
+    raise TypeError(f"{type(value).__name__} {quote(value)} is none of these")
+
+
+def _check_keys(value: Json) -> None:
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            if not isinstance(key, str):
+                raise TypeError(f"a key of the metadata is a str, not {quote(key)}")
+            _check_keys(inside)
+    elif isinstance(value, list | tuple):
+        for inside in value:
+            _check_keys(inside)
