@@ -213,6 +213,10 @@ ZARR_CHUNK = 2**26
 """Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
 files are better on a network."""
 
+HDF5_CHUNK = 2**20
+"""Bytes of a chunk that is compressed, in HDF5 and netCDF, if nobody says how long it is. A compromise: what a library
+keeps of chunks is 1 MiB or more, and readers take whole chunks."""
+
 READ_OVER = 2**15
 """Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
 

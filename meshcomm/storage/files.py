@@ -96,6 +96,15 @@ class File:
                     _allocate(self._number, size)
             os.ftruncate(self._number, size)
 
+    def ended(self, size: int) -> None:
+        """Let the file end after *size* bytes; what is new are zeros."""
+        with _naming(self.path):
+            os.ftruncate(self._number, size)
+
+    def number(self) -> int:
+        """Return the number that the file system knows the file by."""
+        return self._status().st_ino
+
     def size(self) -> int:
         """Return the length in bytes."""
         return self._status().st_size
@@ -139,10 +148,13 @@ class File:
         with _naming(self.path), _ignoring(errno.EINVAL, errno.ENOSYS):
             os.posix_fadvise(self._number, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def lock(self) -> bool:
-        """Hold the file until it is closed, or the process ends; return False if another process holds it."""
+    def lock(self, *, shared: bool = False) -> bool:
+        """Hold the file until it is closed, or the process ends; return False if another process holds it.
+
+        With *shared* others may hold it so, too.
+        """
         try:
-            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         except OSError:  # this file system has no locks

@@ -145,9 +145,13 @@ def test_all_files_are_allocated(suffix, tmp_path):
     every = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     if suffix.endswith("index.json"):
         every = [*path.parent.glob("*.safetensors")]
-    assert sorted(call.args[1] for call in calls) == sorted(
-        each.stat().st_size for each in every if each.suffix != ".json"
-    )
+    found = sorted(call.args[1] for call in calls)
+    sizes = sorted(each.stat().st_size for each in every if each.suffix != ".json")
+    if suffix == ".h5":  # what describes the arrays may be behind their data
+        assert len(found) == len(sizes) == 1
+        assert 0 <= sizes[0] - found[0] < 2**14
+    else:
+        assert found == sizes
 
 
 def test_a_disk_that_fails_as_two_stores_have_changed_names(tmp_path):

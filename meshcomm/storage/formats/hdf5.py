@@ -1,4 +1,4 @@
-"""HDF5 files, through the library h5py. Its wheels are serial: one rank makes the file, all ranks write the data.
+"""HDF5 files are read here, through the library h5py.
 
 A dataset that is contiguous has its bytes in one run of the file, and the library says where. Others, in chunks or
 compressed, are read through the library.
@@ -6,17 +6,21 @@ compressed, are read through the library.
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from meshcomm._arguments import quote
 from meshcomm._types import DType
-from meshcomm.errors import CheckpointError, DTypeError
+from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, FileWriter, checked_dtype, checked_shape, reading, refuse_overlaps
+from meshcomm.storage.changes import recover
+from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
+
+
+MARK = "_NCProperties"
+"""The attribute that says which program wrote a file; netCDF's libraries do not show it."""
 
 
 def library() -> Any:
@@ -27,57 +31,10 @@ def library() -> Any:
         raise ImportError("HDF5 files need h5py: pip install h5py") from None
 
 
-class Hdf5Writer(FileWriter):
-    """A new HDF5 file with contiguous datasets."""
-
-    separator: ClassVar[str] = "/"
-
-    def contents(self) -> Contents:
-        return contents(self.path)
-
-    def would_lose(self) -> list[str]:
-        return []
-
-    def lay_out(self, file: File) -> list[Stored]:
-        h5py = library()
-        offsets = {}
-        with files.at_files(), h5py.File(self.aside, "w", locking=False) as made:
-            for key, value in self.metadata.items():
-                try:
-                    made.attrs[key] = value
-                except TypeError as error:
-                    raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
-            for array in self.arrays:
-                _make(h5py, made, array.name, array.shape, array.dtype)
-            made.flush()
-            for array in self.arrays:
-                offsets[array.name] = made[array.name].id.get_offset() or 0
-        file.sized(file.size())  # the library leaves holes
-        return [in_one_file(array.name, array.shape, array.dtype, offsets[array.name]) for array in self.arrays]
-
-
-def _make(h5py: Any, made: Any, name: str, shape: tuple[int, ...], dtype: DType) -> None:
-    if dtype.isbuiltin == 2:  # of another package, such as bfloat16
-        raise DTypeError(f"an HDF5 file cannot hold {dtype}, of array {quote(name)}: save it to a folder")
-    try:
-        kind = h5py.h5t.py_create(dtype, logical=True)
-    except TypeError as error:
-        raise DTypeError(f"an HDF5 file cannot hold {dtype}: {error}; save it to a folder") from None
-    if kind.get_size() != dtype.itemsize:
-        raise DTypeError(f"an HDF5 file has elements of another size for {dtype}; save it to a folder")
-    how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    how.set_layout(h5py.h5d.CONTIGUOUS)
-    how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    links = h5py.h5p.create(h5py.h5p.LINK_CREATE)
-    links.set_create_intermediate_group(True)
-    space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
-    h5py.h5d.create(made.id, name.encode(), kind, space, how, links).close()
-
-
 def contents(path: Path) -> Contents:
     """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
     h5py = library()
+    recover(path)
     arrays: dict[str, Stored] = {}
     others: dict[str, int] = {}
     with files.for_reading(path) as file:
@@ -106,7 +63,7 @@ def contents(path: Path) -> Contents:
         opened.visititems(visit)
         attributes = list(opened.attrs.items())  # h5py holds its lock until this has come to its end
     refuse_overlaps(arrays, path)
-    metadata = {_text(key, path): _plain(value) for key, value in attributes}
+    metadata = {_text(key, path): _plain(value) for key, value in attributes if key != MARK}
     return Contents(arrays, metadata, by_library=others)
 
 

@@ -4,14 +4,15 @@ from pathlib import Path
 
 from meshcomm._arguments import quote
 from meshcomm.errors import CheckpointError
-from meshcomm.storage.formats import folder, hdf5, npy, safetensors, zarr
+from meshcomm.storage.formats import folder, hdf5, hdf5_write, npy, safetensors, zarr
 from meshcomm.storage.formats.base import Contents, Reader, Writer
 
 FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     ".npy": (npy.NpyWriter, npy.contents),
     ".safetensors": (safetensors.SafetensorsWriter, safetensors.contents),
-    ".h5": (hdf5.Hdf5Writer, hdf5.contents),
-    ".hdf5": (hdf5.Hdf5Writer, hdf5.contents),
+    ".h5": (hdf5_write.Hdf5Writer, hdf5.contents),
+    ".hdf5": (hdf5_write.Hdf5Writer, hdf5.contents),
+    ".nc": (hdf5_write.NetcdfWriter, hdf5.contents),
     ".zarr": (zarr.ZarrWriter, zarr.contents),
 }
 ALMOST = 0.81
@@ -21,7 +22,7 @@ OTHERS = frozenset(
     (
         *("arrow", "avro", "bin", "bmp", "bp", "bz2", "cdf", "cgns", "csv", "dat", "db", "exr", "feather", "fits"),
         *("gguf", "gif", "grib", "grib2", "gz", "hdf", "html", "jpeg", "jpg", "joblib", "json", "las", "log", "mat"),
-        *("md", "msgpack", "n5", "nc", "nc4", "npz", "obj", "onnx", "orc", "parquet", "pb", "pdf", "pickle", "pkl"),
+        *("md", "msgpack", "n5", "nc4", "npz", "obj", "onnx", "orc", "parquet", "pb", "pdf", "pickle", "pkl"),
         *("ply", "png", "pt", "pth", "py", "raw", "rds", "sqlite", "stl", "svg", "tar", "tfrecord", "tif", "tiff"),
         *("toml", "tsv", "txt", "vti", "vtk", "vtr", "vts", "vtu", "wav", "xdmf", "xls", "xlsx", "xml", "xyz", "xz"),
         *("yaml", "yml", "zip", "zst"),
