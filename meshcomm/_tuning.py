@@ -217,6 +217,13 @@ HDF5_CHUNK = 2**20
 """Bytes of a chunk that is compressed, in HDF5 and netCDF, if nobody says how long it is. A compromise: what a library
 keeps of chunks is 1 MiB or more, and readers take whole chunks."""
 
+SERIES_CHUNK = 2**26
+"""Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,
+and readers of a few rows take parts of them."""
+
+SNAPSHOTS = 1024
+"""Small snapshots that share one chunk of a page, at most."""
+
 READ_OVER = 2**15
 """Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
 

@@ -132,7 +132,7 @@ def _taken(array: Any, chosen: Selection) -> Array:
 
 
 def _open(base: Path, name: str) -> Any:
-    if base.suffix in (".h5", ".hdf5"):
+    if base.suffix in (".h5", ".hdf5", ".nc"):
         dataset, file = hdf5.open_dataset(base, name)
         return dataset, file.close
     return zarr.open_array(base, name), lambda: None

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshcomm._tuning import PAGE
 from meshcomm._types import Bytes
 from meshcomm.storage import files
 from meshcomm.storage.files import File
@@ -32,6 +33,7 @@ class Changes:
         self._starts: list[int] = []  # of runs of bytes that have changed, ascending; none touches the next one
         self._runs: list[bytearray] = []
         self.begun = False  # whether the file has changed before its old end
+        self.room = 0  # what has as many bytes, all zero, is room for what others write
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to *offset*, as files of Python do."""
@@ -70,6 +72,8 @@ class Changes:
         found = np.frombuffer(data, np.uint8)
         start, stop = self._at, self._at + len(found)
         self._at, self._size = stop, max(self._size, stop)
+        if len(found) == self.room and not (found[:PAGE].any() or found[-PAGE:].any()):
+            return len(found)
         first = bisect_left(self._starts, start)
         if first and self._starts[first - 1] + len(self._runs[first - 1]) >= start:
             first -= 1

@@ -95,16 +95,20 @@ def save(
     [0, 1, 2]
     """
     options = Options(metadata, overwrite, mode, dims, chunks, compression)
-    saving = _agreed_saving("save", path, tree, options, max_scratch_bytes)
-    with collective("save", saving.mesh) as here:
+    run("save", _agreed_saving("save", path, tree, options, max_scratch_bytes), max_scratch_bytes)
+
+
+def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
+    """Do all of a save. Collective over its mesh."""
+    with collective(operation, saving.mesh) as here:
         if here is None:
             return
         try:
             base, stored = saving.begin(here)
             opened = Opened(base, True, saving.writer.checks)
-            with showing(opened, "saving", path, saving.nbytes, here):
+            with showing(opened, "saving", saving.path, saving.nbytes, here):
                 try:
-                    saving.write(stored, opened, here, max_scratch_bytes)
+                    saving.write(stored, opened, here, limit)
                 finally:
                     opened.close()
             saving.end(here, opened)
@@ -372,9 +376,9 @@ class Saving:
 
 
 class TreeSaving(Saving):
-    """A save of a tree of tensors."""
+    """A save of a tree of tensors, or of snapshots along the axis *grows*."""
 
-    def __init__(self, path: PathLike, tree: object, options: Options) -> None:
+    def __init__(self, path: PathLike, tree: object, options: Options, grows: str | None = None) -> None:
         node, leaves = flattened(tree, writer_for(as_path(path, "save(path, tensors)")).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
@@ -382,7 +386,7 @@ class TreeSaving(Saving):
         self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
         plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
         self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
-        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes)
+        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows)
         super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
         if not self.writer.checks and not has_arrays_only(node):
@@ -434,7 +438,7 @@ class TreeSaving(Saving):
 
 
 def described(
-    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool
+    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool, grows: str | None = None
 ) -> tuple[dict[str, Json], list[Described]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 
@@ -454,6 +458,7 @@ def described(
                 options.chunks_of(name, tensor.shape),
                 options.codecs_of(name),
                 metadata.pop(name) if own else {},
+                grows,
             )
         )
     return metadata, arrays

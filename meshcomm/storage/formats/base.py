@@ -27,7 +27,8 @@ class Described(NamedTuple):
     """An array that is to be saved; *layout* is a hint for people.
 
     *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
-    its own metadata.
+    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is a
+    snapshot, behind those that are there.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Described(NamedTuple):
     chunks: Shape | None = None
     codecs: Codecs = ()
     attributes: Mapping[str, Json] = {}
+    grows: str | None = None
 
 
 class Contents(NamedTuple):

@@ -18,7 +18,6 @@ from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
-
 MARK = "_NCProperties"
 """The attribute that says which program wrote a file; netCDF's libraries do not show it."""
 

@@ -8,8 +8,7 @@ netCDF-4 is HDF5 in which axes have dimension scales. Source: "netCDF-4 File For
 Unidata publishes.
 """
 
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import HDF5_CHUNK
+from meshcomm._tuning import HDF5_CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
 from meshcomm._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
@@ -26,7 +25,10 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Described, Writer, reading
 from meshcomm.storage.formats.hdf5 import MARK, library
-from meshcomm.storage.stored import Chunks, Stored, in_one_file
+from meshcomm.storage.formats.hdf5_inventory import OF_SCALES, inventory, is_ours, mark_of
+from meshcomm.storage.formats.hdf5_scales import name_axes, take_scales
+from meshcomm.storage.options import Codecs
+from meshcomm.storage.stored import Chunks, Segment, Stored, in_one_file
 
 LARGEST_CHUNK = 2**32 - 1
 """Bytes of a chunk, by the format."""
@@ -34,7 +36,8 @@ LARGEST_CHUNK = 2**32 - 1
 _PLUGINS = {"zstd": 32015, "blosc": 32001}
 """Filters that are registered with the HDF Group, and come with hdf5plugin."""
 
-_NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
+_ENCODERS = {1: "zlib", 2: "shuffle", 32015: "zstd", 32001: "blosc"}
+"""What encodes a chunk, by the number of the filter."""
 
 
 class Hdf5Writer(Writer):
@@ -60,8 +63,8 @@ class Hdf5Writer(Writer):
             return []  # `begin` refuses a folder
         recover(self.path)
         with reading(self.path), library().File(self.path, "r") as found:
-            things = list(_inventory(found))
-            ours = _is_ours(found, things)
+            things = list(inventory(found))
+            ours = is_ours(found, things)
         saved = {array.name for array in self.arrays}
         return [text for name, text, _ in things if not (ours and (name in saved or not text.startswith("dataset")))]
 
@@ -76,11 +79,13 @@ class Hdf5Writer(Writer):
         else:
             self._create()
         self._datasets: dict[str, Any] = {}
+        self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
         self._replaced: list[Any] = []  # while these are open, the library leaves the room alone that they had
         with files.at_files():
-            stored = [self._lay_out(array) for array in self.arrays]
+            self._count = self._snapshots()
+            stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
             for array in self.arrays:
-                self._name_axes(array)
+                name_axes(self._made, self._datasets[array.name], array, default=self.netcdf or array.grows is not None)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._made, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for each in stored for segment in each.segments]
@@ -111,7 +116,7 @@ class Hdf5Writer(Writer):
         if self._made.userblock_size:
             raise CheckpointError(f"{self.path} begins with a block of another program: nothing can be added to it")
         with reading(self.path):
-            self._ours = _is_ours(self._made, list(_inventory(self._made)))
+            self._ours = is_ours(self._made, list(inventory(self._made)))
 
     def _check(self, array: Described) -> None:
         kinds = "iuf" if self.netcdf else None
@@ -128,14 +133,29 @@ class Hdf5Writer(Writer):
 
     def _chunks_of(self, array: Described) -> Shape | None:
         """Return the lengths of the chunks; None for an array that is in one run."""
-        if 0 in array.shape or not array.shape or not (array.chunks or array.codecs):
+        nbytes = prod(array.shape) * array.dtype.itemsize
+        if array.grows is None and (not nbytes or not array.shape or not (array.chunks or array.codecs)):
             return None
-        return array.chunks or default_chunks(array.shape, array.dtype.itemsize, HDF5_CHUNK)
+        most = HDF5_CHUNK if array.codecs else SERIES_CHUNK
+        found = array.chunks or default_chunks(array.shape, array.dtype.itemsize, most)
+        if array.grows is None:
+            return found
+        together = 1 if array.codecs or array.chunks else max(1, min(SNAPSHOTS, PAGE // max(1, nbytes)))
+        return (together, *(max(1, n) for n in found))
 
     def _lay_out(self, array: Described) -> Stored:
         """Make the dataset, and return where its data go."""
-        h5py, chunks = library(), self._chunks_of(array)
+        chunks = self._chunks_of(array)
         old = self._old(array.name)
+        made = self._new(array, array.shape, chunks)
+        self._link(array.name, made, old)
+        if chunks is not None:
+            return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, _codecs(made)))
+        return in_one_file(array.name, array.shape, array.dtype, made.id.get_offset() or 0)
+
+    def _new(self, array: Described, shape: Shape, chunks: Shape | None) -> Any:
+        """Return a new dataset, which has no name yet."""
+        h5py = library()
         how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         if chunks is None:
             how.set_layout(h5py.h5d.CONTIGUOUS)
@@ -145,13 +165,54 @@ class Hdf5Writer(Writer):
             for codec, level in array.codecs:
                 _set_filter(h5py, how, codec, level)
         how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        space = h5py.h5s.create_simple(array.shape) if array.shape else h5py.h5s.create(h5py.h5s.SCALAR)
-        made = h5py.h5d.create(self._made.id, None, _kind(h5py, array.name, array.dtype), space, how)
-        self._link(array.name, h5py.Dataset(made), old)
-        if chunks is not None:
-            codecs = tuple(("zlib" if codec == "gzip" else codec, level) for codec, level in array.codecs)
-            return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, codecs))
-        return in_one_file(array.name, array.shape, array.dtype, made.get_offset() or 0)
+        most = (h5py.h5s.UNLIMITED, *shape[1:]) if array.grows else shape
+        space = h5py.h5s.create_simple(shape, most) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
+        kind = _kind(h5py, array.name, array.dtype)
+        return h5py.Dataset(h5py.h5d.create(self._made.id, None, kind, space, how))
+
+    def _snapshots(self) -> int:
+        """Return how many snapshots all the arrays have that grow. ``CheckpointError`` unless the file fits them."""
+        counts = {}
+        for array in self.arrays:
+            found = self._old(array.name) if array.grows else None
+            if found is not None:
+                if found.shape[1:] != array.shape or found.ndim != len(array.shape) + 1 or found.dtype != array.dtype:
+                    raise ShapeError(
+                        f"{self.path}: the snapshots of {quote(array.name)} are {found.shape[1:]} {found.dtype}, not "
+                        f"{array.shape} {array.dtype}"
+                    )
+                if found.maxshape[0] is not None:
+                    raise CheckpointError(f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed")
+                counts[array.name] = found.shape[0]
+        count = min(counts.values(), default=0)
+        missing = [array.name for array in self.arrays if array.grows and array.name not in counts]
+        if count and missing:
+            raise ValueError(f"{self.path} has {count} snapshots without {quote(missing[0])}")
+        return count
+
+    def _grow(self, array: Described) -> Stored:
+        """Make room for a snapshot, and return where its data go."""
+        made, count = self._old(array.name), self._count
+        if made is None:
+            made = self._new(array, (0, *array.shape), self._chunks_of(array))
+            self._link(array.name, made, None)
+        self._datasets[array.name] = made
+        made.resize(count + 1, axis=0)
+        together, *lengths = made.chunks
+        self._grown[array.name] = (count // together,)
+        stored = Stored(array.name, array.shape, array.dtype, ())
+        if _codecs(made) or tuple(lengths[1:]) != array.shape[1:] or (together > 1 and tuple(lengths) != array.shape):
+            if together > 1:
+                raise CheckpointError(f"{self.path}: the chunks of {quote(array.name)} have {together} snapshots each")
+            return stored._replace(chunks=Chunks(tuple(lengths), _codecs(made)))
+        row, whole = prod(array.shape[1:]) * made.dtype.itemsize, prod(made.chunks) * made.dtype.itemsize
+        segments, rows = [], lengths[0] if lengths else 1
+        for number, first in enumerate(range(0, array.shape[0] if array.shape else 1, rows) if stored.nbytes else ()):
+            index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
+            offset = self._room(array.name, index, 0 if count % together else whole)
+            start, stop = first * row, min((first + rows) * row, stored.nbytes)
+            segments.append(Segment("", start, stop, offset + count % together * stored.nbytes))
+        return stored._replace(segments=tuple(segments))
 
     def _old(self, name: str) -> Any:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
@@ -173,55 +234,13 @@ class Hdf5Writer(Writer):
         if old is not None:
             self._replaced.append(old)
             for key in old.attrs:
-                if key not in _OF_SCALES:
+                if key not in OF_SCALES:
                     made.attrs.create(key, old.attrs[key], dtype=old.attrs.get_id(key).dtype)
             del self._made[name]
         self._made[name] = made
         self._datasets[name] = made
         if old is not None:
-            _take_scales(self._made, old, made)
-
-    def _name_axes(self, array: Described) -> None:
-        """Attach a dimension scale to each axis that has a name."""
-        made, dims = self._datasets[array.name], array.dims
-        if dims is None and self.netcdf and not made.is_scale and not any(len(axis) for axis in made.dims):
-            dims = tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
-        if dims == (array.name.rpartition("/")[2],):
-            self._make_scale(made, dims[0])
-            return
-        for axis, dim in enumerate(dims or ()):
-            if self.netcdf and dim == array.name:
-                raise ValueError(f"the array {quote(dim)} has several axes, so none of them can have its name")
-            for old in made.dims[axis].values():
-                made.dims[axis].detach_scale(old)
-            made.dims[axis].attach_scale(self._scale(dim, array.shape[axis], array))
-
-    def _scale(self, dim: str, length: int, array: Described) -> Any:
-        """Return the dimension scale *dim*, which is made if it is not there."""
-        group = array.name.rpartition("/")[0]
-        name = f"{group}/{dim}" if group and f"{group}/{dim}" in self._made else dim
-        found = self._made.get(name)
-        if found is None:
-            found = self._made.create_dataset(name, (length,), ">f4")
-            self._make_scale(found, f"{_NO_VARIABLE}{length:10}")
-        if not isinstance(found, library().Dataset) or found.shape != (length,):
-            has = getattr(found, "shape", "no shape")
-            axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
-            raise ShapeError(f"{self.path}: {axis}, but {quote(name)} there has {has}")
-        if not found.is_scale:
-            self._make_scale(found, dim)
-        return found
-
-    def _make_scale(self, found: Any, text: str) -> None:
-        if not found.is_scale:
-            found.make_scale(text)
-            known = [each.attrs["_Netcdf4Dimid"] for each in self._scales()]
-            found.attrs["_Netcdf4Dimid"] = np.int32(max(known, default=-1) + 1)
-
-    def _scales(self) -> Iterator[Any]:
-        for found in self._made.values():
-            if isinstance(found, library().Dataset) and "_Netcdf4Dimid" in found.attrs:
-                yield found
+            take_scales(self._made, old, made)
 
     def _put_attributes(self, made: Any, attributes: Mapping[str, Json], dtype: DType | None) -> None:
         for key, value in attributes.items():
@@ -234,20 +253,28 @@ class Hdf5Writer(Writer):
                 raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
-        made, found = self._datasets[name], []
-        zeros = memoryview(bytes(max((nbytes for _, nbytes in chunks), default=0)))
         with files.at_files():
-            for index, nbytes in chunks:
-                start = tuple(i * n for i, n in zip(index, made.chunks, strict=True))
-                made.id.write_direct_chunk(start, zeros[:nbytes])
-                found.append(("", made.id.get_chunk_info_by_coord(start).byte_offset))
-        return found
+            return [("", self._room(name, index, nbytes)) for index, nbytes in chunks]
+
+    def _room(self, name: str, index: Shape, nbytes: int) -> int:
+        """Make room for a chunk of *nbytes*, unless that is 0, and return where it is.
+
+        A snapshot has no index for the axis that grows.
+        """
+        made = self._datasets[name].id
+        lengths = made.get_create_plist().get_chunk()
+        start = tuple(i * n for i, n in zip((*self._grown.get(name, ()), *index), lengths, strict=True))
+        if nbytes:
+            self._changes.room = nbytes
+            made.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
+            self._changes.room = 0
+        return int(made.get_chunk_info_by_coord(start).byte_offset)
 
     def commit(self, pieces: object) -> None:
         made, self._made = self._made, None
         with files.at_files():
             if self._ours:
-                made.attrs[MARK] = _mark(list(_inventory(made)))
+                made.attrs[MARK] = mark_of(list(inventory(made)))
             self._datasets, self._replaced = {}, []
             made.close()
         self._changes.apply(self._journal)
@@ -281,9 +308,6 @@ class NetcdfWriter(Hdf5Writer):
     """A new netCDF-4 file, or an old one that gets more variables."""
 
     netcdf: ClassVar[bool] = True
-
-
-_OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS"))
 
 
 def default_chunks(shape: Shape, itemsize: int, most: int) -> Shape:
@@ -331,6 +355,22 @@ def _set_filter(h5py: Any, how: Any, codec: str, level: int | None) -> None:
         how.set_filter(_PLUGINS[codec], 0, values)
 
 
+def _codecs(made: Any) -> Codecs:
+    """Return what encodes the chunks of a dataset. ``CheckpointError`` for a filter that is not known."""
+    how = made.id.get_create_plist()
+    found: list[tuple[str, int | None]] = []
+    for number in range(how.get_nfilters()):
+        code, _, values, name = how.get_filter(number)
+        if code not in _ENCODERS:
+            raise CheckpointError(
+                f"chunks of {quote(made.name)} have the filter {quote(name)}, which is not known here"
+            )
+        codec = _ENCODERS[code]
+        levels = {"zlib": values[:1], "zstd": values[:1], "blosc": values[4:5]}.get(codec, ())
+        found.append((codec, int(levels[0]) if len(levels) else None))
+    return tuple(found)
+
+
 def _attribute(value: Any, netcdf: bool) -> Any:
     """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
     if value is None or isinstance(value, Mapping):
@@ -345,23 +385,6 @@ def _attribute(value: Any, netcdf: bool) -> Any:
     return found.astype("i1") if netcdf and found.dtype.kind == "b" else found[()]
 
 
-def _take_scales(file: Any, old: Any, made: Any) -> None:
-    """Attach the scales of *old* to *made*, which replaces it; where *old* is a scale of others, so is *made*."""
-    for axis, scales in enumerate(old.dims):
-        for scale in scales.values():
-            old.dims[axis].detach_scale(scale)
-            if made.shape[axis : axis + 1] == scale.shape:
-                made.dims[axis].attach_scale(scale)
-    if not old.is_scale:
-        return
-    users = [(file[reference], int(axis)) for reference, axis in old.attrs.get("REFERENCE_LIST", ())]
-    name = old.attrs["NAME"]
-    made.make_scale(name if isinstance(name, str) else name.decode())
-    for user, axis in users:
-        user.dims[axis].detach_scale(old)
-        user.dims[axis].attach_scale(made)
-
-
 def _end_of(file: File) -> int:
     """Return where the file ends, as its superblock says: a save that was cut off may have left more."""
     head = files.section(file, 0, min(file.size(), 64))
@@ -370,63 +393,3 @@ def _end_of(file: File) -> int:
     version = head[8]
     size, first = (head[13], 24 + 4 * (version == 1)) if version < 2 else (head[9], 12)
     return min(file.size(), int.from_bytes(head[first + 2 * size : first + 3 * size], "little"))
-
-
-# -- what is in a file ------------------------------------------------------------------------------------------------
-
-
-def _inventory(file: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield all that is in a file: the name, what it is for people, and what tells it from others."""
-    h5py, seen = library(), set()
-
-    def attributes(name: str, found: Any) -> Iterator[tuple[str, str, str]]:
-        for key in found.attrs:
-            if key not in _OF_SCALES and key not in (MARK, "_Netcdf4Dimid"):
-                of = f" of {name}" if name else ""
-                yield f"{name}@{key}", f"attribute {quote(key)}{of}", repr(found.attrs.get(key))
-
-    def inside(group: Any, above: str) -> Iterator[tuple[str, str, str]]:
-        for key in group:
-            name = f"{above}{key}"
-            found = group.get(key) if isinstance(group.get(key, getlink=True), h5py.HardLink) else None
-            if found is None:
-                yield name, f"link {quote(name)}", ""
-                continue
-            yield from attributes(name, found)
-            if isinstance(found, h5py.Dataset):
-                kind = "dimension" if _is_no_variable(found) else "dataset"
-                yield name, f"{kind} {quote(name)} {found.shape} {found.dtype}", ""
-            elif isinstance(found, h5py.Group):
-                address = h5py.h5o.get_info(found.id).addr
-                if address not in seen:
-                    seen.add(address)
-                    if not len(found):
-                        yield name, f"group {quote(name)}", ""
-                    yield from inside(found, f"{name}/")
-            else:
-                yield name, f"type {quote(name)}", ""
-
-    yield from attributes("", file)
-    yield from inside(file, "")
-
-
-def _is_no_variable(found: Any) -> bool:
-    """Return whether the dataset is a dimension only."""
-    name = found.attrs.get("NAME", "")
-    return (name if isinstance(name, bytes) else str(name).encode()).startswith(_NO_VARIABLE.encode())
-
-
-def _mark(things: list[tuple[str, str, str]]) -> str:
-    """Return the mark of a file that holds these things, all written by meshcomm."""
-    from importlib.metadata import version  # here, as its import takes long
-
-    crc = zlib.crc32(repr(sorted(things)).encode())
-    return f"version=2,meshcomm={version('meshcomm')},content={crc:08x},hdf5={library().version.hdf5_version}"
-
-
-def _is_ours(file: Any, things: list[tuple[str, str, str]]) -> bool:
-    """Return whether meshcomm wrote all that is in a file."""
-    mark = file.attrs.get(MARK, "")
-    mark = mark.decode(errors="replace") if isinstance(mark, bytes) else str(mark)
-    content = f",content={zlib.crc32(repr(sorted(things)).encode()):08x}"
-    return "meshcomm=" in mark and content in mark

@@ -1,0 +1,97 @@
+"""Dimension scales: datasets of HDF5 that name the axes of others. netCDF-4 calls them dimensions.
+
+A dimension without a variable is a scale without data. A variable of one axis, with the name of its dimension, is the
+scale itself.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import Shape
+from meshcomm.errors import ShapeError
+from meshcomm.storage.formats.base import Described
+from meshcomm.storage.formats.hdf5 import library
+from meshcomm.storage.formats.hdf5_inventory import NO_VARIABLE
+
+
+def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
+    """Attach a scale to each axis of the dataset *made* that has a name, or with *default* to all axes."""
+    named = made.is_scale or any(len(axis) for axis in made.dims)
+    dims = array.dims
+    if dims is None and default and not named:
+        dims = tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
+    if array.grows and named:
+        _grow_scales(made)
+        return
+    if array.grows and dims is not None:
+        dims = (array.grows, *dims)
+    if dims == (array.name.rpartition("/")[2],):
+        _make_scale(file, made, dims[0])
+        return
+    for axis, dim in enumerate(dims or ()):
+        if dim == array.name:
+            raise ValueError(f"the array {quote(dim)} has several axes, so none of them can have its name")
+        for old in list(made.dims[axis].values()):
+            made.dims[axis].detach_scale(old)
+        made.dims[axis].attach_scale(_scale(file, made.shape[axis], dim, array, grows=array.grows == dim))
+
+
+def _grow_scales(made: Any) -> None:
+    """Let the scales of the first axis, which has grown, be as long, unless they are variables of their own."""
+    for scale in made.dims[0].values() if not made.is_scale else ():
+        if scale.shape[0] < made.shape[0] and scale.maxshape[0] is None:
+            scale.resize(made.shape[0], axis=0)
+
+
+def _scale(file: Any, length: int, dim: str, array: Described, *, grows: bool) -> Any:
+    """Return the dimension scale *dim* of *length*, which is made if it is not there."""
+    group = array.name.rpartition("/")[0]
+    name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
+    found = file.get(name)
+    if found is None:
+        more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
+        found = file.create_dataset(name, (length,), ">f4", **more)
+        _make_scale(file, found, f"{NO_VARIABLE}{length:10}")
+    if not isinstance(found, library().Dataset) or found.shape != (length,):
+        shape: Shape | str = getattr(found, "shape", "no shape")
+        axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
+        raise ShapeError(f"{axis}, but {quote(name)} in the file has {shape}")
+    _make_scale(file, found, dim)
+    return found
+
+
+def _make_scale(file: Any, found: Any, text: str) -> None:
+    if not found.is_scale:
+        found.make_scale(text)
+        known = [each.attrs["_Netcdf4Dimid"] for each in _scales(file)]
+        found.attrs["_Netcdf4Dimid"] = np.int32(max(known, default=-1) + 1)
+
+
+def _scales(file: Any) -> Iterator[Any]:
+    for found in file.values():
+        if isinstance(found, library().Dataset) and "_Netcdf4Dimid" in found.attrs:
+            yield found
+
+
+def take_scales(file: Any, old: Any, made: Any) -> None:
+    """Attach the scales of *old* to *made*, which replaces it; where *old* is a scale of others, so is *made*."""
+    for axis, scales in enumerate(old.dims):
+        for scale in list(scales.values()):
+            old.dims[axis].detach_scale(scale)
+            if made.shape[axis : axis + 1] == scale.shape:
+                made.dims[axis].attach_scale(scale)
+    if not old.is_scale:
+        return
+    users = [(file[reference], int(axis)) for reference, axis in old.attrs.get("REFERENCE_LIST", ())]
+    if users and made.shape != old.shape:
+        raise ShapeError(f"{quote(made.name)} is the scale of other arrays: it must keep the shape {old.shape}")
+    name = old.attrs["NAME"]
+    made.make_scale(name if isinstance(name, str) else name.decode())
+    for user, axis in users:
+        user.dims[axis].detach_scale(old)
+        user.dims[axis].attach_scale(made)
+    if "_Netcdf4Dimid" in old.attrs:
+        made.attrs["_Netcdf4Dimid"] = old.attrs["_Netcdf4Dimid"]

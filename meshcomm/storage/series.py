@@ -1,0 +1,254 @@
+"""Series: snapshots of tensors in one file, along an axis that grows."""
+
+import operator
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm._arguments import as_dtype, as_path, as_shape, quote
+from meshcomm._types import Array, DType, Json, Shape
+from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.errors import CheckpointError, DTypeError, ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.ranks.calls import collective, made_by_all
+from meshcomm.storage.formats.known import contents, writer_for
+from meshcomm.storage.load import load
+from meshcomm.storage.meshes import check_limits, common_mesh
+from meshcomm.storage.options import Chunks, Compression, Dims, Options
+from meshcomm.storage.save import PathLike, TreeSaving, run
+
+
+class Series:
+    """Snapshots of tensors in one file, along an axis that grows: HDF5, netCDF or zarr. Collective.
+
+    Other programs read the file while this one goes on. A job that is killed loses at most the snapshot that it was
+    writing, and the next one goes on after the last that is whole, with any number of ranks.
+
+    Parameters
+    ----------
+    path: its suffix says the format: ``.h5``, ``.nc`` or ``.zarr``. A file that is there goes on; of one that holds
+        other arrays, too, these stay
+    layouts: the layout of each tensor by its name, in which `Series` gives it back; `append` takes any layout
+    shape: of a snapshot; or a dict of shapes by name
+    dtype: of the elements; or a dict of dtypes by name
+    axis: the name of the axis that grows
+    dims: names of the axes of a snapshot; or a dict of them by name. In netCDF and HDF5 they become dimensions
+    chunks: lengths of the chunks of a snapshot; or a dict of them by name
+    compression: as for `save`
+    metadata: attributes, as for `save`; written with the first snapshot
+    max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB
+
+    ``ShapeError``, ``DTypeError``, ``CheckpointError`` if the file has other snapshots.
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/run.h5"
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     with mc.Series(path, {"u": rows}, shape=(4, 3), dtype=float) as series:
+    ...         for step in range(3):
+    ...             series.append(u=mc.full((4, 3), step, float, rows), time=0.1 * step)
+    ...         return len(series), series[-1]["time"], series[1]["u"].local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     world.run(program)[0]
+    (3, 0.2, [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
+    """
+
+    __module__ = "meshcomm"
+
+    def __init__(
+        self,
+        path: PathLike,
+        layouts: Mapping[str, Layout],
+        *,
+        shape: Shape | Mapping[str, Shape],
+        dtype: DTypeLike | Mapping[str, DTypeLike],
+        axis: str = "time",
+        dims: Dims = None,
+        chunks: Chunks = None,
+        compression: Compression = None,
+        metadata: Mapping[str, Json] | None = None,
+        max_scratch_bytes: int | None = None,
+    ) -> None:
+        self._mesh = common_mesh(layout.mesh for layout in dict(layouts).values() if isinstance(layout, Layout))
+
+        def make() -> tuple[Path, dict[str, Shape], dict[str, DType]]:
+            check_limits(max_scratch_bytes)
+            where = as_path(path, "Series(path, layouts)")
+            writer = writer_for(where)
+            if not (writer.adds and writer.has_chunks):
+                raise CheckpointError(f"{where} cannot grow: a series is an .h5, .nc or .zarr file")
+            _check_names(layouts, axis)
+            return where, *_kinds(layouts, shape, dtype)
+
+        self.path, self._shapes, self._dtypes = made_by_all("Series", self._mesh, "the arguments of Series", make)
+        self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
+        dims, chunks, compression = (_by_name(given, layouts) for given in (dims, chunks, compression))
+        self._options = Options(metadata, None, "a", dims, chunks, compression)
+        self._numbers: tuple[str, ...] | None = None  # names of what is appended beside the tensors
+        self._count, self._open = 0, True
+        self._look()
+
+    def _look(self) -> None:
+        """Learn what is in the file. Collective over the mesh."""
+
+        def look() -> Json:
+            if not self.path.exists():
+                return [0, None]
+            held = contents(self.path)
+            found = held.arrays
+            missing = [name for name in self._layouts if name not in found]
+            if missing and len(missing) == len(self._layouts):
+                return [0, None]
+            if missing:
+                raise CheckpointError(f"{self.path} has no {quote(missing[0])}, but other arrays of this series")
+            for name, shape in self._shapes.items():
+                if found[name].shape[1:] != shape or not found[name].shape:
+                    raise ShapeError(f"{self.path}: {quote(name)} has {found[name].shape}; snapshots are {shape}")
+                if found[name].dtype != self._dtypes[name]:
+                    raise DTypeError(f"{self.path}: {quote(name)} is {found[name].dtype}, not {self._dtypes[name]}")
+            count = min(found[name].shape[0] for name in self._layouts)
+            numbers = [n for n, each in found.items() if n not in self._layouts and each.shape == (count,)]
+            return [count, [name for name in numbers if name in held.by_library] if count else None]
+
+        with collective("Series", self._mesh) as here:
+            if here is not None:
+                text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
+                self._count, numbers = told_by_root(0, look, text, self._mesh, here)
+                self._numbers = None if numbers is None else tuple(numbers)
+
+    def append(self, **values: object) -> None:
+        """Write one more snapshot. Collective over the mesh.
+
+        When it returns, the snapshot is on the disk; if it fails, the file is as before.
+
+        Parameters
+        ----------
+        values: a tensor for each name of the series, in any layout; and numbers that are the same on all ranks, with
+            the same names in each snapshot, such as ``time=0.5``
+
+        ``ShapeError`` and ``DTypeError`` for another shape or dtype, ``ValueError`` for a missing or unknown name.
+        """
+
+        def make() -> TreeSaving:
+            self._check_open()
+            tree = {name: self._checked(name, values) for name in self._layouts}
+            numbers = {name: _number(name, value) for name, value in values.items() if name not in self._layouts}
+            self._check_numbers(tuple(numbers))
+            first = self._options if self._count == 0 else self._options._replace(metadata=None)
+            # The number with the name of the axis comes last: in zarr a snapshot is whole when it is there.
+            numbers = dict(sorted(numbers.items(), key=lambda each: each[0] == self._axis))
+            return TreeSaving(self.path, {**tree, **numbers}, first, self._axis)
+
+        saving = made_by_all("append", self._mesh, "the arguments of append", make)
+        run("append", saving, self._limit)
+        self._numbers = tuple(name for name in values if name not in self._layouts)
+        self._count += 1
+
+    def _checked(self, name: str, values: Mapping[str, object]) -> DTensor:
+        if name not in values:
+            raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}")
+        found = unwrapped(values[name])
+        if not isinstance(found, DTensor):
+            raise TypeError(f"{quote(name)} is a tensor, not {quote(found)}")
+        if found.shape != self._shapes[name]:
+            raise ShapeError(f"{quote(name)} has the shape {found.shape}; snapshots have {self._shapes[name]}")
+        if found.dtype != self._dtypes[name]:
+            raise DTypeError(f"{quote(name)} is {found.dtype}; snapshots are {self._dtypes[name]}")
+        return found
+
+    def _check_numbers(self, names: tuple[str, ...]) -> None:
+        had = self._numbers
+        if had is not None and set(had) != set(names):
+            missing = [name for name in had if name not in names]
+            wrong = (
+                f"needs {quote(missing[0])}, too" if missing else f"has no {quote(set(names).difference(had).pop())}"
+            )
+            raise ValueError(f"the series {wrong}: each of its snapshots has {', '.join([*self._layouts, *had])}")
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise ValueError(f"{self.path} is closed")
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> dict[str, Json]:
+        """Return a snapshot: the tensors in the layouts of the series, and the numbers. Collective over the mesh."""
+        self._check_open()
+        number = operator.index(index)
+        number += self._count * (number < 0)
+        if not 0 <= number < self._count:
+            raise IndexError(f"{self.path} has {self._count} snapshots, and none with the number {index}")
+        names = [*self._layouts, *(self._numbers or ())]
+        found = load(
+            self.path,
+            {**self._layouts, **{name: Layout.replicated(self._mesh, 0) for name in self._numbers or ()}},
+            names=names,
+            slices=dict.fromkeys(names, number),
+            max_scratch_bytes=self._limit,
+        )
+        numbers = {name: found[name].local for name in self._numbers or ()}
+        return {**found, **{name: None if local is None else local[()].item() for name, local in numbers.items()}}
+
+    def close(self) -> None:
+        """End the use of the series. Nothing waits to be written.
+
+        >>> import tempfile, meshcomm as mc
+        >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+        >>> series = mc.Series(tempfile.mkdtemp() + "/run.h5", {"u": layout}, shape=(3,), dtype=int)
+        >>> series.append(u=mc.ones(3, int, layout))
+        >>> series.close()
+        """
+        self._open = False
+
+    def __enter__(self) -> "Series":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join([*self._layouts, *(self._numbers or ())])
+        return f"Series({str(self.path)!r}; {self._count} snapshots of {names})"
+
+
+def _check_names(layouts: Mapping[str, Layout], axis: str) -> None:
+    if not isinstance(layouts, Mapping) or not layouts:
+        raise TypeError(f"a series has a dict of layouts by the names of its tensors, not {quote(layouts)}")
+    for name, layout in layouts.items():
+        if not isinstance(name, str) or not isinstance(layout, Layout):
+            raise TypeError(f"a series has a dict of layouts by name; it has {quote(layout)} for {quote(name)}")
+    if not isinstance(axis, str) or not axis or "/" in axis:
+        raise TypeError(f"axis is the name of an axis, not {quote(axis)}")
+    if axis in layouts:
+        raise ValueError(f"{quote(axis)} is the name of the axis that grows, and cannot be that of a tensor")
+
+
+def _kinds(layouts: Mapping[str, Layout], shape: Any, dtype: Any) -> tuple[dict[str, Shape], dict[str, DType]]:
+    """Return the shape and the dtype of each tensor."""
+    shapes, dtypes = {}, {}
+    for name, layout in layouts.items():
+        given = [value.get(name) if isinstance(value, Mapping) else value for value in (shape, dtype)]
+        if given[0] is None or given[1] is None:
+            raise ValueError(f"{'dtype' if given[1] is None else 'shape'} has nothing for {quote(name)}")
+        shapes[name], dtypes[name] = as_shape(given[0]), as_dtype(given[1])
+        layout.check_fits(shapes[name])
+    return shapes, dtypes
+
+
+def _by_name(given: Any, names: Iterable[str]) -> Any:
+    """Return an option as a dict by name: it is for tensors, and not for the numbers beside them."""
+    return given if given is None or isinstance(given, Mapping) else dict.fromkeys(names, given)
+
+
+def _number(name: str, value: object) -> Array:
+    found = np.asarray(value)
+    if found.ndim or found.dtype.kind not in "biufc" or isinstance(value, DTensor):
+        raise ValueError(
+            f"the series has no tensor {quote(name)}; beside its tensors, append takes numbers, not {quote(value)}"
+        )
+    return found
