@@ -277,8 +277,8 @@ def test_a_save_that_is_cut_off_as_it_writes_leaves_nothing(how, suffix, tmp_pat
     path, expected = prepared(tmp_path / "f", suffix, True), listed(tmp_path / "f")
 
     def program():
+        layout = Layout(["x", U], mc.create_mesh([("x", 2)]))
         with pytest.raises(KeyboardInterrupt):
-            layout = Layout(["x", U], mc.create_mesh([("x", 2)]))
             how(path, {"a": mc.ones((4, 2), "f8", layout)}, overwrite=True)
 
     def interrupted(*_):

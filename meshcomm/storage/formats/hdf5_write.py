@@ -52,7 +52,7 @@ class Hdf5Writer(Writer):
 
     _made: Any = None
     _journal: File | None = None
-    _changes: Changes
+    _changes: Changes | None = None
 
     @property
     def _adding(self) -> bool:
@@ -85,7 +85,9 @@ class Hdf5Writer(Writer):
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
             for array in self.arrays:
-                name_axes(self._made, self._datasets[array.name], array, default=self.netcdf or array.grows is not None)
+                name_axes(
+                    self._made, self._datasets[array.name], array, default=self.netcdf or array.grows is not None
+                )
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._made, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for each in stored for segment in each.segments]
@@ -264,6 +266,7 @@ class Hdf5Writer(Writer):
         made = self._datasets[name].id
         lengths = made.get_create_plist().get_chunk()
         start = tuple(i * n for i, n in zip((*self._grown.get(name, ()), *index), lengths, strict=True))
+        assert self._changes is not None
         if nbytes:
             self._changes.room = nbytes
             made.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
@@ -277,6 +280,7 @@ class Hdf5Writer(Writer):
                 made.attrs[MARK] = mark_of(list(inventory(made)))
             self._datasets, self._replaced = {}, []
             made.close()
+        assert self._changes is not None
         self._changes.apply(self._journal)
         if self._journal is None:
             super().commit([])
@@ -296,7 +300,9 @@ class Hdf5Writer(Writer):
             return
         journal, self._journal = self._journal, None
         with suppress(OSError):
-            if not self._changes.begun:
+            if self._changes is None:  # another program has the file, or it is none of HDF5
+                end_journal(self.path, journal)
+            elif not self._changes.begun:
                 self._file.ended(self._end)
                 end_journal(self.path, journal)
         journal.close()
