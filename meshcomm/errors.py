@@ -84,3 +84,6 @@ class CheckpointError(MeshcommError, RuntimeError):
 
     unknown_name = False
     """Whether a name was asked for that the file does not have, and all else may be right."""
+
+    of_objects = False
+    """Whether the elements are objects of Python, which are never loaded, and all else may be right."""

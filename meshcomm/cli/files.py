@@ -84,6 +84,8 @@ def _list_arrays(path: Path) -> int:
         print(f"{counted(len(store), 'array')}, {bytes_text(total)}")
         for key, value in store.metadata.items():
             print(f"metadata {key}: {value}")
+        for name, why in store.left_out.items():
+            print(f"left out {name}: {why}")
     return 0
 
 

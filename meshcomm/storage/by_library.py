@@ -1,13 +1,14 @@
 """Arrays that only a library can read, in chunks or compressed: each rank reads whole chunks; then they are relaid."""
 
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Array, Names
+from meshcomm._types import Array, Names, Shape
 from meshcomm.arrays.create import empty
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
@@ -16,8 +17,8 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import cut_at
 from meshcomm.storage.files import at_files
-from meshcomm.storage.formats import hdf5, zarr
 from meshcomm.storage.formats.base import reading
+from meshcomm.storage.formats.known import open_array
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Stored
@@ -30,52 +31,55 @@ def read_by_library(
     chosen: Selection,
     into: DTensor,
     *,
-    rows: int,
+    chunks: Shape,
     limit: int | None,
     unsliced: bool,
 ) -> None:
     """Fill *into* with what is *chosen* of an array. Collective over its mesh.
 
-    Each rank reads whole chunks, of *rows* rows. So it holds its share of the result, beside its block, unless its
-    block is that share. *unsliced* says that *into* is no slice on any rank.
+    Each rank reads whole chunks, whose shape is *chunks*. So it holds its share of the result, beside its block,
+    unless its block is that share. *unsliced* says that *into* is no slice on any rank.
     """
-    array, close = None, lambda: None
+    array: Any = None
+    close: Callable[[], None] | None = None
     with opened.trying():
-        array, close = _open(opened.base, stored.name)
-    mesh, layout = into.mesh, layout_by_chunks(chosen, into.mesh, rows)
+        array, close = open_array(opened.base, stored.name)
+    mesh, layout = into.mesh, layout_by_chunks(chosen, into.mesh, chunks)
     straight = mesh.size == 1 or layout == into.layout
     made = into if straight else empty(chosen.box, into.dtype, layout)
     if made.local is not None and mesh.rank is not None and array is not None:
         with opened.trying(), reading(opened.base):
-            _read(array, chosen, made, rows, limit)
+            _read(array, chosen, made, chunks, limit)
     with opened.trying():
-        close()
+        if close is not None:
+            close()
     if not straight:
         found = relayout(made, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
         if found is not into and found.local is not None and into.local is not None:
             convert(found.local, into.local)
 
 
-def layout_by_chunks(chosen: Selection, mesh: Mesh, rows: int) -> Layout:
-    """Return the layout in which what is *chosen* is read: its first axis is cut where chunks of *rows* rows end."""
-    axis = _first_axis(chosen)
-    if axis is None:
+def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
+    """Return the layout in which what is *chosen* is read: the axis with the most chunks is cut where chunks end.
+
+    *chunks* is their shape.
+    """
+    its = _grid(chosen, chunks)
+    if not its:
         return Layout.replicated(mesh, len(chosen.box))
-    n, start, step = chosen.box[axis], chosen.start[axis], chosen.step[axis]
-    lowest, highest = sorted((start, start + max(n - 1, 0) * step))
-    chunks = highest // rows - lowest // rows + 1
-    ends = [(lowest // rows + number) * rows for number in Cut(chunks, mesh.size).all_starts()]
-    boundaries = [min(max(-((lowest - end) // abs(step)), 0), n) for end in ends]
-    if step < 0:
-        boundaries = [n - boundary for boundary in reversed(boundaries)]
+    axis = max(its, key=lambda each: min(its[each].number, chosen.box[each]))  # with steps, some are not touched
+    ends = [its[axis].first + number for number in Cut(its[axis].number, mesh.size).all_starts()]
+    boundaries = [_index(chosen, axis, end * its[axis].length) for end in ends]
+    if chosen.step[axis] < 0:
+        boundaries.reverse()
     axes: list[Names] = [()] * len(chosen.box)
-    axes[axis] = cut_at(rows_of(mesh), boundaries, n)
+    axes[axis] = cut_at(rows_of(mesh), boundaries, chosen.box[axis])
     return Layout(axes, mesh)
 
 
 def read_box(base: Path, name: str, chosen: Selection) -> Array:
     """Return what is *chosen* of an array that only a library can read, with the axes that are dropped."""
-    array, close = _open(base, name)
+    array, close = open_array(base, name)
     try:
         with reading(base):
             return _taken(array, chosen)
@@ -83,56 +87,79 @@ def read_box(base: Path, name: str, chosen: Selection) -> Array:
         close()
 
 
-def _first_axis(chosen: Selection) -> int | None:
-    """Return the first axis of the array, which the index has not added; None if it has no axes."""
-    return next((axis for axis in range(len(chosen.box)) if axis not in chosen.new), None)
+class _Chunks(NamedTuple):
+    """The chunks along an axis that a selection touches: which is the *first*, their *number*, their *length*."""
+
+    first: int
+    number: int
+    length: int
 
 
-def _read(array: Any, chosen: Selection, made: DTensor, rows: int, limit: int | None) -> None:
+def _grid(chosen: Selection, chunks: Shape) -> dict[int, _Chunks]:
+    """Return the chunks that are touched along each axis of the array, which the index has not added."""
+    axes = [axis for axis in range(len(chosen.box)) if axis not in chosen.new]
+    found = {}
+    for axis, length in zip(axes, chunks, strict=True):
+        n, start, step = chosen.box[axis], chosen.start[axis], chosen.step[axis]
+        lowest, highest = sorted((start, start + max(n - 1, 0) * step))
+        found[axis] = _Chunks(lowest // length, highest // length - lowest // length + 1, length)
+    return found
+
+
+def _index(chosen: Selection, axis: int, border: int) -> int:
+    """Return how many elements of what is taken come before those on the other side of a *border* of the array."""
+    start, step, n = chosen.start[axis], chosen.step[axis], chosen.box[axis]
+    index = -((start - border) // step) if step > 0 else (start - border) // -step + 1
+    return min(max(index, 0), n)
+
+
+def _read(array: Any, chosen: Selection, made: DTensor, chunks: Shape, limit: int | None) -> None:
     """Fill the block of *made*, in steps of whole chunks, if these keep to *limit*."""
-    axis, block = _first_axis(chosen), made.local
+    block = made.local
     assert made.mesh.rank is not None
     assert block is not None
     its = chosen
     for each, (start, stop, *_) in enumerate(made.layout.block_box(chosen.box, made.mesh.rank)):
         its = its.narrowed(each, start, stop)
-    if axis is None:
-        convert(_taken(array, its), block)
+    most = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
+    for step, where in _steps(its, chunks, most, (slice(None),) * len(its.box)):
+        convert(_taken(array, step), block[(*where, ...)])
+
+
+def _steps(
+    its: Selection, chunks: Shape, most: int, where: tuple[slice, ...]
+) -> Iterator[tuple[Selection, tuple[slice, ...]]]:
+    """Yield boxes of at most *most* elements, or one, and where they are in the block: of whole chunks, if these fit.
+
+    Halves are cut in halves. *where* is that of all of it.
+    """
+    n = prod(its.box)
+    if n <= max(most, 1):
+        if n:
+            yield its, where
         return
-    n = its.box[axis]
-    row = max(1, prod(its.box) // max(1, n) * array.dtype.itemsize)
-    most, first = max(1, (limit or DEFAULT_SCRATCH) // row), 0
-    while first < n:
-        last = _end(its, axis, first, most, rows)
-        convert(_taken(array, its.narrowed(axis, first, last)), block[(slice(None),) * axis + (slice(first, last),)])
-        first = last
-
-
-def _end(its: Selection, axis: int, first: int, most: int, rows: int) -> int:
-    """Return where a step ends of at most *most* rows from *first* on: with a chunk, unless the chunk has more."""
-    last, step, start = first + most, its.step[axis], its.start[axis]
-    if last >= its.box[axis]:
-        return its.box[axis]
-    chunk = (start + last * step) // rows
-    border = -((start - chunk * rows) // step) if step > 0 else -((start - (chunk + 1) * rows + 1) // step)
-    return border if border > first else last
+    grid = _grid(its, chunks)
+    axis = next((axis for axis in grid if grid[axis].number > 1), None)
+    if axis is None:  # one chunk, which is too large
+        axis = next(axis for axis in grid if its.box[axis] > 1)
+        middle = its.box[axis] // 2
+    else:
+        middle = _index(its, axis, (grid[axis].first + grid[axis].number // 2) * grid[axis].length)
+    begin = where[axis].start or 0
+    for first, last in ((0, middle), (middle, its.box[axis])):
+        inside = (*where[:axis], slice(begin + first, begin + last), *where[axis + 1 :])
+        yield from _steps(its.narrowed(axis, first, last), chunks, most, inside)
 
 
 def _taken(array: Any, chosen: Selection) -> Array:
     """Return what is *chosen* of the array: libraries take steps forwards only."""
-    forwards, turns = [], []
+    forwards: list[slice] = []
+    turns: list[Any] = []
     for axis, (start, n, step) in enumerate(zip(chosen.start, chosen.box, chosen.step, strict=True)):
         if axis not in chosen.new:
             lowest, highest = sorted((start, start + (n - 1) * step)) if n else (0, -1)
             forwards.append(slice(lowest, highest + 1, abs(step)))
             turns.append(slice(None, None, 1 if step > 0 else -1))
     with at_files():
-        found: Array = np.asarray(array[tuple(forwards)])[tuple(turns)]
+        found: Array = np.asarray(array[tuple(forwards)])[(*turns, ...)]
     return found.reshape(chosen.box) if chosen.new else found
-
-
-def _open(base: Path, name: str) -> Any:
-    if base.suffix in (".h5", ".hdf5", ".nc"):
-        dataset, file = hdf5.open_dataset(base, name)
-        return dataset, file.close
-    return zarr.open_array(base, name), lambda: None

@@ -115,7 +115,7 @@ def _content(found: Contents, target: Path) -> tuple[Content, str]:
         Described(name, each.shape[::-1] if each.fortran else each.shape, each.dtype, found.hints.get(name, ""))
         for name, each in found.arrays.items()
     ]
-    node, left_out, folder = found.node, [], writer_for(target).checks
+    node, left_out, folder = found.node, [], writer_for(target).any_tree
     if node is None or not (folder or has_arrays_only(node)):
         if node is not None:
             left_out.append("the numbers and texts of the tree")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, as_path, counted, quote
+from meshcomm._callers import warn
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
@@ -38,11 +39,13 @@ from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
 from meshcomm.storage.trees import flattened
+from meshcomm.storage.values import node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
 
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
 Names = Iterable[str] | re.Pattern[str] | None
+SHOWN = 10  # names of arrays in a text
 
 
 def load(
@@ -107,7 +110,7 @@ def load(
             return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
         with exchanging(here.team):
             base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
-            jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh))
+            jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
             jobs = _with_whole_outs(jobs, here)
             opened = Opened(base, False, is_checked(wanted.path, found, check))
             with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
@@ -194,6 +197,17 @@ class Reading(NamedTuple):
     staged: bool
 
 
+def _left_out_text(found: Contents) -> str:
+    """Return what the file has, but cannot be loaded, for people."""
+    first = [f"{quote(name)} ({why})" for name, why in list(found.left_out.items())[:SHOWN]]
+    more = f" and {len(found.left_out) - SHOWN} more" if len(found.left_out) > SHOWN else ""
+    return (
+        f"{', '.join(first)}{more} is left out"
+        if len(found.left_out) == 1
+        else f"{', '.join(first)}{more} are left out"
+    )
+
+
 class Wanted(NamedTuple):
     """What a call of `load` asks for."""
 
@@ -211,8 +225,13 @@ class Wanted(NamedTuple):
         options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}"
         return f"load from {quote(str(self.path))}{names}, {options}"
 
-    def jobs(self, found: Contents, mesh: Mesh) -> list[Job]:
-        """Return what to load, into new tensors or those of *out*."""
+    def jobs(self, found: Contents, mesh: Mesh, *, warns: bool = False) -> list[Job]:
+        """Return what to load, into new tensors or those of *out*.
+
+        *warns* says to warn of what the file has, but is left out, if the call asks for all of it.
+        """
+        if warns and found.left_out and found.arrays and self.names is None and self.out is None:
+            warn(f"{self.path}: {_left_out_text(found)}")
         return [
             Job(each.stored, each.chosen, empty(each.chosen.result, each.dtype, each.layout), True)
             if each.out is None
@@ -267,14 +286,18 @@ class Wanted(NamedTuple):
             names = list(found.arrays if outs is None else outs)
         if outs is None or self.strict:
             self._refuse_unknown("", [name for name in names if name not in found.arrays], found)
+        if not found.arrays and found.left_out:
+            raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(found)}")
         return [name for name in names if name in found.arrays]
 
     def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
+        if names and names[0] in found.left_out:
+            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {found.left_out[names[0]]}")
         if names:
             self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), found)
 
     def _refuse(self, what: str, found: Contents) -> NoReturn:
-        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(found.arrays)[:10])}")
+        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(found.arrays)[:SHOWN])}")
         error.unknown_name = True
         raise error
 
@@ -371,11 +394,15 @@ def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Pa
     def look() -> list[Json]:
         base, found = base_and_contents(path)
         arrays = [stored.told() for stored in found.arrays.values()]
-        return [str(base), arrays, found.metadata, found.node, found.checks, found.sizes, dict(found.by_library)]
+        own = [dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out)]
+        values = node_of_value([found.metadata, found.attributes])
+        return [str(base), arrays, values, found.node, found.checks, found.sizes, *own]
 
-    base, arrays, metadata, node, checks, sizes, others = told_by_root(0, look, call, mesh, here)
+    base, arrays, values, node, checks, sizes, others, hints, dims, left_out = told_by_root(0, look, call, mesh, here)
     stored = {each[0]: Stored.from_told(each) for each in arrays}
-    return Path(base), Contents(stored, metadata, node, checks, sizes, others)
+    metadata, attributes = value_of_node(values)
+    others, dims = ({name: tuple(each) for name, each in found.items()} for found in (others, dims))
+    return Path(base), Contents(stored, metadata, node, checks, sizes, others, hints, attributes, dims, left_out)
 
 
 def base_and_contents(path: Path) -> tuple[Path, Contents]:
@@ -404,12 +431,13 @@ def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) ->
     stored, chosen, target, unsliced = job
     local = None if target.local is None else np.expand_dims(target.local, chosen.dropped)
     into = DTensor(local, with_dropped(target.layout, chosen), chosen.box, target.dtype)
+    into = _turned(into) if stored.fortran else into
     if stored.name in found.by_library:
-        rows = found.by_library[stored.name]
-        read_by_library(opened, stored, chosen, into, rows=rows, limit=limit, unsliced=unsliced)
+        chunks = found.by_library[stored.name]
+        its = chosen.turned() if stored.fortran else chosen
+        read_by_library(opened, stored, its, into, chunks=chunks, limit=limit, unsliced=unsliced)
     else:
         reading = Asked(stored, chosen, target.layout, target.dtype, target).reading
-        into = _turned(into) if stored.fortran else into
         read_tensor(into, stored, opened, reading.chosen, limit, staged=reading.staged or not unsliced)
 
 

@@ -13,7 +13,8 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.memory.blocks import as_bytes
 from meshcomm.plans.describe import bytes_text
 from meshcomm.storage.by_library import read_box
-from meshcomm.storage.load import PathLike, base_and_contents, load
+from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.load import SHOWN, PathLike, base_and_contents, load
 from meshcomm.storage.routes import runs
 from meshcomm.storage.selection import Selection, selected
 from meshcomm.storage.stored import Stored
@@ -71,6 +72,11 @@ class Store:
         """
         return dict(self._contents.metadata)
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """What is in the file, but cannot be loaded, by name: why not."""
+        return dict(self._contents.left_out)
+
     def __len__(self) -> int:
         return len(self._contents.arrays)
 
@@ -83,9 +89,10 @@ class Store:
     def __getitem__(self, name: str) -> "StoredArray":
         stored = self._contents.arrays.get(name)
         if stored is None:
-            has = ", ".join(self.names[:10])
-            raise KeyError(f"{self.path} has no array {quote(name)}; it has {has}")
-        return StoredArray(self, stored, self._contents.hints.get(name) or None)
+            why, has = self._contents.left_out.get(name), ", ".join(self.names[:SHOWN])
+            what = f"no array {quote(name)}; it has {has}" if why is None else f"{quote(name)}, but {why}"
+            raise KeyError(f"{self.path} has {what}")
+        return StoredArray(self, stored, self._contents)
 
     def close(self) -> None:
         """Close the files; what is open is closed once.
@@ -132,15 +139,29 @@ class Store:
 
 
 class StoredArray:
-    """One array of a `Store`. An index reads the bytes that it needs, and gives an array of NumPy."""
+    """One array of a `Store`. An index reads the bytes that it needs, and gives an array of NumPy.
 
-    def __init__(self, store: Store, stored: Stored, layout: str | None) -> None:
-        self._store, self._stored, self.layout = store, stored, layout
+    *layout* says, for people, in which layout it was saved; *dims* are the names of its axes, if the file has them.
+    """
+
+    def __init__(self, store: Store, stored: Stored, found: Contents) -> None:
+        self._store, self._stored = store, stored
+        self.layout = found.hints.get(stored.name) or None
+        self.dims = found.dims.get(stored.name)
+        self._attributes = found.attributes.get(stored.name, {})
 
     @property
     def name(self) -> str:
         """Its name in the file."""
         return self._stored.name
+
+    @property
+    def metadata(self) -> dict[str, object]:
+        """Its attributes in HDF5, netCDF and zarr: texts, numbers, and arrays of NumPy.
+
+        Those that libraries keep for themselves are left out.
+        """
+        return dict(self._attributes)
 
     @property
     def shape(self) -> Shape:

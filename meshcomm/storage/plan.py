@@ -123,7 +123,7 @@ class LoadPlan:
     @property
     def bytes_by_library(self) -> int:
         """The bytes of arrays that a library reads, in chunks or compressed."""
-        return sum(each.nbytes for each in self.arrays if each.rows is not None)
+        return sum(each.nbytes for each in self.arrays if each.chunks is not None)
 
     @property
     def calls(self) -> int:
@@ -256,15 +256,15 @@ class DeviceLoadPlan(NamedTuple):
 
 
 class ArrayPlan:
-    """How one array gets to its layout. *rows* is the length of a chunk if only a library can read it, else None."""
+    """How one array gets to its layout. *chunks* is the shape of a chunk if only a library can read it."""
 
-    def __init__(self, asked: Asked, costs: _Costs, rows: int | None) -> None:
-        self.asked, self._costs, self.rows = asked, costs, rows
+    def __init__(self, asked: Asked, costs: _Costs, chunks: Shape | None) -> None:
+        self.asked, self._costs, self.chunks = asked, costs, chunks
         self.limit = costs.limit
         self.reading = asked.reading
         self.mesh = asked.layout.mesh
-        self.small = rows is None and is_small(asked.stored)
-        self.in_runs = rows is None and not self.small
+        self.small = chunks is None and is_small(asked.stored)
+        self.in_runs = chunks is None and not self.small
 
     @property
     def nbytes(self) -> int:
@@ -320,15 +320,15 @@ class ArrayPlan:
 
     def _last(self) -> Plan | None:
         """Return the relayout of what was read to the layout that is asked for; None if there is none."""
-        if self.rows is None or self.mesh.size == 1 or self._made == self.reading.layout:
+        if self.chunks is None or self.mesh.size == 1 or self._made == self.reading.layout:
             return None
-        return _planned(self.asked.chosen.box, self.asked.dtype, self._made, self.reading.layout, self._costs)
+        return _planned(self.reading.chosen.box, self.asked.dtype, self._made, self.reading.layout, self._costs)
 
     @property
     def _made(self) -> Layout:
         """The layout of what a library reads."""
-        assert self.rows is not None
-        return layout_by_chunks(self.asked.chosen, self.mesh, self.rows)
+        assert self.chunks is not None
+        return layout_by_chunks(self.reading.chosen, self.mesh, self.chunks)
 
     @cached_property
     def _received(self) -> Indices:
@@ -344,8 +344,8 @@ class ArrayPlan:
         """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
         kept = 0
-        if self.rows is not None and self._exchanges:  # what is read is a tensor of its own
-            kept = prod(self._made.block_shape(self.asked.chosen.box, device)) * self.asked.dtype.itemsize
+        if self.chunks is not None and self._exchanges:  # what is read is a tensor of its own
+            kept = prod(self._made.block_shape(self.reading.chosen.box, device)) * self.asked.dtype.itemsize
         elif self.in_runs and (self.reading.staged or self.reading.chosen.has_steps) and not self._exchanges:
             blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
             most = max(map(prod, blocks), default=0)
@@ -360,8 +360,8 @@ class ArrayPlan:
         text = f"{stored.name}  {shape} {stored.dtype} -> {to}: "
         if self.small:
             return text + f"one device reads {bytes_text(stored.nbytes)} and tells the others"
-        if self.rows is not None:
-            return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {counted(self.rows, 'row')}"
+        if self.chunks is not None:
+            return text + f"{bytes_text(self.nbytes)} through a library, in chunks of {self.chunks}"
         if not self._exchanges:
             return text + "each device reads its block"
         first = next(self._route.rounds()).target().sharding_specs

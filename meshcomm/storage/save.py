@@ -389,7 +389,7 @@ class TreeSaving(Saving):
         own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows)
         super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
-        if not self.writer.checks and not has_arrays_only(node):
+        if not self.writer.any_tree and not has_arrays_only(node):
             raise TypeError(f"{path} holds arrays only; numbers, texts and None go to a checkpoint, which is a folder")
 
     def _refuse_missing(self, options: Options) -> None:

@@ -90,9 +90,9 @@ class Series:
         self._options = Options(metadata, None, "a", dims, chunks, compression)
         self._numbers: tuple[str, ...] | None = None  # names of what is appended beside the tensors
         self._count, self._open = 0, True
-        self._look()
+        self._look(axis)
 
-    def _look(self) -> None:
+    def _look(self, axis: str) -> None:
         """Learn what is in the file. Collective over the mesh."""
 
         def look() -> Json:
@@ -111,8 +111,8 @@ class Series:
                 if found[name].dtype != self._dtypes[name]:
                     raise DTypeError(f"{self.path}: {quote(name)} is {found[name].dtype}, not {self._dtypes[name]}")
             count = min(found[name].shape[0] for name in self._layouts)
-            numbers = [n for n, each in found.items() if n not in self._layouts and each.shape == (count,)]
-            return [count, [name for name in numbers if name in held.by_library] if count else None]
+            numbers = [name for name in found if name not in self._layouts and held.dims.get(name) == (axis,)]
+            return [count, [name for name in numbers if found[name].shape == (count,)] if count else None]
 
         with collective("Series", self._mesh) as here:
             if here is not None:

@@ -155,7 +155,7 @@ def test_other_ways(tmp_path):
     assert plan.for_device(1).extents
     plan = mc.plan_load(tmp_path / "c.h5", rows)
     assert (plan.bytes_read, plan.calls, plan.bytes_by_library) == (0, 0, big.nbytes)
-    assert "through a library, in chunks of 16 rows" in str(plan)
+    assert "through a library, in chunks of (16, 300)" in str(plan)
     with pytest.raises(mc.MeshError, match="device 4 is not in the mesh"):
         plan.for_device(4)
     with pytest.raises(FileNotFoundError):

@@ -270,7 +270,7 @@ def test_the_watchdog_knows_that_a_library_reads(suffix, tmp_path, monkeypatch):
             file.create_dataset("a", data=large, chunks=(300,), compression="gzip")
     else:
         zarr.create_group(path).create_array("a", data=large, chunks=(300,))
-    calls = [(h5py.File, "__init__"), (h5py.Group, "visititems"), (h5py.Dataset, "__getitem__")]
+    calls = [(h5py.File, "__init__"), (h5py.Group, "__iter__"), (h5py.Dataset, "__getitem__")]
     calls = calls if suffix == ".h5" else [(zarr, "open"), (zarr.Array, "__getitem__")]
 
     def telling(name, real):

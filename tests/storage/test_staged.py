@@ -9,6 +9,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import Cyclic, Layout
 from meshcomm.storage import by_library, small, transfer
+from meshcomm.storage.formats import hdf5
 from support.reference import random_bits
 from support.sampling import sampled
 from support.saved import RANKS, cases, here, mesh_of_4, on, same
@@ -120,7 +121,7 @@ def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeyp
     zarr, limit, taken = pytest.importorskip("zarr"), 2**14, []
     path, whole = tmp_path / f"a{suffix}", np.arange(400 * 300, dtype="f8").reshape(400, 300)
     if suffix == ".h5":
-        with by_library.hdf5.library().File(path, "w") as file:
+        with hdf5.library().File(path, "w") as file:
             file.create_dataset("array", data=whole, chunks=(6, 100), compression="gzip")
     else:
         zarr.create_array(path, data=whole, chunks=(6, 100))

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from random import SystemRandom
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from meshcomm._arguments import counts_in_zeros, quote
 from meshcomm._tuning import PAGE
@@ -46,8 +46,9 @@ class Contents(NamedTuple):
     """What a file or folder holds.
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
-    *by_library* has the arrays that are not in plain runs, and the rows of their chunks. *hints* say, for people, in
-    which layouts arrays were saved.
+    *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
+    which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some.
+    *left_out* says of what cannot be loaded why not.
     """
 
     arrays: dict[str, Stored]
@@ -55,8 +56,11 @@ class Contents(NamedTuple):
     node: Json = None
     checks: dict[str, list[int]] | None = None
     sizes: dict[str, int] | None = None
-    by_library: Mapping[str, int] = {}
+    by_library: Mapping[str, Shape] = {}
     hints: Mapping[str, str] = {}
+    attributes: Mapping[str, Mapping[str, Any]] = {}
+    dims: Mapping[str, tuple[str, ...]] = {}
+    left_out: Mapping[str, str] = {}
 
 
 class Writer(ABC):
@@ -67,6 +71,12 @@ class Writer(ABC):
 
     checks: ClassVar[bool] = False
     """Whether the format has checksums."""
+
+    any_tree: ClassVar[bool] = False
+    """Whether the format holds trees, with numbers, texts and None in them."""
+
+    metadata_types: ClassVar[tuple[type, ...]] = ()
+    """The types that values of metadata may have; without any, all that JSON can hold."""
 
     has_metadata: ClassVar[bool] = True
     """Whether the format has metadata."""
@@ -213,7 +223,9 @@ def reading(what: object) -> Iterator[None]:
 def checked_dtype(dtype: DType, what: str) -> DType:
     """Return *dtype*; ``CheckpointError`` unless a tensor can have it."""
     if dtype.hasobject:
-        raise CheckpointError(f"{what}: an array of Python objects; loading it could run any code")
+        error = CheckpointError(f"{what}: an array of Python objects; loading it could run any code")
+        error.of_objects = True
+        raise error
     if dtype.subdtype is not None:
         raise CheckpointError(f"{what}: elements of {dtype} are arrays themselves")
     if counts_in_zeros(dtype):
@@ -249,10 +261,11 @@ def lost(found: Contents, names: Iterable[str]) -> list[str]:
     In a file that meshcomm wrote, the first array begins with a page.
     """
     first = min((s.segments[0].offset for s in found.arrays.values() if s.segments), default=0)
-    ours = first % PAGE == 0
+    ours = first % PAGE == 0 and not found.by_library and not found.left_out
     arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in set(names))}
     metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
-    return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata
+    others = [quote(name) for name in found.left_out]
+    return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others
 
 
 def only_array(arrays: list[Described], suffix: str) -> Described:

@@ -42,6 +42,7 @@ class FolderWriter(IndexedWriter):
     """A new checkpoint, in a folder that is new or holds an old one."""
 
     checks: ClassVar[bool] = True
+    any_tree: ClassVar[bool] = True
     data_names = _DATA
     _new = False  # whether this save has made the folder
 

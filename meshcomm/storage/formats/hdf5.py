@@ -4,6 +4,8 @@ A dataset that is contiguous has its bytes in one run of the file, and the libra
 compressed, are read through the library.
 """
 
+from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,27 @@ from typing import Any
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._types import DType
+from meshcomm._types import DType, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
+from meshcomm.storage.values import as_python
 
 MARK = "_NCProperties"
 """The attribute that says which program wrote a file; netCDF's libraries do not show it."""
+NETCDF = (".nc", ".nc4")
+NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
+OF_LIBRARIES = frozenset(
+    (
+        *("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"),
+        *("_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
+    )
+)
+"""Attributes that libraries keep for themselves."""
+MOST_LEVELS, MOST_NAMES = 100, 2**20
+_UNEQUAL = "its elements have different sizes"
 
 
 def library() -> Any:
@@ -34,36 +48,159 @@ def contents(path: Path) -> Contents:
     """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
     h5py = library()
     recover(path)
-    arrays: dict[str, Stored] = {}
-    others: dict[str, int] = {}
     with files.for_reading(path) as file:
-        size = file.size()
-
-    def visit(name: str, found: Any) -> None:
-        if isinstance(found, h5py.Dataset) and found.shape is not None and not found.dtype.hasobject:
-            what = f"{path}: dataset {quote(name)}"
-            kind, inner = found.dtype.subdtype or (found.dtype, ())
-            dtype = checked_dtype(kind, what)
-            shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
-            sources = [file.file_name for file in found.virtual_sources()] if found.is_virtual else []
-            others_files = [*(file for file, *_ in found.external or ()), *(file for file in sources if file != ".")]
-            if others_files:
-                raise CheckpointError(f"{what} has its data in other files: {quote(others_files[0])}")
-            stored = in_one_file(name, shape, dtype, offset or 0)
-            plain = found.chunks is None and found.compression is None and _has_type_of(found, found.dtype)
-            if plain and offset is not None and offset + stored.nbytes > size:
-                raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {size}")
-            if not plain or (offset is None and stored.nbytes):
-                others[name] = found.chunks[0] if found.chunks else 1
-                stored = stored._replace(segments=())
-            arrays[_text(name, path)] = stored
-
+        found = _Walk(h5py, path, file.size())
     with reading(path), h5py.File(path, "r") as opened:
-        opened.visititems(visit)
-        attributes = list(opened.attrs.items())  # h5py holds its lock until this has come to its end
-    refuse_overlaps(arrays, path)
-    metadata = {_text(key, path): _plain(value) for key, value in attributes if key != MARK}
-    return Contents(arrays, metadata, by_library=others)
+        metadata = found.attributes_of(opened)
+        for name, each in found.members(opened, "", ()):
+            found.see(name, each)
+    refuse_overlaps(found.arrays_once(), path)
+    return Contents(
+        found.arrays,
+        metadata,
+        by_library=found.chunks,
+        attributes={name: its for name, its in found.attributes.items() if its},
+        dims=found.named_dims(),
+        left_out=found.left_out,
+    )
+
+
+class _Walk:
+    """What is found in a file: a dataset under each of its names."""
+
+    def __init__(self, h5py: Any, path: Path, size: int) -> None:
+        self._h5py, self._path, self._size = h5py, path, size
+        self.arrays: dict[str, Stored] = {}
+        self.chunks: dict[str, Shape] = {}
+        self.attributes: dict[str, dict[str, Any]] = {}
+        self.left_out: dict[str, str] = {}
+        self._dims: dict[str, tuple[str | None, ...]] = {}
+        self._coordinates: dict[str, list[int]] = {}  # numbers of dimensions, of scales with more than one axis
+        self._dimensions: dict[int, str] = {}
+        self._first_names: dict[Any, str] = {}
+        self._count = 0
+
+    def members(self, group: Any, prefix: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+        """Yield what hard links lead to below *group*, by path. A group within itself is not entered again."""
+        own = self._address(group)
+        if own in above:
+            return
+        if len(above) > MOST_LEVELS:
+            raise CheckpointError(f"{self._path} has more than {MOST_LEVELS} levels at {quote(prefix)}")
+        for key in list(group):
+            name = prefix + _text(key, self._path)
+            if group.get(key, getlink=True, getclass=True) is self._h5py.HardLink:
+                self._count += 1
+                if self._count > MOST_NAMES:
+                    raise CheckpointError(f"{self._path} has more than {MOST_NAMES} names")
+                found = group[key]
+                yield name, found
+                if isinstance(found, self._h5py.Group):
+                    yield from self.members(found, f"{name}/", (*above, own))
+
+    def see(self, name: str, found: Any) -> None:
+        """Note a dataset, or why it cannot be loaded."""
+        h5py = self._h5py
+        if isinstance(found, h5py.Datatype):
+            self.left_out[name] = "it is a type, and holds no elements"
+        if not isinstance(found, h5py.Dataset):
+            return
+        keys = set(found.attrs)
+        is_scale = "CLASS" in keys and as_python(found.attrs["CLASS"]) == "DIMENSION_SCALE"
+        if is_scale and "_Netcdf4Dimid" in keys:
+            self._dimensions[int(found.attrs["_Netcdf4Dimid"])] = _last(name)
+        if is_scale and "NAME" in keys and str(as_python(found.attrs["NAME"])).startswith(NO_VARIABLE):
+            return
+        why = self._why_not(found)
+        if why:
+            self.left_out[name] = why
+            return
+        self._add(name, found)
+        self.attributes[name] = self.attributes_of(found)
+        if "_Netcdf4Coordinates" in keys:
+            self._coordinates[name] = np.asarray(found.attrs["_Netcdf4Coordinates"]).ravel().tolist()
+        elif not keys.isdisjoint(("DIMENSION_LIST", "DIMENSION_LABELS")):
+            self._dims[name] = tuple(_last(dim[0].name) if len(dim) else dim.label or None for dim in found.dims)
+        elif is_scale and found.ndim == 1:
+            self._dims[name] = (_last(name),)
+
+    def _why_not(self, found: Any) -> str:
+        """Return why a dataset cannot be loaded; "" if it can."""
+        h5py = self._h5py
+        try:
+            dtype = found.dtype
+        except TypeError as error:
+            return f"NumPy has no such elements: {error}"
+        if found.shape is None:
+            return "it has no elements and no shape"
+        if dtype.hasobject:
+            text = h5py.check_string_dtype(dtype) is not None
+            refers = h5py.check_ref_dtype(dtype) is not None
+            return "it holds texts of any length" if text else "it holds references" if refers else _UNEQUAL
+        sources = [source.file_name for source in found.virtual_sources()] if found.is_virtual else []
+        others = [*(file for file, *_ in found.external or ()), *(file for file in sources if file != ".")]
+        return f"it has its data in other files: {quote(others[0])}" if others else ""
+
+    def _add(self, name: str, found: Any) -> None:
+        what = f"{self._path}: dataset {quote(name)}"
+        kind, inner = found.dtype.subdtype or (found.dtype, ())
+        dtype = checked_dtype(kind, what)
+        shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
+        stored = in_one_file(name, shape, dtype, offset or 0)
+        plain = found.chunks is None and found.compression is None and _has_type_of(found, found.dtype)
+        if plain and offset is not None and offset + stored.nbytes > self._size:
+            raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {self._size}")
+        if not plain or (offset is None and stored.nbytes):
+            self.chunks[name] = tuple(
+                max(1, n) for n in (*(found.chunks or (1, *found.shape[1:])), *inner)[: len(shape)]
+            )
+            stored = stored._replace(segments=())
+        self.arrays[name] = stored
+        self._first_names.setdefault(self._address(found), name)
+
+    def attributes_of(self, found: Any) -> dict[str, Any]:
+        """Return the attributes of the file, or of a dataset, without those of libraries."""
+        attributes = {}
+        for key in list(found.attrs):  # h5py holds its lock until this has come to its end
+            name = _text(key, self._path)
+            if name not in OF_LIBRARIES:
+                with suppress(TypeError):  # NumPy has no such values
+                    attributes[name] = self._value(found.attrs[key])
+        return attributes
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, self._h5py.Empty):
+            return ""
+        alone = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)
+        return as_python(value[0] if alone else value)  # to netCDF a number is an array of one
+
+    def _address(self, found: Any) -> Any:
+        info = self._h5py.h5o.get_info(found.id)
+        return info.fileno, info.addr
+
+    def arrays_once(self) -> dict[str, Stored]:
+        """Return each array under the first of its names."""
+        return {name: self.arrays[name] for name in self._first_names.values()}
+
+    def named_dims(self) -> dict[str, tuple[str, ...]]:
+        """Return the names of axes, of arrays all of whose axes have one."""
+        found = dict(self._dims)
+        for name, numbers in self._coordinates.items():
+            found[name] = tuple(map(self._dimensions.get, numbers))
+        return {
+            name: tuple(map(str, dims))
+            for name, dims in found.items()
+            if dims and None not in dims and len(dims) == len(self.arrays[name].shape)
+        }
+
+
+def is_netcdf(path: Path) -> bool:
+    """Return whether a path has the suffix of netCDF."""
+    return path.suffix.lower() in NETCDF
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _has_type_of(found: Any, dtype: DType) -> bool:
@@ -79,7 +216,20 @@ def open_dataset(path: Path, name: str) -> Any:
     h5py = library()
     with reading(path):
         opened = h5py.File(path, "r")
-        return opened[name], opened
+        found = opened[name]
+        how = found.id.get_create_plist()
+        unknown = [how.get_filter(k)[0] for k in range(how.get_nfilters()) if found.chunks]
+        if not all(map(h5py.h5z.filter_avail, unknown)):
+            _add_filters()
+        return found, opened
+
+
+def _add_filters() -> None:
+    """Let HDF5 know what decompresses chunks, as hdf5plugin has it."""
+    try:
+        import_module("hdf5plugin")
+    except ImportError:
+        raise ImportError("chunks of this HDF5 dataset need filters: pip install hdf5plugin") from None
 
 
 def _text(name: object, path: Path) -> str:
@@ -87,9 +237,3 @@ def _text(name: object, path: Path) -> str:
     if isinstance(name, str):
         return name
     raise CheckpointError(f"{path}: the name {quote(name)} is no text in UTF-8")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -9,13 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from meshcomm._arguments import quote
-from meshcomm.storage.formats.hdf5 import MARK, library
+from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, library
 
 OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))
 """Attributes that say which axes have which dimension scales."""
-
-NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
-"""The name of a dimension scale without data begins so."""
 
 
 def inventory(file: Any) -> Iterator[tuple[str, str, str]]:

@@ -13,8 +13,7 @@ from meshcomm._arguments import quote
 from meshcomm._types import Shape
 from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import Described
-from meshcomm.storage.formats.hdf5 import library
-from meshcomm.storage.formats.hdf5_inventory import NO_VARIABLE
+from meshcomm.storage.formats.hdf5 import NO_VARIABLE, library
 
 
 def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
@@ -54,7 +53,7 @@ def _scale(file: Any, length: int, dim: str, array: Described, *, grows: bool) -
     if found is None:
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
         found = file.create_dataset(name, (length,), ">f4", **more)
-        _make_scale(file, found, f"{NO_VARIABLE}{length:10}")
+        _make_scale(file, found, f"{NO_VARIABLE}.{length:10}")
     if not isinstance(found, library().Dataset) or found.shape != (length,):
         shape: Shape | str = getattr(found, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"

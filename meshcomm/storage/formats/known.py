@@ -1,28 +1,42 @@
 """Which format a path has, by its suffix."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from meshcomm._arguments import quote
 from meshcomm.errors import CheckpointError
-from meshcomm.storage.formats import folder, hdf5, hdf5_write, npy, safetensors, zarr
+from meshcomm.storage import files
+from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr
 from meshcomm.storage.formats.base import Contents, Reader, Writer
+
+
+def _hdf5_or_classic(path: Path) -> Contents:
+    """Return what an HDF5 file or a classic netCDF file holds. ``CheckpointError`` for HDF4, and for another file."""
+    with files.for_reading(path) as file:
+        begins = files.section(file, 0, min(4, file.size()))
+    if begins == b"\x0e\x03\x13\x01":
+        raise CheckpointError(f"{path} is an HDF4 file; it becomes HDF5 by h4toh5, a program of The HDF Group")
+    return netcdf3.contents(path) if begins[:3] == netcdf3.MAGIC else hdf5.contents(path)
+
 
 FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     ".npy": (npy.NpyWriter, npy.contents),
+    ".npz": (npz.NpzWriter, npz.contents),
     ".safetensors": (safetensors.SafetensorsWriter, safetensors.contents),
-    ".h5": (hdf5_write.Hdf5Writer, hdf5.contents),
-    ".hdf5": (hdf5_write.Hdf5Writer, hdf5.contents),
-    ".nc": (hdf5_write.NetcdfWriter, hdf5.contents),
+    **dict.fromkeys((".h5", ".hdf5", ".he5", ".hdf"), (hdf5_write.Hdf5Writer, _hdf5_or_classic)),
+    **dict.fromkeys(hdf5.NETCDF, (hdf5_write.NetcdfWriter, _hdf5_or_classic)),
     ".zarr": (zarr.ZarrWriter, zarr.contents),
 }
+"""What writes and reads each format, by the suffix in small letters."""
 ALMOST = 0.81
 """A suffix that is so similar to one of a format is a mistake: .npyy and .safetensor. 1 is equal, by `difflib`."""
 FOLDER = (folder.FolderWriter, folder.contents)
 OTHERS = frozenset(
     (
         *("arrow", "avro", "bin", "bmp", "bp", "bz2", "cdf", "cgns", "csv", "dat", "db", "exr", "feather", "fits"),
-        *("gguf", "gif", "grib", "grib2", "gz", "hdf", "html", "jpeg", "jpg", "joblib", "json", "las", "log", "mat"),
-        *("md", "msgpack", "n5", "nc4", "npz", "obj", "onnx", "orc", "parquet", "pb", "pdf", "pickle", "pkl"),
+        *("gguf", "gif", "grib", "grib2", "gz", "html", "jpeg", "jpg", "joblib", "json", "las", "log", "mat"),
+        *("md", "msgpack", "n5", "obj", "onnx", "orc", "parquet", "pb", "pdf", "pickle", "pkl"),
         *("ply", "png", "pt", "pth", "py", "raw", "rds", "sqlite", "stl", "svg", "tar", "tfrecord", "tif", "tiff"),
         *("toml", "tsv", "txt", "vti", "vtk", "vtr", "vts", "vtu", "wav", "xdmf", "xls", "xlsx", "xml", "xyz", "xz"),
         *("yaml", "yml", "zip", "zst"),
@@ -38,11 +52,11 @@ def writer_for(path: Path) -> type[Writer]:
     """
     if path.name.endswith(safetensors.INDEX):
         return safetensors.SafetensorsIndexWriter
-    if path.suffix in FORMATS:
-        return FORMATS[path.suffix][0]
+    suffix = path.suffix.lower()
+    if suffix in FORMATS:
+        return FORMATS[suffix][0]
     from difflib import get_close_matches  # here, as its import takes long
 
-    suffix = path.suffix.lower()
     close = get_close_matches(suffix, FORMATS, 1, ALMOST) if suffix[1:].isalnum() else []
     if suffix[1:] in OTHERS or close:
         meant = f"; did you mean {close[0]}?" if close else f": {quote(path.suffix)} is a suffix of another one."
@@ -59,10 +73,29 @@ def contents(path: Path) -> Contents:
         raise FileNotFoundError(2, "No such file or checkpoint", str(path))
     if path.name.endswith(safetensors.INDEX):
         return safetensors.contents(path)
-    if path.suffix in FORMATS:
-        return FORMATS[path.suffix][1](path)
+    if path.suffix.lower() in FORMATS:
+        return FORMATS[path.suffix.lower()][1](path)
     if path.is_dir():
         return zarr.contents(path) if (path / zarr.METADATA).is_file() else folder.contents(path)
     raise CheckpointError(
         f"{path} has no format that is known: {', '.join(FORMATS)}, or a checkpoint, which is a folder"
     )
+
+
+def open_array(path: Path, name: str) -> tuple[Any, Callable[[], None]]:
+    """Return an array that is not in plain runs, as its library has it, and what closes it.
+
+    It has a shape and a dtype, and takes slices along all axes.
+    """
+    if path.is_dir():
+        return zarr.open_array(path, name), lambda: None
+    if path.suffix.lower() == ".npz":
+        member = npz.Member(path, name)
+        return member, member.close
+    with files.for_reading(path) as file:
+        classic = files.section(file, 0, min(3, file.size())) == netcdf3.MAGIC
+    if classic:
+        records = netcdf3.Records(path, name)
+        return records, records.close
+    dataset, opened = hdf5.open_dataset(path, name)
+    return dataset, opened.close

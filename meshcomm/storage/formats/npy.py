@@ -14,10 +14,19 @@ from meshcomm._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, FileWriter, checked_dtype, checked_shape, only_array, reading
+from meshcomm.storage.formats.base import (
+    Contents,
+    Described,
+    FileWriter,
+    checked_dtype,
+    checked_shape,
+    only_array,
+    reading,
+)
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
+HEADER_WITHIN = LONGEST_HEADER + 100
 
 
 class NpyWriter(FileWriter):
@@ -31,14 +40,22 @@ class NpyWriter(FileWriter):
 
     def lay_out(self, file: File) -> list[Stored]:
         array = only_array(self.arrays, ".npy")
-        descr = npy.dtype_to_descr(array.dtype)
-        if npy.descr_to_dtype(descr) != array.dtype:
-            raise DTypeError(f"a .npy file cannot hold {array.dtype}: save it to a .safetensors file or to a folder")
-        begins = _padded(_header_text({"descr": descr, "fortran_order": False, "shape": array.shape}))
+        begins = header(array, 0)
         stored = in_one_file(array.name, array.shape, array.dtype, len(begins))
         file.sized(len(begins) + stored.nbytes)
         file.write(files.as_bytes_of(begins), 0)
         return [stored]
+
+
+def header(array: Described, begin: int) -> bytes:
+    """Return what comes before the bytes of *array* in a .npy file that begins at *begin* of another file.
+
+    The array begins with a page of that. ``DTypeError`` if NumPy would read another dtype.
+    """
+    descr = npy.dtype_to_descr(array.dtype)
+    if npy.descr_to_dtype(descr) != array.dtype:
+        raise DTypeError(f"a .npy file cannot hold {array.dtype}: save it to a .safetensors file or to a folder")
+    return _padded(_header_text({"descr": descr, "fortran_order": False, "shape": array.shape}), begin)
 
 
 def _header_text(header: dict[str, object]) -> bytes:
@@ -52,9 +69,12 @@ def _header_text(header: dict[str, object]) -> bytes:
     return npy.magic(3, 0) + len(encoded).to_bytes(4, "little") + encoded
 
 
-def _padded(header: bytes) -> bytes:
-    """Return *header* with spaces before its last character, so that the array begins with a page of the file."""
-    longer = -len(header) % PAGE
+def _padded(header: bytes, begin: int) -> bytes:
+    """Return *header* with spaces before its last character, so that the array begins with a page of the file.
+
+    The header is at *begin*.
+    """
+    longer = -(begin + len(header)) % PAGE
     size = 2 if header[6] == 1 else 4
     length = int.from_bytes(header[8 : 8 + size], "little") + longer
     if length > LONGEST_HEADER:
@@ -68,14 +88,24 @@ def contents(path: Path) -> Contents:
     """Return what the .npy file holds. ``CheckpointError`` if it is none, or shorter than its array."""
     with files.for_reading(path) as file:
         size = file.size()
-        text = io.BytesIO(files.section(file, 0, min(size, LONGEST_HEADER + 100)))
-    with reading(path):
-        shape, fortran, dtype = _header(text)
-    shape = checked_shape(shape, str(path), checked_dtype(dtype, str(path)).itemsize)
-    stored = in_one_file("array", shape[::-1] if fortran else shape, dtype, text.tell())
-    if size < text.tell() + stored.nbytes:
-        raise CheckpointError(f"{path} has {size} bytes; its array ends at byte {text.tell() + stored.nbytes}")
-    return Contents({"array": stored._replace(fortran=fortran and len(shape) > 1)}, {})
+        text = files.section(file, 0, min(size, HEADER_WITHIN))
+    stored = described(text, "array", str(path), 0, size)
+    return Contents({"array": stored}, {})
+
+
+def described(text: bytes, name: str, what: str, begin: int, size: int) -> Stored:
+    """Return the array of a .npy file that begins with *text*, has *size* bytes, and is at *begin* of another file.
+
+    ``CheckpointError`` if it is none, or shorter than its array.
+    """
+    read = io.BytesIO(text)
+    with reading(what):
+        shape, fortran, dtype = _header(read)
+    shape = checked_shape(shape, what, checked_dtype(dtype, what).itemsize)
+    stored = in_one_file(name, shape[::-1] if fortran else shape, dtype, begin + read.tell())
+    if size < read.tell() + stored.nbytes:
+        raise CheckpointError(f"{what} has {size} bytes; its array ends at byte {read.tell() + stored.nbytes}")
+    return stored._replace(fortran=fortran and len(shape) > 1)
 
 
 def _header(text: io.BytesIO) -> tuple[object, bool, np.dtype]:

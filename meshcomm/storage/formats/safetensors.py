@@ -54,6 +54,8 @@ OF_ML_DTYPES = {
 class SafetensorsWriter(FileWriter):
     """A new .safetensors file."""
 
+    metadata_types: ClassVar[tuple[type, ...]] = (str,)
+
     @classmethod
     def check_names(cls, names: list[str]) -> None:
         if "__metadata__" in names:

@@ -23,6 +23,7 @@ from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, check
 from meshcomm.storage.stored import Segment, Stored
 
 METADATA = "zarr.json"
+XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
 LONGEST_METADATA = 2**26
 KINDS = (
     "bool",
@@ -139,7 +140,9 @@ def contents(path: Path) -> Contents:
             return _by_library(path)
         raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
     arrays: dict[str, Stored] = {}
-    others: dict[str, int] = {}
+    others: dict[str, Shape] = {}
+    attributes: dict[str, dict[str, Any]] = {}
+    dims: dict[str, tuple[str, ...]] = {}
     metadata: dict[str, Any] = {}
     for file in sorted(path.rglob(METADATA)):
         folder = file.parent
@@ -155,7 +158,25 @@ def contents(path: Path) -> Contents:
                 _refuse_links(folder)
                 stored, others[name] = _described(path, name)
             arrays[name] = stored
-    return Contents(arrays, metadata, by_library=others)
+            attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
+    return Contents(arrays, metadata, by_library=others, **_without_empty(attributes, dims))
+
+
+def _described_by(attributes: object, dims: object) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one."""
+    found = dict(attributes) if isinstance(attributes, dict) else {}
+    names = found.pop(XARRAY_DIMS, None) if dims is None else dims
+    found.pop(XARRAY_DIMS, None)
+    all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
+
+
+def _without_empty(attributes: dict[str, dict[str, Any]], dims: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    """Return the attributes and the names of axes of arrays that have some."""
+    return {
+        "attributes": {name: its for name, its in attributes.items() if its},
+        "dims": {name: its for name, its in dims.items() if its},
+    }
 
 
 def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Stored | None:
@@ -207,19 +228,23 @@ def _by_library(path: Path) -> Contents:
         metadata = dict(opened.attrs)
     found = {name: _described(path, name) for name in names}
     arrays = {name: stored for name, (stored, _) in found.items()}
-    return Contents(arrays, metadata, by_library={name: rows for name, (_, rows) in found.items()})
+    chunks = {name: chunks for name, (_, chunks) in found.items()}
+    with reading(path):
+        its = {name: _described_by(dict((opened if alone else opened[name]).attrs), None) for name in names}
+    attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
+    return Contents(arrays, metadata, by_library=chunks, **_without_empty(attributes, dims))
 
 
-def _described(path: Path, name: str) -> tuple[Stored, int]:
-    """Return what the library says of the array, and how many rows its chunks have."""
+def _described(path: Path, name: str) -> tuple[Stored, Shape]:
+    """Return what the library says of the array, and the shape of its chunks."""
     array = open_array(path, name)
     with reading(path):
         shape, dtype, chunk = array.shape, array.dtype, array.shards or array.chunks
     if dtype.hasobject:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
-    rows = max(1, chunk[0]) if chunk else 1
-    return Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ()), rows
+    stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
+    return stored, tuple(max(1, n) for n in chunk)
 
 
 def open_array(path: Path, name: str) -> Any:

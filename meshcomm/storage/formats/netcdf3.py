@@ -1,0 +1,185 @@
+"""Classic netCDF files, read only: a header, then arrays in big-endian byte order.
+
+Arrays along the record dimension have their rows one record apart; they are read record by record. Source:
+https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html.
+"""
+
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import Array, DType, Shape
+from meshcomm.errors import CheckpointError
+from meshcomm.memory.blocks import as_bytes
+from meshcomm.storage import files
+from meshcomm.storage.formats.base import Contents, checked_shape, refuse_overlaps
+from meshcomm.storage.stored import Stored, in_one_file
+from meshcomm.storage.values import as_python, decoded_text
+
+MAGIC = b"CDF"
+VERSIONS = (1, 2, 5)
+LONGEST_HEADER = 2**26
+_DIMENSIONS, _VARIABLES, _ATTRIBUTES = 10, 11, 12
+_CHAR = 2
+DTYPES = dict(enumerate(("i1", "S1", ">i2", ">i4", ">f4", ">f8", "u1", ">u2", ">u4", ">i8", ">u8"), 1))
+
+
+class Variable(NamedTuple):
+    """An array: its rows begin *apart* bytes from each other, from *begin* on, if it *has_records*."""
+
+    name: str
+    dims: tuple[str, ...]
+    shape: Shape
+    dtype: DType
+    attributes: dict[str, Any]
+    begin: int
+    has_records: bool
+
+
+class _Header:
+    """What is read of a header, from its beginning on."""
+
+    def __init__(self, data: bytes, path: Path) -> None:
+        self._data, self._at, self._path = data, 0, path
+        self.version = data[3] if data[:3] == MAGIC and len(data) > 3 else 0
+        if self.version not in VERSIONS:
+            raise CheckpointError(f"{path} is no netCDF file of a known version")
+        self._at = 4
+        self.wide = 8 if self.version == 5 else 4
+
+    def number(self, size: int | None = None) -> int:
+        """Return the next integer, of *size* bytes; by default that of counts."""
+        return int.from_bytes(self._take(size or self.wide), "big")
+
+    def text(self) -> str:
+        """Return the next name."""
+        return decoded_text(self._padded(self.number()))
+
+    def entries(self, tag: int) -> range:
+        """Return the numbers of the entries of the list that follows; its kind is *tag*."""
+        found, count = self.number(4), self.number()
+        if found not in (0, tag) or (found == 0 and count):
+            raise CheckpointError(f"{self._path} is damaged: a list of kind {found}; it must be {tag}")
+        if count > len(self._data):
+            raise CheckpointError(f"{self._path} is damaged: a list of {count} entries")
+        return range(count)
+
+    def dtype(self) -> tuple[int, DType]:
+        """Return the next kind of elements, and its dtype."""
+        kind = self.number(4)
+        if kind not in DTYPES:
+            raise CheckpointError(f"{self._path} is damaged: elements of kind {kind}")
+        return kind, np.dtype(DTYPES[kind])
+
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes that follow: texts, numbers, and arrays of more than one number."""
+        found: dict[str, Any] = {}
+        for _ in self.entries(_ATTRIBUTES):
+            name, (kind, dtype), count = self.text(), self.dtype(), self.number()
+            raw = self._padded(count * dtype.itemsize)
+            value = raw if kind == _CHAR else np.frombuffer(raw, dtype)
+            found[name] = as_python(value[0] if kind != _CHAR and count == 1 else value)
+        return found
+
+    def _padded(self, size: int) -> bytes:
+        return self._take(size + -size % 4)[:size]
+
+    def _take(self, size: int) -> bytes:
+        found = self._data[self._at : self._at + size]
+        if len(found) < size:
+            raise CheckpointError(f"{self._path} is damaged: its header ends early")
+        self._at += size
+        return found
+
+
+class Classic(NamedTuple):
+    """What a classic netCDF file says of itself; records are *apart* bytes from each other."""
+
+    attributes: dict[str, Any]
+    variables: dict[str, Variable]
+    apart: int
+    size: int
+
+
+def header(path: Path) -> Classic:
+    """Return what the header says. ``CheckpointError`` if it is damaged."""
+    with files.for_reading(path) as file:
+        size = file.size()
+        read = _Header(files.section(file, 0, min(size, LONGEST_HEADER)), path)
+    records = read.number()
+    dims = [(read.text(), read.number()) for _ in read.entries(_DIMENSIONS)]
+    attributes = read.attributes()
+    found = [_variable(read, dims, path) for _ in read.entries(_VARIABLES)]
+    in_records = [each for each in found if each.has_records]
+    rows = [prod(each.shape[1:]) * each.dtype.itemsize for each in in_records]
+    apart = rows[0] if len(rows) == 1 else sum(row + -row % 4 for row in rows)
+    begin = min((each.begin for each in in_records), default=0)
+    if records == 256**read.wide - 1:  # a program that never knew how many it wrote
+        records = (size - begin) // apart if apart else 0
+    variables = {}
+    for each in found:
+        shape = (records, *each.shape[1:]) if each.has_records else each.shape
+        what = f"{path}: array {quote(each.name)}"
+        if each.name in variables:
+            raise CheckpointError(f"{what} is there twice")
+        variables[each.name] = each._replace(shape=checked_shape(shape, what, each.dtype.itemsize))
+    return Classic(attributes, variables, apart, size)
+
+
+def _variable(read: _Header, dims: list[tuple[str, int]], path: Path) -> Variable:
+    name, numbers = read.text(), [read.number() for _ in range(read.number())]
+    attributes, (_, dtype), _ = read.attributes(), read.dtype(), read.number()
+    begin = read.number(4 if read.version == 1 else 8)
+    if any(number >= len(dims) for number in numbers) or any(dims[number][1] == 0 for number in numbers[1:]):
+        raise CheckpointError(f"{path}: array {quote(name)} has dimensions that are not there")
+    shape = tuple(dims[number][1] for number in numbers)
+    names = tuple(dims[number][0] for number in numbers)
+    return Variable(name, names, shape, dtype, attributes, begin, bool(shape) and shape[0] == 0)
+
+
+def contents(path: Path) -> Contents:
+    """Return what the file holds. ``CheckpointError`` if it is damaged, or shorter than its arrays."""
+    found = header(path)
+    arrays: dict[str, Stored] = {}
+    others: dict[str, Shape] = {}
+    for name, each in found.variables.items():
+        row = prod(each.shape[1:]) * each.dtype.itemsize
+        apart = found.apart if each.has_records else row
+        nbytes = prod(each.shape) * each.dtype.itemsize
+        end = each.begin + (nbytes if apart == row or not nbytes else (each.shape[0] - 1) * apart + row)
+        if nbytes and end > found.size:
+            raise CheckpointError(f"{path}: array {quote(name)} ends at byte {end}; the file has {found.size}")
+        arrays[name] = in_one_file(name, each.shape, each.dtype, each.begin)
+        if apart != row and nbytes:
+            arrays[name] = arrays[name]._replace(segments=())
+            others[name] = (1, *each.shape[1:])
+    refuse_overlaps(arrays, path)
+    attributes = {name: each.attributes for name, each in found.variables.items() if each.attributes}
+    dims = {name: each.dims for name, each in found.variables.items() if each.dims}
+    return Contents(arrays, found.attributes, by_library=others, attributes=attributes, dims=dims)
+
+
+class Records:
+    """An array whose rows are in records, as libraries have arrays: slices read the rows that they need."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        found = header(path)
+        its = found.variables[name]
+        self.shape, self.dtype = its.shape, its.dtype
+        self._file, self._begin, self._apart = files.for_reading(path), its.begin, found.apart
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Array:
+        rows = range(*index[0].indices(self.shape[0]))
+        row = np.empty(self.shape[1:], self.dtype)
+        found = np.empty((len(rows), *row[index[1:]].shape), self.dtype)
+        for number, each in enumerate(rows):
+            self._file.read(as_bytes(row), self._begin + each * self._apart)
+            found[number] = row[index[1:]]
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,131 @@
+"""Values beside tensors, which ranks tell each other as JSON: attributes of files, and what each rank saves alone.
+
+A node is a pair of a kind and its content, as in :mod:`meshcomm.arrays.trees`; arrays are in it with their bytes.
+"""
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from math import isfinite, prod
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import Json
+from meshcomm.errors import CheckpointError, DTypeError
+from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+
+DEEPEST = 100
+"""Levels of a value: a deeper one has a circle, or is an attack."""
+
+
+def node_of_value(value: object, depth: int = 0) -> Json:
+    """Return the node of a value: a number, a text, None, an array, or dicts, lists and tuples of them.
+
+    ``TypeError`` for anything else.
+
+    >>> node_of_value({"a": [1, np.inf]})
+    ['dict', {'a': ['list', [['value', 1], ['float', 'inf']]]}]
+    """
+    if depth > DEEPEST:
+        raise TypeError(f"a value has more than {DEEPEST} levels")
+    if isinstance(value, Mapping):
+        unknown = [key for key in value if not isinstance(key, str)]
+        if unknown:
+            raise TypeError(f"a key of a dict is a str, not {quote(unknown[0])}")
+        return ["dict", {key: node_of_value(each, depth + 1) for key, each in value.items()}]
+    if isinstance(value, list | tuple):
+        return ["list" if isinstance(value, list) else "tuple", [node_of_value(v, depth + 1) for v in value]]
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return [kind, [dtype_text(value.dtype), list(value.shape), b64encode(value.tobytes()).decode()]]
+    if isinstance(value, complex):
+        return ["complex", [repr(value.real), repr(value.imag)]]
+    if isinstance(value, float) and not isfinite(value):
+        return ["float", repr(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return ["value", value]
+    raise TypeError(f"{type(value).__name__} {quote(value)} is no number, text, None, array, or dict or list of these")
+
+
+def value_of_node(node: Json, depth: int = 0) -> Json:
+    """Return the value of a node. ``CheckpointError`` for what is none.
+
+    >>> value_of_node(node_of_value((None, np.arange(2))))
+    (None, array([0, 1]))
+    """
+    if depth > DEEPEST or not isinstance(node, list) or len(node) != 2:
+        raise CheckpointError(f"{quote(node)} is no node of a value")
+    kind, content = node
+    if kind == "dict" and isinstance(content, dict):
+        return {key: value_of_node(each, depth + 1) for key, each in content.items()}
+    if kind in ("list", "tuple") and isinstance(content, list):
+        found = [value_of_node(each, depth + 1) for each in content]
+        return found if kind == "list" else tuple(found)
+    if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
+        return content
+    try:
+        if kind == "float":
+            return float(content)
+        if kind == "complex":
+            return complex(*map(float, content))
+        if kind in ("array", "scalar"):
+            return _array(content, kind == "scalar")
+    except (TypeError, ValueError, DTypeError):
+        pass
+    raise CheckpointError(f"{quote(node)} is no node of a value")
+
+
+def _array(content: Json, is_scalar: bool) -> Json:
+    """Return an array of its own memory. ``ValueError`` if the bytes are not those of its shape."""
+    text, shape, data = content
+    dtype, raw = dtype_of_text(text), b64decode(data, validate=True)
+    if dtype.hasobject or any(type(n) is not int or n < 0 for n in shape) or prod(shape) * dtype.itemsize != len(raw):
+        raise ValueError(f"an array of {quote(shape)}")
+    found = np.frombuffer(raw, dtype).reshape(shape).copy() if len(raw) else np.zeros(shape, dtype)
+    return found[()] if is_scalar else found
+
+
+def as_python(value: Json) -> Json:
+    """Return the value of an attribute as people use it: texts, numbers of Python, arrays of NumPy.
+
+    >>> as_python(np.float32(0.5)), as_python(b"m/s"), as_python(np.array(["a", "b"], object))
+    (0.5, 'm/s', array(['a', 'b'], dtype='<U1'))
+    """
+    if isinstance(value, bytes):
+        return decoded_text(value)
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind in "OS":
+            texts = [decoded_text(each) if isinstance(each, bytes) else str(each) for each in value.ravel().tolist()]
+            return np.array(texts, dtype="U").reshape(value.shape)
+        if value.dtype.kind not in "biufcU":
+            return str(value)
+        return value.astype(value.dtype.newbyteorder("="), copy=False)
+    if isinstance(value, np.generic):
+        return as_python(value.item()) if value.dtype.kind in "biufcSU" else str(value)
+    return value if value is None or isinstance(value, bool | int | float | complex | str) else str(value)
+
+
+def decoded_text(raw: bytes) -> str:
+    """Return a text that a library wrote: in UTF-8, or as Latin-1, without the zeros at its end."""
+    raw = raw.rstrip(b"\0")
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw.decode("latin-1")
+
+
+def as_json(value: Json) -> Json:
+    """Return the value of an attribute as JSON can hold it: arrays as lists, and as texts what JSON has no word for.
+
+    >>> as_json({"range": np.array([1.0, np.inf])})
+    {'range': [1.0, 'inf']}
+    """
+    if isinstance(value, Mapping):
+        return {key: as_json(each) for key, each in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return as_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    if isinstance(value, complex) or (isinstance(value, float) and not isfinite(value)):
+        return str(value)
+    return value
