@@ -59,6 +59,8 @@ STATISTICS = {
             ]
             for method in ("linear", "hazen", "lower")
         ),
+        *(f"np.{name}(I({size}))" for name in ("median", "nanmedian") for size in (2, 7, 10, 16, 2000)),
+        "np.median(f), np.median(v[1:]), np.nanmedian(x), np.quantile(v, [0.3, 1]), np.nanquantile(x, 0.3)",
         "np.median(np.resize(Q, 2001))",
         "np.nanquantile(np.resize(Q, 300) * np.nan, [0.2, 0.5])",
     ],

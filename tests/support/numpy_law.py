@@ -22,7 +22,7 @@ RAISED = (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, A
 REFUSED = f"{MOVED}|elements of another size need a last axis that is"
 """What views refuse in some layouts; tests/ops/test_views.py says when."""
 TOLERANCES = {"e": 2e-2, "f": 1e-4, "F": 1e-4}
-TIMES = 3
+TIMES = 2
 
 
 def outcome(call, names):
