@@ -99,22 +99,28 @@ class Contents:
     def tolist(self: "DTensor") -> Value:  # type: ignore[misc]
         """Return the global array as nested lists of Python numbers. Collective over the mesh.
 
+        On a rank outside of the mesh it is None.
+
         >>> import meshcomm as mc
         >>> mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tolist()
         [1, 1, 1]
         """
         with collective("tolist", self.mesh):
-            return self.to_numpy().tolist()
+            whole = self.to_numpy()
+        return None if whole is None else whole.tolist()
 
-    def tobytes(self: "DTensor") -> bytes:  # type: ignore[misc]
+    def tobytes(self: "DTensor") -> bytes | None:  # type: ignore[misc]
         """Return the bytes of the global array in C order. Collective over the mesh.
+
+        On a rank outside of the mesh it is None.
 
         >>> import meshcomm as mc
         >>> mc.ones(3, "u1", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tobytes()
         b'\\x01\\x01\\x01'
         """
         with collective("tobytes", self.mesh):
-            return self.to_numpy().tobytes()
+            whole = self.to_numpy()
+        return None if whole is None else whole.tobytes()
 
     def view(self: "DTensor", dtype: DTypeLike | None = None) -> "DTensor":  # type: ignore[misc]
         """Return a tensor of the same memory with another dtype; a write through it changes this one.

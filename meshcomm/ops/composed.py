@@ -15,6 +15,7 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, ShapeLike
 from meshcomm.arrays.create import zeros
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.diagonals import diagonal
 from meshcomm.ops.elementwise import elementwise, replicated, tensors_of, written
@@ -82,9 +83,12 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
 def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     """Return the tensor without zeros at the ends of its axes, as numpy.trim_zeros. Collective over the mesh.
 
-    *trim* has ``f`` for the front and ``b`` for the back, *axis* says which axes; None is all of them.
+    *trim* has ``f`` for the front and ``b`` for the back, *axis* says which axes; None is all of them. A rank outside
+    of the mesh cannot know how long the result is: ``ShapeError``.
     """
     tensor = as_tensor("numpy.trim_zeros", filt)
+    if tensor.mesh.rank is None:
+        raise ShapeError("numpy.trim_zeros: a rank outside of the mesh cannot know where zeros end")
     wanted = trim.lower()
     if wanted not in ("fb", "bf", "f", "b"):
         raise ValueError(f"unexpected character(s) in `trim`: {quote(trim)}")
@@ -191,11 +195,13 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
 
 
 def _of_whole(function: Function) -> Function:
-    """Return NumPy's *function* of short vectors: each rank gathers them and computes. Collective over the mesh."""
+    """Return NumPy's *function* of short vectors: each rank of the mesh gathers them and computes. Collective."""
     name = f"numpy.{getattr(function, '__name__', function)}"
 
     def computed(*args: Any, **kwargs: Any) -> object:
         mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
+        if mesh.rank is None:
+            raise ShapeError(f"{name}: a rank outside of the mesh cannot know how many coefficients are left")
         found = function(
             *(gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
             **{key: gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},

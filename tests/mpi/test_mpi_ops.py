@@ -15,13 +15,12 @@ import meshcomm as mc
 from meshcomm import Layout, ShapeError, gradients
 from meshcomm.errors import CollectiveTimeout, MeshError
 from meshcomm.ranks.barrier import barrier
-from ops import test_products as products
-from ops import test_statistics as statistics
-from support import indexing, orders, sets, shape_cases, taking
+from support import indexing, orders, shape_cases
 from support.migrations import migrations
+from support.numpy_law import CALLS, law
 from support.operands import check as close
 from support.random_programs import run_program
-from support.reference import random_bits, tuple_layouts
+from support.reference import tuple_layouts
 from support.sampling import sampled
 from support.verdicts import agree_mismatch, agree_raises
 
@@ -34,6 +33,21 @@ U = mc.UNSHARDED
 @pytest.mark.parametrize("seed", sampled(range(40)))
 def test_random_programs(comm, seed):
     run_program(1000 * SIZE + seed, RANK, SIZE, comm)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_functions_are_those_of_numpy(grid, name):
+    law(name, SIZE, grid, 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sampled(CALLS, 40))
+def test_functions_on_some_ranks_only(name):
+    mesh = shape_cases.some_ranks(Random(f"{SIZE} {name}"), SIZE)
+    law(name, 10 + SIZE, mesh, 1)
+    if mesh.rank is not None:
+        mesh.close()
 
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
@@ -122,43 +136,6 @@ def test_a_late_rank(line):
 
 # -- statistics -------------------------------------------------------------------------------------------------------
 
-SOME = [shape for shape in [(SIZE,), (1, SIZE), (2, SIZE // 2), (SIZE // 2, 2), (SIZE - 1,)] if min(shape) > 0]
-REDUCTIONS = ("sum", "mean", "max", "prod", "any", "ptp", "var", "std", "nanmean", "nanstd", "nanmin")
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", sampled(range(100, 120), 2))
-@pytest.mark.parametrize("shape", SOME, ids=str)
-def test_statistics(comm, shape, seed):
-    mesh = mc.create_mesh(list(zip("xyz", shape, strict=False)), devices=range(int(np.prod(shape))), comm=comm)
-    random = Random(seed)
-    with np.errstate(all="ignore"):
-        for number in range(3):
-            dtype = statistics.DTYPES[(seed + number) % len(statistics.DTYPES)]
-            whole = statistics.values(random, (random.randint(0, 11), random.randint(1, 7)), dtype)
-            tensor = statistics.tensor_of(random, mesh, whole)
-            for axis in (None, 0, (1, 0), -1):
-                for name in REDUCTIONS:
-                    statistics.compared(name, tensor, whole, axis=axis, keepdims=random.random() < 0.5)
-            for axis in (None, 0, 1):
-                for name in ("argmax", "argmin", "nanargmin"):
-                    statistics.compared(name, tensor, whole, axis=axis)
-            for axis in (0, 1):
-                for name in ("cumsum", "cumprod", "nancumsum", "diff"):
-                    statistics.compared(name, tensor, whole, axis=axis)
-            for ord in (None, 1, np.inf):
-                statistics.compared("norm", tensor, whole, ord=ord)
-                statistics.compared("norm", tensor, whole, ord=ord, axis=0)
-            same = np.array_equal(tensor, statistics.tensor_of(random, mesh, whole), equal_nan=True)
-            assert same is (None if mesh.rank is None else True)
-    mesh.close()
-
-
-@pytest.mark.filterwarnings("ignore:Arrays of 2-dimensional vectors:DeprecationWarning")
-@pytest.mark.parametrize("seed", sampled(range(20), 2))
-def test_products(line, seed):
-    products.law(Random(seed), line, seed, sampled(products.LAW))
-
 
 def test_bits_are_the_same_on_all_ranks(line):
     whole = np.random.default_rng(3).normal(size=(4 * SIZE + 1, 5)).astype("f4")
@@ -166,7 +143,7 @@ def test_bits_are_the_same_on_all_ranks(line):
     means = tensor.std(), tensor.var(axis=0), np.linalg.norm(tensor, axis=0), np.nanmean(tensor, axis=0), tensor.sum()
     for result in means:
         assert len(set(WORLD.allgather(result.local.tobytes()))) == 1
-        statistics.check(result, result.to_numpy())
+        close(result, result.to_numpy())
 
 
 def test_what_one_rank_sees_all_raise(line):
@@ -180,37 +157,6 @@ def test_what_one_rank_sees_all_raise(line):
 
 
 # -- shapes and indices -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", sampled(range(40), 10))
-def test_shapes(seed):
-    random, check, layout_of = Random(f"{SIZE} {seed}"), shape_cases.check, shape_cases.layout_of
-    mesh = shape_cases.some_ranks(random, SIZE)
-    source, target = random.sample([(12,), (3, 4), (4, 3), (2, 6), (6, 2), (2, 3, 2), (1, 12), (3, 2, 2)], 2)
-    x = random_bits(source, "f8", seed)
-    t, u = (mc.distribute(each, layout_of(random, mesh, source)) for each in (x, -x))
-    layout, axis = layout_of(random, mesh, target), random.randrange(x.ndim)
-    made = mc.reshape(t, target, layout)
-    assert made.layout == layout
-    check(made, x.reshape(target))
-    for call in (
-        lambda t, u: np.reshape(t, target),
-        lambda t, u: np.ravel(t),
-        lambda t, u: np.squeeze(t),
-        lambda t, u: np.flip(t),
-        lambda t, u: np.flip(t, axis),
-        lambda t, u: np.roll(t, 2, axis),
-        lambda t, u: np.roll(t, -5),
-        lambda t, u: np.concatenate([t, u], axis),
-        lambda t, u: np.stack([u, t], axis),
-        lambda t, u: np.take(t, [0, -1, 0], axis),
-        lambda t, u: np.repeat(t, 2, axis),
-        lambda t, u: np.tile(t, 2),
-        lambda t, u: np.clip(t, 0, u),
-        *(lambda t, u, mode=mode: np.pad(t, (1, 2), mode=mode) for mode in ("constant", "edge", "wrap")),
-        *(lambda t, u, part=part: np.array_split(t, 2, axis)[part] for part in range(2)),
-    ):
-        check(call(t, u), call(x, -x))
 
 
 def test_all_ranks_raise_alike(line):
@@ -232,8 +178,6 @@ def test_all_ranks_raise_alike(line):
     [
         *(indexing.slices, indexing.assignments, indexing.overlaps, indexing.masks, indexing.arrays),
         migrations,
-        *sets.PROGRAMS,
-        *map(taking.program_of, taking.FUNCTIONS),
     ],
 )
 def test_indexing(world, grid, program, seed):
@@ -262,24 +206,6 @@ def test_a_transpose_that_relays_in_one_copy(line, order):
 
 
 # -- sorts ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN
-@pytest.mark.parametrize("seed", sampled(range(40), 4))
-def test_orders(grid, seed):
-    random, check = Random(seed), orders.check
-    for number in range(6):
-        shape, dtype = orders.any_shape(random), random.choice(["f8", "f4", "i4", "u1"])
-        a = orders.values(shape, dtype, seed=(seed, number), few=number % 2 == 0)
-        t = mc.distribute(a, orders.any_layout(random, grid, shape))
-        axis = random.choice([None, *range(len(shape))])
-        check(np.sort(t, axis), np.sort(a, axis))
-        check(np.argsort(t, axis, kind="stable"), np.argsort(a, axis, kind="stable"))
-        if a.size:
-            check(np.median(t, axis), np.median(a, axis))
-            check(np.quantile(t, [0.2, 0.9], axis), np.quantile(a, [0.2, 0.9], axis))
-            for found, expected in zip(np.histogram(t, 5, (0, 9)), np.histogram(a, 5, (0, 9)), strict=True):
-                check(found, expected)
 
 
 @pytest.mark.filterwarnings("ignore")

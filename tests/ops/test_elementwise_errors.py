@@ -89,24 +89,3 @@ def test_plain_arrays_must_be_replicated(size):
         check(t + random(4), random(4) * 2)
 
     on(size, program)
-
-
-def test_ranks_outside_of_the_mesh():
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        a = random(5, 3)
-        t = mc.distribute(a, mc.Layout(["x", U], mesh))
-        check((t + 1) * t.T.T - a, (a + 1) * a - a)
-        check(t.sum(axis=0), a.sum(axis=0))
-        check(t.mean(), a.mean())
-        check(t.max(1, keepdims=True), a.max(1, keepdims=True))
-        check(t @ t.T, a @ a.T, rtol=1e-9)
-        check(t @ a.T, a @ a.T, rtol=1e-9)
-        check(np.where(t > 0, t, [1, 2, 3]), np.where(a > 0, a, [1, 2, 3]))
-        t += 1
-        check(t, a + 1)
-        with pytest.raises(ShapeError):
-            t + random(4)
-        return t.local is None
-
-    assert on(3, program) == [False, False, True]

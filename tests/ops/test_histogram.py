@@ -1,4 +1,4 @@
-"""Histograms of tensors in layouts of all kinds against NumPy's of the whole arrays."""
+"""Histograms of tensors are replicated, and what they refuse; `test_numpy` compares them with NumPy."""
 
 import numpy as np
 import pytest
@@ -7,49 +7,16 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
-from support.orders import any_layout, any_shape, check, on_a_mesh
+from support.orders import check
 from support.reference import on_ranks
-from support.sampling import sampled, with_seeds
 
 U = "unsharded"
-BINS = [1, 10, 7, np.int64(3), [0, 1, 5, 20], np.array([-3.5, 0, 0, 2.25])]
-
-
-def numbers(shape, dtype, seed):
-    """Numbers whose sums are exact in any order."""
-    return (np.random.default_rng(seed).integers(0, 40, shape) - 20 * (dtype[0] not in "u?")).astype(dtype)
 
 
 def same(found, expected):
     for tensor, array in zip(found, expected, strict=True):
         check(tensor, array)
         assert tensor.layout.is_fully_replicated()
-
-
-@pytest.mark.filterwarnings("ignore:Converting input from bool")
-@pytest.mark.filterwarnings("ignore:invalid value")
-@with_seeds(on_a_mesh, sampled(range(60), 7))
-def test_histograms(random, mesh, seed):
-    for number in range(12):
-        shape, dtype = any_shape(random), random.choice(["f8", "f4", "f2", "i8", "i2", "u1", "?"])
-        a = numbers(shape, dtype, (seed, number))
-        t = mc.distribute(a, any_layout(random, mesh, shape))
-        bins, limits = random.choice(BINS), random.choice([None, (-5, 12.5), (3, 3)])
-        if mesh.rank is None and limits is None and np.ndim(bins) == 0:
-            counts, edges = np.histogram(t, bins)
-            assert (counts.shape, edges.shape) == ((bins,), (bins + 1,))
-        else:
-            same(np.histogram(t, bins, limits), np.histogram(a, bins, limits))
-        kind = random.choice(["f8", "i4", "c16"])
-        w = numbers(shape, kind, number)
-        layout = any_layout(random, mesh, shape)
-        for weights in (mc.distribute(w, layout), w):
-            if mesh.rank is None:
-                np.histogram(t, bins, limits, weights=weights)
-            else:
-                same(np.histogram(t, bins, limits, None, weights), np.histogram(a, bins, limits, None, w))
-        if mesh.rank is not None and a.size:
-            same(np.histogram(t, bins, density=True), np.histogram(a, bins, density=True))
 
 
 @on_ranks(3)

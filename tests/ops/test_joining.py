@@ -1,4 +1,4 @@
-"""Tensors joined, split and padded against NumPy on the whole arrays, and what moves."""
+"""Tensors joined, split and padded: layouts, what moves, errors; `test_numpy` compares them with NumPy."""
 
 import numpy as np
 import pytest
@@ -6,97 +6,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, LayoutError, MeshError, ShapeError
 from support.gradient_cases import on
-from support.reference import numbered, on_ranks, random_bits
-from support.sampling import with_seeds
-from support.shape_cases import SEEDS, U, check, check_numbers, layout_of, on_a_mesh
-
-KINDS = ("f8", "?", "i1", "u2", "c8", "f2", "g", ">i4")
-
-
-def several(random, mesh, axis_of):
-    """Tensors, and sometimes a plain array, that differ in length along one axis."""
-    ndim = random.randint(1, 3)
-    axis, lengths = axis_of(random, ndim), [random.randint(1, 5) for _ in range(ndim)]
-    kind = random.choice(KINDS)
-    tensors, arrays = [], []
-    for number in range(random.randint(1, 4)):
-        if axis is not None:
-            lengths[axis] = random.choice([0, 1, 3, 7])
-        x = random_bits(lengths, kind if random.random() < 0.7 else random.choice(KINDS), number)
-        arrays.append(x)
-        plain = number and random.random() < 0.2
-        tensors.append(x if plain else mc.distribute(x, layout_of(random, mesh, tuple(lengths))))
-    return tensors, arrays, axis
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_concatenate(random, mesh):
-    for _ in range(8):
-        tensors, arrays, axis = several(random, mesh, lambda random, ndim: random.randrange(-ndim, ndim))
-        with np.errstate(all="ignore"):
-            expected = np.concatenate(arrays, axis)
-            check_numbers(np.concatenate(tensors, axis), expected)
-            check_numbers(np.concatenate(tensors, None), np.concatenate(arrays, None))
-            layout = layout_of(random, mesh, expected.shape)
-            made = mc.concatenate(tensors, axis, layout)
-            check_numbers(made, expected)
-            assert made.layout == layout
-            wide = np.concatenate(tensors, axis=axis, dtype="c16", casting="unsafe")
-            check_numbers(wide, np.concatenate(arrays, axis=axis, dtype="c16", casting="unsafe"))
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_stack(random, mesh):
-    for _ in range(8):
-        tensors, arrays, _ = several(random, mesh, lambda random, ndim: None)
-        ndim = arrays[0].ndim
-        with np.errstate(all="ignore"):
-            new = random.randrange(-ndim - 1, ndim + 1)
-            expected = np.stack(arrays, new)
-            check_numbers(np.stack(tensors, new), expected)
-            layout = layout_of(random, mesh, expected.shape)
-            made = mc.stack(tensors, new, layout)
-            assert made.layout == layout
-            check_numbers(made, expected)
-            for join in (np.vstack, np.hstack, np.dstack, *([np.column_stack] if ndim < 3 else [])):
-                check_numbers(join(tensors), join(arrays))
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_split(random, mesh):
-    for number in range(8):
-        shape = tuple(random.choice([0, 2, 4, 6, 9]) for _ in range(random.randint(1, 3)))
-        x = random_bits(shape, "i4", number)
-        t = mc.distribute(x, layout_of(random, mesh, shape))
-        axis = random.randrange(-x.ndim, x.ndim)
-        for sections in (3, 1, [2, 5], (0, 3, 3, 20), [-2], np.array([1])):
-            for made, expected in zip(
-                np.array_split(t, sections, axis), np.array_split(x, sections, axis), strict=True
-            ):
-                check(made, expected)
-        if shape[axis] % 3 == 0:
-            for made, expected in zip(np.split(t, 3, axis), np.split(x, 3, axis), strict=True):
-                check(made, expected)
-        for function in (np.vsplit, np.hsplit, np.dsplit)[: {1: 0, 2: 2, 3: 3}[x.ndim]]:
-            for made, expected in zip(function(t, [1, 3]), function(x, [1, 3]), strict=True):
-                check(made, expected)
-    flat = mc.distribute(np.arange(6), layout_of(random, mesh, (6,)))
-    assert [part.shape for part in np.hsplit(flat, 2)] == [(3,), (3,)]
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_pad(random, mesh):
-    for number in range(4):
-        shape = tuple(random.choice([1, 2, 3, 5, 8]) for _ in range(random.randint(1, 3)))
-        x = random_bits(shape, random.choice(["f8", "i1", "c8", ">i4"]), number)
-        t = mc.distribute(x, layout_of(random, mesh, shape))
-        ends = [(random.randint(0, 4), random.randint(0, 9)) for _ in shape]
-        for width in (random.randint(0, 3), random.choice([(1, 2), ((2, 0),)]), ends):
-            check(np.pad(t, width), np.pad(x, width))
-            check(np.pad(t, width, constant_values=(3, 4)), np.pad(x, width, constant_values=(3, 4)))
-            for mode in ("edge", "reflect", "symmetric", "wrap"):
-                check(np.pad(t, width, mode=mode), np.pad(x, width, mode=mode))
-
+from support.reference import numbered, on_ranks
+from support.shape_cases import U, check
 
 # -- layouts, and what moves ------------------------------------------------------------------------------------------
 

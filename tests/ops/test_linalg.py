@@ -1,12 +1,11 @@
 """Transposed DTensors and matrix products against NumPy on the whole arrays."""
 
-import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm.ops import linalg
 from support.operands import MESHES, U, check, mesh_of, random
-from support.reference import on_ranks, tuple_layouts
+from support.reference import tuple_layouts
 
 # -- transpose and matmul ---------------------------------------------------------------------------------------------
 
@@ -47,26 +46,3 @@ def test_layouts_of_products(a, b, product, moves):
     with mc.simulate(4) as world:
         assert world.run(program) == [product] * 4
         assert any(world.bytes_moved) == moves
-
-
-@on_ranks(4)
-def test_matmul_of_other_dtypes_and_plain_arrays():
-    mesh = mesh_of(2, 2)
-    for one, other in (("?", "?"), ("i1", "i1"), ("f4", "i2"), ("c8", "f8"), ("f2", "f2")):
-        a, b = (np.abs(random(3, 3)).astype(d) for d in (one, other))
-        t = mc.distribute(a, mc.Layout([U, "x"], mesh))
-        check(t @ mc.distribute(b, mc.Layout(["y", U], mesh)), a @ b, rtol=1e-2)
-        check(t @ b, a @ b, rtol=1e-2)
-        check(b @ t, b @ a, rtol=1e-2)
-        check(mc.matmul(t, b.tolist()), a @ np.array(b.tolist()), rtol=1e-2)
-
-
-@on_ranks(2)
-def test_methods_are_numpys_functions():
-    x = np.arange(6).reshape(2, 3) * (1 + 2j)
-    t = mc.distribute(x, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
-    for moved in (t.transpose(), t.transpose(1, 0), t.transpose((1, 0)), t.transpose(None)):
-        np.testing.assert_array_equal(moved.to_numpy(), x.T)
-    np.testing.assert_array_equal(t.transpose(0, 1).to_numpy(), x)
-    for found, expected in [(t.conj(), x.conj()), (t.conjugate(), x.conj()), (t.real, x.real), (t.imag, x.imag)]:
-        np.testing.assert_array_equal(found.to_numpy(), expected, strict=True)

@@ -1,108 +1,87 @@
 """NumPy's functions on tensors give what they give on arrays: the law of all of them, from a table of calls."""
 
-import warnings
 from random import Random
 
 import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import Layout
-from support.numpy_table import TABLE, operands
-from support.random_cases import of_kinds, random_layout
+from support.numpy_law import CALLS, TIMES, check, given_to, in_layouts, law
+from support.random_tensors import layout_of
+from support.reference import blocks_of, same_bits
 from support.sampling import sampled
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN, and empty slices
 SIZES = [(1,), (2,), (3,), (2, 2), (4,), (2, 3)]
 SEEDS = sampled(range(12), 3)
 
 
-def outcome(call, names):
-    """What the last statement of a call gives, or the class of the error."""
-    *statements, last = call.split(";")
-    names = {"np": np, **names}
-    try:
-        for statement in statements:
-            exec(statement.strip(), names)
-        return eval(last.strip(), names)
-    except (ValueError, TypeError, IndexError, ZeroDivisionError, AttributeError) as error:
-        return error
-
-
-def tensors(mesh, seed):
-    random = Random(seed)
-    made = {}
-    for name, array in operands(seed).items():
-        layout = of_kinds(random, random_layout(random, mesh, array.ndim), array.shape)
-        made[name] = mc.distribute(array, Layout(layout.axes, mesh))
-    return made
-
-
-def check(found, expected):
-    if isinstance(expected, Exception):
-        kinds = (ValueError, TypeError, IndexError, ZeroDivisionError)
-        kind = next((kind for kind in kinds if isinstance(expected, kind)), type(expected))
-        assert isinstance(found, kind), f"{found!r}, but NumPy raises {expected!r}"
-        return
-    if isinstance(found, Exception):
-        raise AssertionError(f"{type(found).__name__}: {found}") from found
-    if isinstance(expected, list | tuple):
-        assert isinstance(found, list | tuple), found
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            check(one, other)
-        return
-    if expected is None or isinstance(expected, str | bytes | bool | np.dtype):
-        assert found == expected
-        return
-    if not isinstance(found, mc.DTensor):
-        found = np.asarray(found)
-        whole = found
-    else:
-        whole = found.to_numpy()
-    expected = np.asarray(expected)
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    if expected.dtype.kind in "fc":
-        np.testing.assert_allclose(whole, expected, rtol=1e-5 if expected.dtype.itemsize < 8 else 1e-11, atol=1e-11)
-    else:
-        np.testing.assert_array_equal(whole, expected)
+def on_a_mesh(seed, program):
+    """Run a program on a mesh, sometimes with a rank outside of it."""
+    sizes = SIZES[seed % len(SIZES)]
+    count = int(np.prod(sizes))
+    with mc.simulate(count + seed // len(SIZES) % 2) as world:
+        world.run(lambda: program(mc.create_mesh(list(zip("xy", sizes, strict=False)), devices=list(range(count)))))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CALLS)
 def test_functions_are_those_of_numpy(name, seed):
-    sizes = SIZES[seed % len(SIZES)]
-
-    def program():
-        mesh = mc.create_mesh(list(zip("xy", sizes, strict=False)))
-        for call in TABLE[name]:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
-                warnings.simplefilter("ignore")
-                expected = outcome(call, operands(seed))
-                found = outcome(call, tensors(mesh, seed))
-                try:
-                    check(found, expected)
-                except AssertionError as error:
-                    raise AssertionError(f"{call}: {error}") from error
-
-    with mc.simulate(int(np.prod(sizes))) as world:
-        world.run(program)
+    on_a_mesh(seed, lambda mesh: law(name, seed, mesh))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_functions_of_indices(seed):
-    sizes = SIZES[seed % len(SIZES)]
-
-    def program():
-        random, mesh = Random(seed), mc.create_mesh(list(zip("xy", sizes, strict=False)))
+    def program(mesh):
+        random = Random(seed)
         for shape, function, dtype in [
             ((7, 6), lambda i, j: i - 2 * j, float),
             ((11,), lambda i: i % 3 == 0, int),
             ((4, 3, 5), lambda i, j, k: k, "i4"),
             ((0, 3), lambda i, j: i + 1j * j, float),
         ]:
-            layout = of_kinds(random, random_layout(random, mesh, len(shape)), shape)
-            found = mc.fromfunction(function, shape, Layout(layout.axes, mesh), dtype=dtype)
+            found = mc.fromfunction(function, shape, layout_of(random, mesh, shape), dtype=dtype)
             check(found, np.fromfunction(function, shape, dtype=dtype))
 
-    with mc.simulate(int(np.prod(sizes))) as world:
-        world.run(program)
+    on_a_mesh(seed, program)
+
+
+KEPT = [
+    *(f"np.{name}(A, axis=DIM)" for name in ("cumsum", "cumprod", "nancumsum", "nancumprod")),
+    *("np.sort(S, DIM)", "np.argsort(S, DIM)", "np.flip(R, AXES)", "np.roll(R, SHIFT)", "np.roll(R, SHIFT, DIM)"),
+    *("np.zeros_like(A)", "np.full_like(A, 1, 'f4')", "np.empty_like(A, 'u2')", "-A", "np.diff(A, 0)"),
+    *(f"np.{name}(I(5, 4))" for name in ("tril", "triu", "isfinite")),
+]
+"""Calls whose result has the layout of the operand."""
+REDUCED = ["sum", "prod", "mean", "any", "max", "ptp", "count_nonzero", "var", "nanstd", "nanmin", "median", "argmax"]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_layouts_of_results(seed):
+    """That of the operand, or what it has of the axes that are left; or the one that is asked for."""
+
+    def program(mesh):
+        random = Random(seed)
+        for call in KEPT * TIMES:
+            given = in_layouts(random, mesh, given_to(call, random.randrange(1000)))
+            operand = next((each for each in given.values() if isinstance(each, mc.DTensor)), None)
+            if operand is None:
+                operand = given["I"](5, 4)
+                given["I"] = lambda *shape, operand=operand: operand
+            assert eval(call, {"np": np, **given}).layout == operand.layout, call
+        for name in REDUCED:
+            given = in_layouts(random, mesh, given_to("Q, DIM, KEEP", random.randrange(1000)))
+            t, axis, keep = given.values()
+            kept = list(t.layout.axes)
+            kept[axis : axis + 1 or None] = [()] if keep else []
+            assert list(getattr(np, name)(t, axis=axis, keepdims=keep).layout.axes) == kept, name
+        for call in ("mc.reshape(R, SHAPE", "mc.concatenate([R, R], DIM", "mc.stack([R, R], DIM"):
+            whole = given_to(call + ")", random.randrange(1000))
+            expected = eval(f"{call.replace('mc.', 'np.')})", {"np": np, **whole})
+            layout = layout_of(random, mesh, expected.shape)
+            found = eval(f"{call}, layout=layout)", {"mc": mc, "layout": layout, **in_layouts(random, mesh, whole)})
+            assert found.layout == layout
+            assert found.local is None or same_bits(found.local, blocks_of(expected, layout)[mesh.rank])
+
+    with np.errstate(all="ignore"):
+        on_a_mesh(seed, program)

@@ -1,4 +1,4 @@
-"""Sorts of tensors in layouts of all kinds against NumPy's sorts of the whole arrays."""
+"""Sorts of tensors: long ones, balance, in place, errors; `test_numpy` compares them with NumPy."""
 
 from itertools import product
 from math import prod
@@ -19,30 +19,8 @@ from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
 
 U = "unsharded"
-SEEDS = sampled(range(60), 7)
 
 # -- sorts ------------------------------------------------------------------------------------------------------------
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_sorts(random, mesh, seed):
-    for number in range(10):
-        shape, dtype = any_shape(random), random.choice(DTYPES)
-        a = values(shape, dtype, seed=(seed, number), few=random.random() < 0.5)
-        t = mc.distribute(a, any_layout(random, mesh, shape))
-        axis, kind = random.choice([None, -1, *range(len(shape))]), random.choice(["stable", "mergesort"])
-        for function in (np.sort, np.argsort):
-            found = function(t, axis=axis, kind=kind)
-            check(found, function(a, axis=axis, kind=kind), bits=True)
-            if axis is not None or len(shape) == 1:
-                assert found.layout == t.layout
-        check(np.sort(t, axis), np.sort(a, axis))
-        check(np.sort(t, axis, kind="heapsort"), np.sort(a, axis))
-        check(t, a, bits=True)
-        order = np.argsort(t, axis)
-        if order.local is not None:
-            given, order = a.reshape(-1) if axis is None else a, order.to_numpy()
-            np.testing.assert_array_equal(np.take_along_axis(given, order, axis or 0), np.sort(a, axis))
 
 
 @pytest.mark.parametrize(("ranks", "dtype"), sampled(product([2, 3, 5, 8], DTYPES[1:]), 12))
@@ -114,19 +92,6 @@ def test_sort_in_place():
         t.sort(None)
 
 
-@on_ranks(2)
-def test_numbers_and_empty_tensors():
-    mesh = mc.create_mesh([("x", 2)])
-    scalar = mc.distribute(3.0, Layout([], mesh))
-    check(np.sort(scalar, None), np.sort(3.0, None))
-    check(np.argsort(scalar, None), np.argsort(3.0, None))
-    for shape in ((0,), (0, 3), (3, 0), (1, 0)):
-        t = mc.distribute(np.zeros(shape), Layout(["x", U][: len(shape)], mesh))
-        for axis in (None, *range(len(shape))):
-            check(np.sort(t, axis), np.sort(np.zeros(shape), axis))
-            check(np.argsort(t, axis), np.argsort(np.zeros(shape), axis))
-
-
 @on_ranks(3)
 def test_fields_are_compared_in_turn():
     mesh = mc.create_mesh([("x", 3)])
@@ -181,7 +146,7 @@ def test_ranks_that_make_different_calls_find_out():
 # -- whole axes -------------------------------------------------------------------------------------------------------
 
 
-@with_seeds(on_a_mesh, SEEDS)
+@with_seeds(on_a_mesh, sampled(range(60), 7))
 def test_whole_axes(random, mesh, seed):
     for number in range(10):
         shape = any_shape(random)

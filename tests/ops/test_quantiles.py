@@ -1,4 +1,4 @@
-"""Medians, quantiles and percentiles of tensors in layouts of all kinds against NumPy's of the whole arrays."""
+"""Medians, quantiles and percentiles: errors and warnings on all ranks; `test_numpy` compares them with NumPy."""
 
 import warnings
 
@@ -9,101 +9,12 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
-from support.orders import any_layout, any_shape, check, on_a_mesh, values
+from support.orders import check
 from support.reference import on_ranks
-from support.sampling import sampled, with_seeds
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN
 
 U = "unsharded"
-SEEDS = sampled(range(60), 7)
-DTYPES = ["f8", "f8", "f4", "f2", "i8", "i4", "u1", "g"]
-LEVELS = [0, 1, 0.5, 0.25, 0.99, 1 / 3, np.float64(0.7), np.float32(0.3), [0.1, 0.5], np.array([[1.0, 0.0, 0.7]])]
-
-
-def attempt(function, *args, **options):
-    """What a function returns or raises."""
-    try:
-        return function(*args, **options)
-    except Exception as error:
-        return error
-
-
-def compare(found, expected):
-    if isinstance(expected, Exception):
-        if getattr(found, "size", 1) == 0:  # NumPy fails for some empty arrays
-            return
-        assert isinstance(found, Exception), f"{expected!r} was expected"
-        assert isinstance(found, ValueError | type(expected)), repr(found)
-        return
-    if isinstance(found, Exception):
-        raise found
-    if np.isnan(expected).all():  # then NumPy's dtype is that of the array; that of a tensor must not depend on values
-        expected = np.asarray(expected, found.dtype)
-    check(found, expected)
-
-
-def expected_of(function, a, level, **options):
-    """What NumPy returns or raises; of nothing, its nanquantile forgets that there are several levels."""
-    found = attempt(function, a, level, **options)
-    if a.size or isinstance(found, Exception) or "nan" not in function.__name__:
-        return found
-    return np.broadcast_to(found, (*np.shape(level), *np.shape(found))).copy()
-
-
-def random_axis(random, ndim):
-    return random.choice([None, -1, *range(ndim), tuple(random.sample(range(ndim), random.randint(1, ndim)))])
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_medians(random, mesh, seed):
-    for number in range(12):
-        shape, dtype = any_shape(random), random.choice([*DTYPES, "c16", "?"])
-        a = values(shape, dtype, seed=(seed, number))
-        t = mc.distribute(a, any_layout(random, mesh, shape))
-        axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
-        for function in (np.median, np.nanmedian):
-            found = attempt(function, t, axis=axis, keepdims=keepdims)
-            compare(found, attempt(function, a, axis=axis, keepdims=keepdims))
-        if not keepdims and isinstance(axis, int):
-            kept = [names for number, names in enumerate(t.layout.axes) if number != axis % len(shape)]
-            assert list(found.layout.axes) == kept
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_quantiles(random, mesh, seed):
-    for number in range(12):
-        shape, dtype = any_shape(random), random.choice(DTYPES)
-        a = values(shape, dtype, seed=(seed, number))
-        t = mc.distribute(a, any_layout(random, mesh, shape))
-        axis, keepdims = random_axis(random, len(shape)), random.random() < 0.5
-        level, method = random.choice(LEVELS), random.choice(["linear"] * 3 + ["nearest", "hazen", "lower"])
-        percent = level * 100 if np.isscalar(level) else np.multiply(level, 100)
-        options = {"axis": axis, "keepdims": keepdims, "method": method}
-        for function in (np.quantile, np.nanquantile):
-            compare(attempt(function, t, level, **options), expected_of(function, a, level, **options))
-        for function in (np.percentile, np.nanpercentile):
-            compare(attempt(function, t, percent, **options), expected_of(function, a, percent, **options))
-
-
-@pytest.mark.parametrize(("ranks", "size"), sampled([(2, 1), (3, 2), (2, 3), (3, 10), (4, 2001)]))
-def test_statistics_of_a_sharded_line(ranks, size):
-    def program():
-        mesh = mc.create_mesh([("x", ranks)])
-        for dtype in ("f8", "f4", "i4"):
-            for a in (values(size, dtype, seed=size), values(size, dtype, seed=1, few=True)):
-                t = mc.distribute(a, Layout([mc.Cyclic("x", 2)], mesh))
-                compare(attempt(np.median, t), attempt(np.median, a))
-                compare(attempt(np.nanmedian, t), attempt(np.nanmedian, a))
-                for level in LEVELS:
-                    compare(attempt(np.quantile, t, level), attempt(np.quantile, a, level))
-                    compare(attempt(np.nanquantile, t, level), attempt(np.nanquantile, a, level))
-        nothing = mc.distribute(np.full(size, np.nan), Layout(["x"], mesh))
-        assert np.isnan(attempt(np.median, nothing).item())
-        assert np.isnan(attempt(np.nanmedian, nothing).item())
-        assert np.isnan(attempt(np.nanquantile, nothing, [0.2, 0.5]).local).all()
-
-    on(ranks, program)
 
 
 @on_ranks(2)

@@ -1,4 +1,4 @@
-"""flip, roll, take, repeat and tile of tensors against NumPy on the whole arrays, and what moves."""
+"""flip, roll, repeat and tile of tensors: what moves, errors, bits; `test_numpy` compares them with NumPy."""
 
 import numpy as np
 import pytest
@@ -7,12 +7,7 @@ import meshcomm as mc
 from meshcomm import Layout, ShapeError
 from support.gradient_cases import on
 from support.reference import as_raw, block_of, numbered, on_ranks, random_bits, same_bits
-from support.sampling import with_seeds
-from support.shape_cases import DTYPES, SEEDS, U, check, layout_of, on_a_mesh
-
-
-def shape_of(random, least=1):
-    return tuple(random.randint(0 if random.random() < 0.05 else 1, 9) for _ in range(random.randint(least, 3)))
+from support.shape_cases import U, check
 
 
 def bytes_of(plan):
@@ -20,30 +15,7 @@ def bytes_of(plan):
     return sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks)))
 
 
-def tensors(random, mesh, count):
-    for number in range(count):
-        shape = shape_of(random)
-        x = random_bits(shape, random.choice(DTYPES), number)
-        yield mc.distribute(x, layout_of(random, mesh, shape)), x
-
-
 # -- flip -------------------------------------------------------------------------------------------------------------
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_flip(random, mesh):
-    slices = [slice(None, None, -1), slice(None), slice(5, 1, -2)]
-    for t, x in tensors(random, mesh, 14):
-        axes = tuple(random.sample(range(-x.ndim, 0), random.randint(0, x.ndim)))
-        for axis in (None, axes, random.randrange(-x.ndim, x.ndim)):
-            made = np.flip(t, axis)
-            assert made.layout == t.layout
-            check(made, np.flip(x, axis))
-        check(np.flipud(t), np.flipud(x))
-        if x.ndim > 1:
-            check(np.fliplr(t), np.fliplr(x))
-        where = tuple(random.choice(slices) for _ in range(x.ndim))
-        check(t[where].copy(), x[where].copy())
 
 
 def test_each_element_of_a_flip_moves_once(monkeypatch):
@@ -77,25 +49,6 @@ def test_each_element_of_a_flip_moves_once(monkeypatch):
 # -- roll -------------------------------------------------------------------------------------------------------------
 
 
-@with_seeds(on_a_mesh, SEEDS)
-def test_roll(random, mesh):
-    for t, x in tensors(random, mesh, 5):
-        shift = random.choice([0, 1, -1, 2, 7, -20])
-        made = np.roll(t, shift)
-        assert made.layout == t.layout
-        check(made, np.roll(x, shift))
-        axis = random.randrange(-x.ndim, x.ndim)
-        made = np.roll(t, shift, axis)
-        assert made.layout == t.layout
-        check(made, np.roll(x, shift, axis))
-        axes = tuple(random.sample(range(x.ndim), random.randint(1, x.ndim)))
-        shifts = tuple(random.randint(-4, 4) for _ in axes)
-        check(np.roll(t, shifts, axes), np.roll(x, shifts, axes))
-        check(np.roll(t, 3, axes), np.roll(x, 3, axes))
-        check(np.roll(t, (1, 2), 0), np.roll(x, (1, 2), 0))
-        check(np.roll(t, (1, 2)), np.roll(x, (1, 2)))
-
-
 def test_a_roll_moves_only_what_crosses_blocks(relayouts):
     def program():
         x = numbered((100, 10))
@@ -107,19 +60,6 @@ def test_a_roll_moves_only_what_crosses_blocks(relayouts):
 
 
 # -- repeat, tile -----------------------------------------------------------------------------------------------------
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_repeat_and_tile(random, mesh):
-    for t, x in tensors(random, mesh, 5):
-        times = random.choice([0, 1, 2, 3])
-        axis = random.randrange(-x.ndim, x.ndim)
-        check(np.repeat(t, times, axis), np.repeat(x, times, axis))
-        check(np.repeat(t, times), np.repeat(x, times))
-        each = [random.randint(0, 3) for _ in range(x.shape[axis])]
-        check(np.repeat(t, each, axis), np.repeat(x, each, axis))
-        for reps in (times, (2, 1), (1,) * x.ndim, tuple(random.randint(0, 2) for _ in range(4))):
-            check(np.tile(t, reps), np.tile(x, reps))
 
 
 @on_ranks(2)

@@ -1,4 +1,4 @@
-"""Sets, searches and counts of tensors in layouts of all kinds against NumPy's of the whole arrays."""
+"""Sets, searches and counts of tensors: where elements are, memory, errors; `test_numpy` compares them with NumPy."""
 
 import numpy as np
 import pytest
@@ -8,21 +8,13 @@ import meshcomm.array_api as xp
 from meshcomm import Cuts, Cyclic, Layout
 from meshcomm.errors import CollectiveMismatch, MeshError, ShapeError
 from meshcomm.ops import owners
-from support import sets
 from support.gradient_cases import on
+from support.numpy_law import check as alike
 from support.orders import check
-from support.random_tensors import on_a_mesh
 from support.reference import on_ranks
-from support.sampling import sampled
 
 U = "unsharded"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN and bool
-
-
-@pytest.mark.parametrize("seed", sampled(range(60), 6))
-@pytest.mark.parametrize("program", sets.PROGRAMS)
-def test_random_cases(seed, program):
-    on_a_mesh(seed, program)
 
 
 @on_ranks(3)
@@ -48,9 +40,9 @@ def test_one_run_over_all_ranks_and_ranks_without_elements():
         t = mc.distribute(a, Layout([Cuts("x", sizes=[0, len(a), 0])], mesh))
         for equal_nan in (True, False):
             options = (True, True, True)
-            sets.alike(np.unique(t, *options, equal_nan=equal_nan), np.unique(a, *options, equal_nan=equal_nan))
+            alike(np.unique(t, *options, equal_nan=equal_nan), np.unique(a, *options, equal_nan=equal_nan))
         line = np.sort(t)
-        sets.alike(np.searchsorted(line, t, "right"), np.searchsorted(np.sort(a), a, "right"))
+        alike(np.searchsorted(line, t, "right"), np.searchsorted(np.sort(a), a, "right"))
 
 
 @on_ranks(2)
@@ -63,7 +55,7 @@ def test_rounds_within_the_scratch_limit():
         t, line = mc.distribute(a, Layout(["x"], mesh)), mc.distribute(np.sort(a), Layout(["x"], mesh))
         check(np.searchsorted(line, t), np.searchsorted(np.sort(a), a))
         check(np.isin(t, t[:10]), np.isin(a, a[:10]))
-        sets.alike(np.unique(t, return_inverse=True), np.unique(a, return_inverse=True))
+        alike(np.unique(t, return_inverse=True), np.unique(a, return_inverse=True))
     finally:
         owners.DEFAULT_SCRATCH = before
 
@@ -75,12 +67,12 @@ def test_names_of_the_array_api():
     t = mc.distribute(a, Layout([U, "x"], mesh))
     options = {"equal_nan": False}
     found = xp.unique_all(t)
-    sets.alike(found, np.unique(a, True, True, True, **options))
+    alike(found, np.unique(a, True, True, True, **options))
     assert found._fields == ("values", "indices", "inverse_indices", "counts")
-    sets.alike(xp.unique_counts(t), np.unique(a, return_counts=True, **options))
+    alike(xp.unique_counts(t), np.unique(a, return_counts=True, **options))
     assert xp.unique_counts(t).counts.size == 4
-    sets.alike(xp.unique_inverse(t), np.unique(a, return_inverse=True, **options))
-    sets.alike(xp.unique_values(t), np.unique(a, **options))
+    alike(xp.unique_inverse(t), np.unique(a, return_inverse=True, **options))
+    alike(xp.unique_values(t), np.unique(a, **options))
     check(xp.isin(t, 3.0, invert=True), np.isin(a, 3.0, invert=True))
     line = xp.sort(xp.reshape(t, (-1,)))
     check(xp.searchsorted(line, 3.0, side="right"), np.searchsorted(np.sort(a, None), 3.0, "right"))

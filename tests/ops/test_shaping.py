@@ -11,9 +11,8 @@ from meshcomm import Layout, LayoutError, ShapeError
 from meshcomm.layouts.regroup import regrouping
 from support.gradient_cases import on
 from support.random_cases import mesh_over
-from support.reference import block_of, numbered, on_ranks, random_bits
-from support.sampling import with_seeds
-from support.shape_cases import DTYPES, SEEDS, SIZES, U, check, layout_of, on_a_mesh
+from support.reference import block_of, numbered, on_ranks
+from support.shape_cases import SIZES, U, check, layout_of
 
 
 def factors(random, n):
@@ -147,24 +146,6 @@ def test_a_reshape_between_flat_layouts_is_one_relayout(monkeypatch):
 # -- reshape ----------------------------------------------------------------------------------------------------------
 
 
-@with_seeds(on_a_mesh, SEEDS)
-def test_reshape(random, mesh):
-    for number in range(14):
-        shape, target = two_shapes(random)
-        x = random_bits(shape, random.choice(DTYPES), number)
-        t = mc.distribute(x, layout_of(random, mesh, shape))
-        check(np.reshape(t, target), x.reshape(target))
-        layout = layout_of(random, mesh, target)
-        made = mc.reshape(t, target, layout)
-        assert made.layout == layout
-        check(made, x.reshape(target))
-        check(np.ravel(t), x.ravel())
-        flat = t.flatten()
-        check(flat, x.flatten())
-        if t.local is not None:
-            assert not np.may_share_memory(flat.local, t.local)
-
-
 @on_ranks(2)
 def test_forms_of_reshape():
     t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
@@ -197,30 +178,6 @@ def test_a_block_with_gaps_is_reshaped():
 
 
 # -- axes -------------------------------------------------------------------------------------------------------------
-
-
-@with_seeds(on_a_mesh, SEEDS)
-def test_axes(random, mesh):
-    for number in range(10):
-        shape = tuple(random.choice([0, 1, 1, 2, 3, 5]) for _ in range(random.randint(1, 4)))
-        x = random_bits(shape, random.choice(DTYPES), number)
-        t = mc.distribute(x, layout_of(random, mesh, shape))
-        check(np.squeeze(t), np.squeeze(x))
-        for axis in (i - x.ndim for i, n in enumerate(shape) if n == 1):
-            check(np.squeeze(t, axis), np.squeeze(x, axis))
-        new = random.choice([0, -1, (0, -1), [1], (0, 1)])
-        check(np.expand_dims(t, new), np.expand_dims(x, new))
-        a, b = (random.randrange(-x.ndim, x.ndim) for _ in range(2))
-        check(np.swapaxes(t, a, b), np.swapaxes(x, a, b))
-        check(t.swapaxes(a, b), x.swapaxes(a, b))
-        check(np.moveaxis(t, a, b), np.moveaxis(x, a, b))
-        check(np.rollaxis(t, a, b), np.rollaxis(x, a, b))
-        several = [random.sample(range(x.ndim), x.ndim) for _ in range(2)]
-        check(np.moveaxis(t, *several), np.moveaxis(x, *several))
-        for function in (np.atleast_1d, np.atleast_2d, np.atleast_3d):
-            check(function(t), function(x))
-        wide = (*random.choice([(), (2,), (3, 1)]), *(random.choice([1, 4]) if n == 1 else n for n in shape))
-        check(np.broadcast_to(t, wide), np.broadcast_to(x, wide))
 
 
 @on_ranks(2)

@@ -1,210 +1,22 @@
-"""Statistics, scans, norms and comparisons of tensors against NumPy on the whole arrays, in layouts of all kinds."""
+"""Statistics of tensors: what devices agree on, bits, warnings, errors; `test_numpy` compares them with NumPy."""
 
-from math import inf, prod
-from random import Random
+from math import inf
 
 import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, ShapeError
-from meshcomm._arguments import normalised_axes
 from support.gradient_cases import on
-from support.random_cases import of_kinds, random_layout
-from support.reference import block_of, on_ranks
-from support.sampling import sampled, with_seeds
+from support.numpy_law import check
+from support.reference import on_ranks
 
 U = "unsharded"
-SIZES = [(1,), (2,), (3,), (2, 2), (2, 3), (2, 1, 2)]
-SEEDS = sampled(range(60), 5)
-DTYPES = ["?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", ">f8", ">i2"]
 REDUCTIONS = ["sum", "prod", "mean", "any", "all", "max", "min", "ptp", "count_nonzero", "var", "std"]
 WITHOUT_NAN = ["nansum", "nanprod", "nanmean", "nanvar", "nanstd", "nanmax", "nanmin"]
 LOCATING = ["argmax", "argmin"]
 SCANS = ["cumsum", "cumprod", "nancumsum", "nancumprod"]
-TOLERANCES = {np.dtype("f2"): 2e-2, np.dtype("f4"): 1e-4, np.dtype("c8"): 1e-4}
 EMPTY = ["ptp", "max", "min", "argmax", "argmin", "nanmax", "nanmin", "nanargmax", "nanargmin"]
-
-
-def on_a_mesh(seed, program):
-    """Run a program with this seed on a mesh, sometimes with a rank outside of it."""
-    sizes = SIZES[seed % len(SIZES)]
-
-    def on_rank():
-        with np.errstate(all="ignore"):
-            devices = range(prod(sizes))
-            program(Random(seed), mc.create_mesh(list(zip("xyz", sizes, strict=False)), devices=list(devices)))
-
-    on(prod(sizes) + seed % 2, on_rank)
-
-
-def shape_of(random, least=0):
-    return tuple(max(least, random.choice([0, 1, 2, 3, 5, 7, 11])) for _ in range(random.randint(0, 3)))
-
-
-def values(random, shape, dtype):
-    """Small numbers with many ties; of floats some are not finite, and some are -0.0."""
-    rng = np.random.default_rng(random.randrange(1 << 30))
-    whole = rng.integers(-3, 4, shape).astype("f8") / random.choice([1, 4])
-    special = random.choice([[], [np.nan], [inf], [-inf, np.nan], [-0.0], [inf, -inf, np.nan]])
-    if special and np.dtype(dtype).kind in "fc":
-        if np.dtype(dtype).kind == "c":  # products of complex infinities depend on the order
-            special = [np.nan, -0.0]
-        whole = np.where(rng.random(shape) < 0.1, rng.choice(special, shape), whole)
-    if np.dtype(dtype).kind in "u?":
-        whole = np.abs(whole)
-    if np.dtype(dtype).kind == "c":
-        whole = whole + 1j * rng.integers(-1, 2, shape)
-    return np.asarray(whole).astype(dtype)
-
-
-def tensor_of(random, mesh, whole):
-    layout = of_kinds(random, random_layout(random, mesh, whole.ndim), whole.shape)
-    return mc.distribute(whole, Layout(layout.axes, mesh))
-
-
-def pairs(random, mesh, seed, count, least=0):
-    """Yield so many arrays, of all dtypes in turn, and tensors of the same elements."""
-    for number in range(count):
-        whole = values(random, shape_of(random, least), DTYPES[(seed + number) % len(DTYPES)])
-        yield whole, tensor_of(random, mesh, whole)
-
-
-def outcome(function, *args, **kwargs):
-    """What a call returns, or the class of what it raises."""
-    try:
-        return function(*args, **kwargs)
-    except (ValueError, TypeError) as error:
-        return ValueError if isinstance(error, ValueError) else type(error)
-
-
-def check(tensor, expected, rtol=1e-10):
-    """Compare the block of this rank with the definition of its layout."""
-    expected = np.asarray(expected)
-    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype.newbyteorder("="))
-    if tensor.mesh.rank is None:
-        assert tensor.local is None
-        return
-    block = block_of(expected, tensor.layout, tensor.mesh.rank)
-    assert type(tensor.local) is np.ndarray
-    assert tensor.local.flags.c_contiguous
-    rtol = TOLERANCES.get(expected.dtype, rtol)
-    np.testing.assert_allclose(tensor.local, block, rtol=rtol, atol=rtol)
-    assert tensor.local.shape == block.shape
-
-
-def compared(name, tensor, whole, **options):
-    function = np.linalg.norm if name == "norm" else getattr(np, name)
-    expected = outcome(function, whole, **options)
-    found = outcome(function, tensor, **options)
-    about = f"{name} of {whole.shape} {whole.dtype} in {tensor.layout.sharding_specs}, {options}"
-    if isinstance(expected, type):
-        outside = tensor.mesh.rank is None and name.startswith("nanarg")
-        assert outside or found is expected, f"{about}: {found}, not {expected}\n{whole}"
-        return None
-    assert not isinstance(found, type), f"{about}: {found}"
-    try:
-        check(found, expected)
-    except AssertionError as error:
-        raise AssertionError(f"{about}\n{whole!r}\n{error}") from None
-    return found
-
-
-def axes_of(random, ndim):
-    several = tuple(random.sample(range(ndim), random.randint(0, ndim)))
-    return [None, several, *([random.randrange(-ndim, ndim)] if ndim else [])]
-
-
-def axis_of(random, ndim):
-    return random.randrange(-ndim, ndim) if ndim else None
-
-
-def reductions(random, tensor, whole):
-    for name in (*REDUCTIONS, *WITHOUT_NAN):
-        for axis in axes_of(random, whole.ndim):
-            keepdims = random.random() < 0.5
-            found = compared(name, tensor, whole, axis=axis, keepdims=keepdims)
-            if found is not None:
-                gone = normalised_axes(axis, whole.ndim)
-                kept = [names for i, names in enumerate(tensor.layout.axes) if i not in gone]
-                assert [names for i, names in enumerate(found.layout.axes) if not (keepdims and i in gone)] == kept
-    for name in ("var", "std", "nanvar", "nanstd"):
-        compared(name, tensor, whole, ddof=random.choice([1, 2, 0.5]))
-
-
-def locating(random, tensor, whole):
-    for name in ("argmax", "argmin", "nanargmax", "nanargmin"):
-        for axis in {None, axis_of(random, whole.ndim)}:
-            compared(name, tensor, whole, axis=axis, keepdims=random.random() < 0.5)
-
-
-def scans(random, tensor, whole):
-    for name in SCANS:
-        axis = axis_of(random, whole.ndim)
-        found = compared(name, tensor, whole, axis=axis)
-        assert whole.ndim == 0 or found.layout == tensor.layout
-        if whole.ndim == 1:
-            compared(name, tensor, whole)
-        if whole.dtype == "i4" and whole.ndim:
-            compared(name, tensor, whole, axis=axis, dtype="f4")
-
-
-def norms(random, tensor, whole):
-    keepdims = random.random() < 0.5
-    compared("norm", tensor, whole, keepdims=keepdims)
-    if whole.ndim:
-        axis = axis_of(random, whole.ndim)
-        for ord in (None, 0, 1, 2, 3, 0.5, inf, -inf, -1):
-            compared("norm", tensor, whole, ord=ord, axis=axis, keepdims=keepdims)
-    if whole.ndim > 1:
-        axes = tuple(random.sample(range(whole.ndim), 2))
-        for ord in (None, "fro", 1, -1, inf, -inf):
-            compared("norm", tensor, whole, ord=ord, axis=axes, keepdims=keepdims)
-    if whole.ndim == 2:
-        compared("norm", tensor, whole, ord="fro")
-        compared("norm", tensor, whole, ord=1)
-
-
-def differences(random, tensor, whole):
-    assert np.diff(tensor, 0) is tensor
-    for n in (1, random.randint(2, 8)):
-        compared("diff", tensor, whole, n=n, axis=axis_of(random, whole.ndim) if whole.ndim else -1)
-    if whole.ndim:
-        compared("diff", tensor, whole)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("kind", [reductions, locating, scans, norms, differences], ids=lambda kind: kind.__name__)
-def test_functions_are_those_of_numpy(kind, seed):
-    def program(random, mesh):
-        for whole, tensor in pairs(random, mesh, seed, 4 if kind is reductions else 12):
-            kind(random, tensor, whole)
-
-    on_a_mesh(seed, program)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@with_seeds(on_a_mesh, SEEDS)
-def test_comparisons(random, mesh, seed):
-    for number in range(12):
-        dtype = DTYPES[(seed + number) % len(DTYPES)]
-        x = values(random, shape_of(random), dtype)
-        y = x.copy() if random.random() < 0.6 else values(random, shape_of(random), dtype)
-        if y.size and random.random() < 0.3:
-            y.flat[random.randrange(y.size)] += y.dtype.type(1)
-        a, b = tensor_of(random, mesh, x), tensor_of(random, mesh, y)
-        outside = mesh.rank is None
-        for equal_nan in (False, True):
-            for other in (b, y)[: 1 if dtype == "g" else 2]:  # the padding of a long double differs
-                expected = np.array_equal(x, y, equal_nan=equal_nan)
-                assert np.array_equal(a, other, equal_nan=equal_nan) is (None if outside else expected)
-            expected = outcome(np.allclose, x, y, equal_nan=equal_nan)
-            found = outcome(np.allclose, a, b, equal_nan=equal_nan)
-            assert found == (None if outside and isinstance(expected, bool) else expected)
-            if isinstance(expected, bool):
-                check(np.isclose(a, b, 0.1, equal_nan=equal_nan), np.isclose(x, y, 0.1, equal_nan=equal_nan))
-        assert np.array_equiv(a, b) is (None if outside else np.array_equiv(x, y))
 
 
 @on_ranks(3)
@@ -213,25 +25,6 @@ def test_differences_are_cut_as_the_tensor():
         assert np.diff(in_rows(np.arange(8), spec)).layout.sharding_specs == [cut]
     with pytest.raises(ValueError, match=r"numpy.diff: n must not be negative, but is -1"):
         np.diff(in_rows(np.arange(7)), -1)
-
-
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@with_seeds(on_a_mesh, SEEDS)
-def test_averages(random, mesh, seed):
-    for whole, tensor in pairs(random, mesh, seed, 8, least=1):
-        weights = np.abs(values(random, whole.shape, "f8")) + 1
-        keepdims, rtol = random.random() < 0.5, 2e-2 if whole.dtype == "f2" else 1e-4
-        for axis in axes_of(random, whole.ndim):
-            expected = np.average(whole, axis, weights, keepdims=keepdims)
-            for given in (weights, tensor_of(random, mesh, weights)):
-                check(np.average(tensor, axis, given, keepdims=keepdims), expected, rtol)
-        if whole.ndim:
-            axis = random.randrange(-whole.ndim, whole.ndim)
-            line = np.arange(1, whole.shape[axis] + 1)
-            expected = np.average(whole, axis, line)
-            for given in (line, line.tolist(), tensor_of(random, mesh, line)):
-                check(np.average(tensor, axis, given), expected, rtol)
-        compared("average", tensor, whole)
 
 
 @on_ranks(3)
@@ -270,13 +63,13 @@ def test_variance_of_blocks_in_stretches():
     for dtype in ("f4", "f8", "c16", "i4"):
         whole = (np.random.default_rng(0).normal(size=(3, 200_001)) * 100 + 50).astype(dtype)
         tensor = in_rows(whole)
-        check(tensor.var(ddof=1), whole.var(ddof=1), 1e-11)
-        check(tensor.std(keepdims=True), whole.std(keepdims=True), 1e-11)
+        check(tensor.var(ddof=1), whole.var(ddof=1))
+        check(tensor.std(keepdims=True), whole.std(keepdims=True))
         if dtype != "i4":
             whole[1, 1000:190_000] = np.nan  # several stretches have nothing else
             tensor = in_rows(whole)
-            check(np.nanvar(tensor), np.nanvar(whole), 1e-11)
-            check(np.nanmean(tensor), np.nanmean(whole), 1e-11)
+            check(np.nanvar(tensor), np.nanvar(whole))
+            check(np.nanmean(tensor), np.nanmean(whole))
 
 
 @on_ranks(2)

@@ -1,0 +1,121 @@
+"""The law of NumPy's functions on tensors: they give what they give on arrays, in layouts of all kinds.
+
+For simulated and for real ranks; the calls are in `numpy_table` and `numpy_drawn`.
+"""
+
+import re
+from random import Random
+
+import numpy as np
+
+import meshcomm as mc
+from support import operands as blocks
+from support.numpy_drawn import DRAWN
+from support.numpy_draws import drawn, names_in
+from support.numpy_table import TABLE, operands
+from support.random_tensors import layout_of
+from support.view_cases import MOVED
+
+CALLS = {**TABLE, **DRAWN}
+"""All calls, by the name of what they try."""
+RAISED = (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, AttributeError)
+REFUSED = f"{MOVED}|elements of another size need a last axis that is"
+"""What views refuse in some layouts; tests/ops/test_views.py says when."""
+TOLERANCES = {"e": 2e-2, "f": 1e-4, "F": 1e-4}
+TIMES = 2
+
+
+def outcome(call, names):
+    """What the last statement of a call gives, or the error."""
+    *statements, last = call.split(";")
+    names = {"np": np, **names}
+    try:
+        for statement in statements:
+            exec(statement.strip(), names)
+        return eval(last.strip(), names)
+    except RAISED as error:
+        return error
+
+
+def in_layouts(random, mesh, given):
+    """The same operands, as tensors; of those that were drawn, some but the first stay arrays."""
+    always = {name for name, value in given.items() if name.islower() or getattr(value, "dtype", None) == "g"}
+    always.update([name for name, value in given.items() if isinstance(value, np.ndarray)][:1])
+    found = {}
+    for name, value in given.items():
+        if callable(value):
+            found[name] = lambda *shape, make=value: mc.distribute(make(*shape), layout_of(random, mesh, shape))
+        elif isinstance(value, np.ndarray) and (name in always or random.random() < 0.7):
+            found[name] = mc.distribute(value, layout_of(random, mesh, value.shape))
+        else:
+            found[name] = value
+    return found
+
+
+def check(found, expected):
+    if isinstance(expected, Exception):
+        kind = next((kind for kind in RAISED if isinstance(expected, kind)), type(expected))
+        assert isinstance(found, kind), f"{found!r}, but NumPy raises {expected!r}"
+        return
+    if isinstance(found, mc.MeshcommError | ValueError) and re.search(REFUSED, str(found)):
+        return
+    if isinstance(found, Exception):
+        raise AssertionError(f"{type(found).__name__}: {found}") from found
+    if isinstance(expected, list | tuple):
+        assert isinstance(found, list | tuple), found
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            check(one, other)
+    elif expected is None or isinstance(expected, str | bytes | bool | np.dtype):
+        assert found == expected
+    elif isinstance(found, mc.DTensor):
+        expected = np.asarray(expected)
+        if found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("="):  # NumPy drops a byte order here or there
+            expected = expected.astype(found.dtype)
+        if expected.dtype.kind == found.dtype.kind == "f" and expected.size and np.isnan(expected).all():
+            expected = expected.astype(found.dtype)  # of NaN alone NumPy's quantiles have other dtypes
+        blocks.check(found, expected, exact=same)
+    else:
+        assert (np.shape(found), np.asarray(found).dtype) == (np.shape(expected), np.asarray(expected).dtype)
+        same(np.asarray(found), np.asarray(expected))
+
+
+def same(found, expected):
+    """Compare two blocks: numbers with a fraction, up to the order of a sum."""
+    if expected.dtype.kind in "fc":
+        rtol = TOLERANCES.get(expected.dtype.char, 1e-10)
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+def check_outside(found, expected):
+    """A rank that is outside of the mesh has the shape of what the others find, unless that depends on elements."""
+    if isinstance(found, Exception):
+        assert isinstance(expected, Exception) or isinstance(found, mc.MeshcommError), repr(found)
+    elif isinstance(found, mc.DTensor) and not isinstance(expected, Exception):
+        check(found, expected)
+
+
+def given_to(call, seed):
+    """The operands of a call, by the names that it has."""
+    every = operands(seed)
+    return {**{name: every[name] for name in names_in(call) if name in every}, **drawn(call, seed)}
+
+
+def law(name, seed, mesh, times=TIMES):
+    """Compare the calls of this name on a mesh with those on arrays, those with drawn operands so many times.
+
+    Tests that call this must ignore warnings: simulated ranks are threads, and share what catches them.
+    """
+    for call in CALLS[name]:
+        for number in range(times if any(each.isupper() for each in names_in(call)) else 1):
+            which = seed + 1000 * number
+            random = Random(f"layouts {call} {which}")
+            with np.errstate(all="ignore"):
+                expected = outcome(call, given_to(call, which))
+                found = outcome(call, in_layouts(random, mesh, given_to(call, which)))
+            try:
+                (check if mesh.rank is not None else check_outside)(found, expected)
+            except AssertionError as error:
+                raise AssertionError(f"{call}, {given_to(call, which)}: {error}") from error
