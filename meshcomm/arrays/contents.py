@@ -1,7 +1,7 @@
 """The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -106,15 +106,15 @@ class Contents:
         with collective("tolist", self.mesh):
             return self.to_numpy().tolist()
 
-    def tobytes(self: "DTensor") -> bytes:  # type: ignore[misc]
-        """Return the bytes of the global array in C order. Collective over the mesh.
+    def tobytes(self: "DTensor", order: Literal["C", "F", "A", "K"] | None = "C") -> bytes:  # type: ignore[misc]
+        """Return the bytes of the global array in C order, or in Fortran's for ``F``. Collective over the mesh.
 
         >>> import meshcomm as mc
         >>> mc.ones(3, "u1", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tobytes()
         b'\\x01\\x01\\x01'
         """
         with collective("tobytes", self.mesh):
-            return self.to_numpy().tobytes()
+            return self.to_numpy().tobytes(order)
 
     def view(self: "DTensor", dtype: DTypeLike | None = None) -> "DTensor":  # type: ignore[misc]
         """Return a tensor of the same memory with another dtype; a write through it changes this one.

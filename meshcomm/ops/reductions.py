@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import normalised_axes
+from meshcomm._arguments import reduced_axes
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
@@ -256,7 +256,7 @@ def refuse_empty(name: str, tensor: DTensor, axis: Axis) -> None:
     *name* is the reduction.
     """
     shape = tensor.shape
-    if 0 in [shape[a] for a in normalised_axes(axis, tensor.ndim)]:
+    if 0 in [shape[a] for a in reduced_axes(axis, tensor.ndim)]:
         raise ShapeError(f"the {name} over axis {axis} of shape {shape} has no elements, so there is none")
 
 
@@ -283,7 +283,7 @@ def reduced_by(
     needs_elements: whether there is no result for no elements
     """
     tensor = as_tensor(f"numpy.{function.__name__}", operand)
-    axes = normalised_axes(axis, tensor.ndim)
+    axes = reduced_axes(axis, tensor.ndim)
     if needs_elements:
         refuse_empty(function.__name__, tensor, axis)
     how = _Repeated(function, merge, axes, None if dtype is None else np.dtype(dtype), not needs_elements)
@@ -358,7 +358,7 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     parameters are those of `sum`.
     """
     tensor = as_tensor("numpy.mean", t)
-    axes = normalised_axes(axis, tensor.ndim)
+    axes = reduced_axes(axis, tensor.ndim)
     kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
