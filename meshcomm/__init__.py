@@ -58,6 +58,7 @@ if _typing.TYPE_CHECKING:
         CollectiveTimeout,
         DTypeError,
         GroupError,
+        IntegerError,
         LayoutError,
         MeshcommError,
         MeshError,
@@ -122,6 +123,7 @@ __all__ = [
     "EinsumPlan",
     "GroupError",
     "Halo",
+    "IntegerError",
     "Layout",
     "LayoutError",
     "LayoutMap",
@@ -214,8 +216,8 @@ _HOMES = {
     "arrays.relayout": "drop_plans machine_of relayout relayout_like",
     "compat.tensorflow": "call_with_layout check_layout copy_to_mesh pack unpack",
     "errors": (
-        "AxisError CheckpointError CollectiveMismatch CollectiveTimeout DTypeError GroupError LayoutError "
-        "MeshcommError MeshError ShapeError"
+        "AxisError CheckpointError CollectiveMismatch CollectiveTimeout DTypeError GroupError IntegerError "
+        "LayoutError MeshcommError MeshError ShapeError"
     ),
     "halos.halo": "Halo update_halos",
     "halos.make": "halo",

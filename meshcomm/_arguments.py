@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._types import Array, DType, Shape
-from meshcomm.errors import AxisError, DTypeError, GroupError, MeshError, ShapeError
+from meshcomm.errors import AxisError, DTypeError, GroupError, IntegerError, MeshError, ShapeError
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def as_shape(shape: object) -> Shape:
     try:
         lengths = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
     except TypeError:
-        raise ShapeError(f"a shape is a sequence of lengths, not {quote(shape)}") from None
+        raise IntegerError(f"a shape is a sequence of lengths, not {quote(shape)}") from None
     if any(n < 0 for n in lengths):
         raise ShapeError(f"shape {quote(lengths)} has a negative length")
     if any(n >= 2**63 for n in lengths):
@@ -194,7 +194,7 @@ def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
     try:
         listed = [operator.index(a) for a in (axis if isinstance(axis, tuple | list) else (axis,))]
     except TypeError:
-        raise ShapeError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
+        raise IntegerError(f"axis must be an integer, a tuple of integers, or None, not {axis!r}") from None
     for a in listed:
         if not -ndim <= a < ndim:
             raise AxisError(f"axis {quote(a)} is out of range for a tensor with {counted(ndim, 'axis')}")
@@ -202,3 +202,10 @@ def normalised_axes(axis: object, ndim: int) -> tuple[int, ...]:
     if len(axes) < len(listed):
         raise ShapeError(f"axis {axis} names an axis twice")
     return axes
+
+
+def reduced_axes(axis: object, ndim: int) -> tuple[int, ...]:
+    """Return the axes of a reduction as `normalised_axes` does; ``TypeError`` for a list, as in NumPy."""
+    if isinstance(axis, list):
+        raise IntegerError(f"axis must be an integer, a tuple of integers, or None, not the list {quote(axis)}")
+    return normalised_axes(axis, ndim)

@@ -7,6 +7,7 @@
     +-- LayoutError          (ValueError)     a layout, its text or its bytes
     +-- ShapeError           (ValueError)     shapes, axes and lengths that do not fit
     |   +-- AxisError        (IndexError)     an axis that is not there
+    |   +-- IntegerError     (TypeError)      a shape or an axis that is not made of integers
     +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be sharded
     +-- GroupError           (ValueError)     a group_assignment
     +-- CheckpointError      (RuntimeError)   files that are damaged, or hold something else
@@ -45,6 +46,12 @@ class ShapeError(MeshcommError, ValueError):
 
 class AxisError(ShapeError, np.exceptions.AxisError):
     """A tensor has no such axis; it is NumPy's AxisError, too, and an IndexError."""
+
+    __module__ = "meshcomm"
+
+
+class IntegerError(ShapeError, TypeError):
+    """A shape or an axis is not made of integers; it is a TypeError, too, as in NumPy."""
 
     __module__ = "meshcomm"
 

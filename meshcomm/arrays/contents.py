@@ -1,7 +1,7 @@
 """The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -109,8 +109,10 @@ class Contents:
             whole = self.to_numpy()
         return None if whole is None else whole.tolist()
 
-    def tobytes(self: "DTensor") -> bytes | None:  # type: ignore[misc]
-        """Return the bytes of the global array in C order. Collective over the mesh.
+    def tobytes(  # type: ignore[misc]
+        self: "DTensor", order: Literal["C", "F", "A", "K"] | None = "C"
+    ) -> bytes | None:
+        """Return the bytes of the global array in C order, or in Fortran's for ``F``. Collective over the mesh.
 
         On a rank outside of the mesh it is None.
 
@@ -120,7 +122,7 @@ class Contents:
         """
         with collective("tobytes", self.mesh):
             whole = self.to_numpy()
-        return None if whole is None else whole.tobytes()
+        return None if whole is None else whole.tobytes(order)
 
     def view(self: "DTensor", dtype: DTypeLike | None = None) -> "DTensor":  # type: ignore[misc]
         """Return a tensor of the same memory with another dtype; a write through it changes this one.

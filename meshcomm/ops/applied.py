@@ -4,6 +4,7 @@ Each device calls NumPy's function on its block. And apply_along_axis, which doe
 """
 
 from collections.abc import Callable, Sequence
+from datetime import date
 from math import prod
 from typing import Literal
 
@@ -30,7 +31,7 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
     name = f"numpy.{function.__name__}"
 
     def applied(*args: object, **options: Value) -> object:
-        operands, rest = [unwrapped(x) for x in args[:count]], list(args[count:])
+        operands, rest = [_as_day(unwrapped(x)) for x in args[:count]], list(args[count:])
         if not operands:  # by its name
             operands.append(unwrapped(options.pop(next(iter(options)))))
         out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
@@ -38,6 +39,11 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
         return written(name, out, made)
 
     return applied
+
+
+def _as_day(x: Value) -> Value:
+    """Return a date that is a text, or Python's, as NumPy's; what else it is, as it is."""
+    return np.datetime64(x, "D") if isinstance(x, str | date) else x
 
 
 def nan_to_num(

@@ -48,7 +48,7 @@ def average(
     ...     print(world.run(program))
     [2.75, 2.75]
     """
-    tensor = as_tensor("numpy.average", a)
+    tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
     if weights is None:
         found: Value = mean(tensor, axis, keepdims=keepdims)
         return (found, np.full_like(found, tensor.size / max(found.size, 1))) if returned else found

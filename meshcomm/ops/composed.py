@@ -175,7 +175,7 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
         out: DTensor | None = None,
         include_initial: bool = False,
     ) -> DTensor:
-        tensor = as_tensor(name, x)
+        tensor = np.atleast_1d(as_tensor(name, x))
         if axis is None and tensor.ndim != 1:
             raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
         made = function(tensor, 0 if axis is None else axis, dtype)

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import normalised_axes
+from meshcomm._arguments import reduced_axes
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
@@ -256,7 +256,7 @@ def refuse_empty(name: str, tensor: DTensor, axis: Axis) -> None:
     *name* is the reduction.
     """
     shape = tensor.shape
-    if 0 in [shape[a] for a in normalised_axes(axis, tensor.ndim)]:
+    if 0 in [shape[a] for a in reduced_axes(axis, tensor.ndim)]:
         raise ShapeError(f"the {name} over axis {axis} of shape {shape} has no elements, so there is none")
 
 
@@ -283,11 +283,20 @@ def reduced_by(
     needs_elements: whether there is no result for no elements
     """
     tensor = as_tensor(f"numpy.{function.__name__}", operand)
-    axes = normalised_axes(axis, tensor.ndim)
-    if needs_elements:
+    axes = reduced_axes(axis, tensor.ndim)
+    if needs_elements and 0 in tensor.shape:
         refuse_empty(function.__name__, tensor, axis)
     how = _Repeated(function, merge, axes, None if dtype is None else np.dtype(dtype), not needs_elements)
     return _run(*_prepared_repeated(how, _source_of(tensor)), tensor, keepdims)
+
+
+_UFUNCS: dict[Callable[..., object], np.ufunc] = {
+    np.sum: np.add,
+    np.prod: np.multiply,
+    np.max: np.maximum,
+    np.min: np.minimum,
+}
+"""What functions of NumPy call, after some microseconds."""
 
 
 class _Repeated(NamedTuple):
@@ -306,9 +315,11 @@ def _prepared_repeated(of: _Repeated, source: _Source) -> tuple[_PreparedReducti
     function, ndim = of.function, len(source.shape)
     kind = result_dtype(function, [source.dtype], ndim, of.dtype)
     over, options = axis_of(of.axes, ndim), {} if of.dtype is None else {"dtype": of.dtype}
+    ufunc = _UFUNCS.get(function)
+    by: Callable[..., object] = function if ufunc is None else ufunc.reduce
 
     def made(block: Array) -> object:
-        return function(block, axis=over, **options)
+        return by(block, axis=over, **options)
 
     how = Reduction(function.__name__, of.axes, made, made, of.merge, kind, takes_empty=of.takes_empty)
     return _prepared_reduction(how, source), how
@@ -358,11 +369,19 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     parameters are those of `sum`.
     """
     tensor = as_tensor("numpy.mean", t)
-    axes = normalised_axes(axis, tensor.ndim)
-    kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
+    axes, kind = reduced_axes(axis, tensor.ndim), None if dtype is None else np.dtype(dtype)
+    return _run(*_prepared_mean(axes, kind, _source_of(tensor)), tensor, keepdims)
+
+
+@lru_cache(maxsize=1024)
+def _prepared_mean(
+    axes: tuple[int, ...], dtype: DType | None, source: _Source
+) -> tuple[_PreparedReduction, Reduction]:
+    ndim = len(source.shape)
+    kind = result_dtype(np.mean, [source.dtype], ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
-    over, count = axis_of(axes, tensor.ndim), prod(tensor.shape[a] for a in axes)
+    over, count = axis_of(axes, ndim), prod(source.shape[a] for a in axes)
     how = Reduction(
         "mean",
         axes,
@@ -375,7 +394,7 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
         (f"added up in {wide}",),
         takes_empty=True,
     )
-    return reduced(how, tensor, keepdims)
+    return _prepared_reduction(how, source), how
 
 
 @traceable(twin=np.max)

@@ -12,6 +12,8 @@ stable sort, which knows runs. Or it only brings its block into the order of the
 where NumPy sorts with vector instructions, but loses the order of equal elements.
 
 The counts depend on the data. Each rank is told how many bytes it gets before it receives them, and allocates them.
+Blocks come out a few elements longer or shorter than those of the usual cut. So a rank allocates the elements of both,
+and at last sends those beyond its block of the usual cut to the ranks around it. All others stay where they are.
 """
 
 from collections.abc import Callable
@@ -27,7 +29,7 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.partition import Consecutive
+from meshcomm.layouts.partition import Consecutive, Cut
 from meshcomm.layouts.specs import Cuts
 from meshcomm.memory.blocks import new_block
 from meshcomm.memory.copies import exact_copy
@@ -45,6 +47,8 @@ Agreed: TypeAlias = Callable[[Callable[[], list[Array]]], list[Array]]
 """Returns what a function makes; what it raises on one rank, all ranks raise."""
 
 _COUNT = np.dtype(np.int64)
+_SPARE = 8
+"""Blocks are made even within the sort if a rank needs at most this fraction of a block more; else by a relayout."""
 
 
 class Splitters(NamedTuple):
@@ -121,7 +125,8 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
             indices = _flat_indices(tensor, here.device) if indexed else None
             work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
             found, lengths = work.run(block.reshape(-1), indices, stable, agreed)
-    result = Layout([Cuts(names, sizes=lengths)], mesh)
+    even = lengths == np.diff(Cut(tensor.size, len(lengths)).all_starts()).tolist()
+    result = Layout([names if even else Cuts(names, sizes=lengths)], mesh)
     made = [DTensor(array, result, (tensor.size,), array.dtype) for array in found]
     return InOrder(made[0], made[1] if indexed else None)
 
@@ -157,12 +162,15 @@ class _Sort(NamedTuple):
         """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
         early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
         arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
-        received, lengths = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), agreed)
+        exchanged = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), agreed)
+        received = exchanged.received()
         if indices is None:
             received[0].sort(kind="stable" if early else kind_to_sort(block.dtype))
-            return received, lengths
-        order = np.argsort(received[0], kind="stable")
-        return [array[order] for array in received], lengths
+        else:
+            order = np.argsort(received[0], kind="stable")
+            for array in received:
+                array[...] = array[order]
+        return exchanged.evened()
 
     def _sorted_first(self, block: Array, indices: Indices | None) -> tuple[list[Array], Indices]:
         """Return the arrays to send, sorted, and where the splitters cut them. Collective."""
@@ -184,10 +192,11 @@ class _Sort(NamedTuple):
         cuts = np.empty(len(splitters.values), dtype=np.intp)
         runs = np.flatnonzero(_differ(splitters.values)).tolist()
 
-        def split(first: int, last: int, start: int, stop: int) -> None:
-            """Split the elements from *start* to *stop* at the splitters of runs *first* to *last* of equal ones."""
+        pending = [(0, len(runs) - 1, 0, len(array))]  # runs of equal splitters, and the elements to split there
+        while pending:
+            first, last, start, stop = pending.pop()
             if first >= last:
-                return
+                continue
             middle = (first + last) // 2
             run = slice(runs[middle], runs[middle + 1])
             piece, value = array[start:stop], splitters.values[runs[middle]]
@@ -197,10 +206,7 @@ class _Sort(NamedTuple):
             for cut, begin in ((found[0], start), (found[-1], found[0])):
                 if begin < cut < stop:
                     array[begin:stop].partition(cut - begin)
-            split(first, middle, start, found[0])
-            split(middle + 1, last, found[-1], stop)
-
-        split(0, len(runs) - 1, 0, len(array))
+            pending += [(first, middle, start, found[0]), (middle + 1, last, found[-1], stop)]
         return [array], cuts
 
     def _splitters(self, block: Array) -> Splitters:
@@ -221,8 +227,8 @@ class _Sort(NamedTuple):
         chosen = order[np.arange(1, self.ranks) * len(order) // self.ranks]
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
-    def _exchanged(self, arrays: list[Array], counts: Indices, agreed: Agreed) -> tuple[list[Array], list[int]]:
-        """Return the elements of *arrays* that are for this rank, from all, and how many each rank gets. Collective.
+    def _exchanged(self, arrays: list[Array], counts: Indices, agreed: Agreed) -> "_Exchanged":
+        """Return the elements of *arrays* that are for this rank, from all. Collective.
 
         Parameters
         ----------
@@ -232,12 +238,56 @@ class _Sort(NamedTuple):
         """
         ranks = Ranks(self.group, self.position, 0)
         told = ranks.told(counts)
-        received = agreed(lambda: [new_block((int(told.sum()),), array.dtype) for array in arrays])
-        total = np.array([told.sum()], _COUNT).tobytes()
-        lengths = [int(np.frombuffer(text, _COUNT)[0]) for text in self.communicator.allgather(total)]
-        for array, into in zip(arrays, received, strict=True):
+        texts = self.communicator.allgather(np.array([told.sum()], _COUNT).tobytes())
+        found = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
+        even = np.array(Cut(self.size, self.ranks).all_starts())
+        if np.abs(found - even).max() > self.size // self.ranks // _SPARE:
+            even = found
+        starts, stops = np.array([found, even])[:, self.position : self.position + 2].T
+        first, length = starts.min(), int(stops.max() - starts.min())
+        buffers = agreed(lambda: [new_block((length,), array.dtype) for array in arrays])
+        exchanged = _Exchanged(ranks, buffers, found - first, even - first)
+        for array, into in zip(arrays, exchanged.received(), strict=True):
             ranks.exchanged(np.ascontiguousarray(array), counts, into, told)
-        return received, lengths
+        return exchanged
+
+
+class _Exchanged(NamedTuple):
+    """What a rank has received: arrays with free space around for what ranks around it send to make blocks even.
+
+    Parameters
+    ----------
+    ranks: those that exchange elements
+    buffers: one for each array
+    found, even: where the elements of each rank begin, and the last ones end, in these buffers: as received, and in
+        blocks of the usual cut
+    """
+
+    ranks: Ranks
+    buffers: list[Array]
+    found: Indices
+    even: Indices
+
+    def received(self) -> list[Array]:
+        """Return the elements that this rank has received."""
+        return [buffer[self._of(self.found)] for buffer in self.buffers]
+
+    def evened(self) -> tuple[list[Array], list[int]]:
+        """Return the block of this rank, and the lengths of all. Collective."""
+        blocks = [buffer[self._of(self.even)] for buffer in self.buffers]
+        if not np.array_equal(self.found, self.even):
+            sent, told = self._shared(self.found, self.even), self._shared(self.even, self.found)
+            for array, into in zip(self.received(), blocks, strict=True):
+                self.ranks.exchanged(array, sent, into, told)  # what stays is not copied
+        return blocks, np.diff(self.even).tolist()
+
+    def _of(self, starts: Indices) -> slice:
+        return slice(*starts[self.ranks.position :][:2])
+
+    def _shared(self, starts: Indices, others: Indices) -> Indices:
+        """Return how many elements of this rank's block by *starts* each rank has by *others*."""
+        own = self._of(starts)
+        return np.array(np.diff(np.clip(others, own.start, own.stop)), np.intp)
 
 
 def kind_to_sort(dtype: DType) -> Literal["stable"] | None:

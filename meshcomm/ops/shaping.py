@@ -9,7 +9,7 @@ from operator import index
 
 import numpy as np
 
-from meshcomm._arguments import counted, normalised_axes, quote
+from meshcomm._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm._tracing import is_traced, traceable
 from meshcomm._types import Array, Axis, Shape, ShapeLike
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -209,7 +209,7 @@ def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
     """Return the tensor without axes of length 1: a view, unless such an axis is sharded and elements have to move."""
     tensor = as_tensor("squeeze", a)
     ones = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
-    gone = ones if axis is None else normalised_axes(axis, tensor.ndim)
+    gone = ones if axis is None else reduced_axes(axis, tensor.ndim)
     for i in gone:
         if tensor.shape[i] != 1:
             raise ShapeError(

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, normalised_axes, quote
+from meshcomm._arguments import as_dtype, quote, reduced_axes
 from meshcomm._callers import warn
 from meshcomm._tracing import Value
 from meshcomm._tuning import CACHED_BYTES
@@ -90,7 +90,7 @@ def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
     ``ShapeError`` where there are no elements, NumPy's ``TypeError`` if the dtype has no difference.
     """
     tensor = as_tensor("numpy.ptp", a)
-    axes = normalised_axes(axis, tensor.ndim)
+    axes = reduced_axes(axis, tensor.ndim)
     refuse_empty("ptp", tensor, axis)
     over = axis_of(axes, tensor.ndim)
     native = tensor.dtype.newbyteorder("=")
@@ -182,7 +182,7 @@ def _deviation(
     """Return what *function*, of var, std, nanvar and nanstd, gives. Collective as `reduced`."""
     name = function.__name__
     tensor = as_tensor(f"numpy.{name}", operand)
-    axes = normalised_axes(axis, tensor.ndim)
+    axes = reduced_axes(axis, tensor.ndim)
     kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
     over, skips = axis_of(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
@@ -285,7 +285,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     As in NumPy there is a warning, and NaN, where nothing but NaN is. float16 is added up in float32.
     """
     tensor = as_tensor("numpy.nanmean", a)
-    axes = normalised_axes(axis, tensor.ndim)
+    axes = reduced_axes(axis, tensor.ndim)
     kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
     over = axis_of(axes, tensor.ndim)
 
@@ -331,7 +331,7 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
 
     def extreme(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
         tensor = as_tensor(f"numpy.{name}", a)
-        axes = normalised_axes(axis, tensor.ndim)
+        axes = reduced_axes(axis, tensor.ndim)
         refuse_empty(name, tensor, axis)
         over = axis_of(axes, tensor.ndim)
         how = Reduction(
@@ -390,7 +390,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         if np.any(left == 0):
             warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
         made = made.astype(kind, copy=False)
-        return made if keepdims else np.squeeze(made, normalised_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
+        return made if keepdims else np.squeeze(made, reduced_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
 
     return found
 

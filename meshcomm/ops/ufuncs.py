@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import NO_VALUE, normalised_axes
+from meshcomm._arguments import NO_VALUE, normalised_axes, reduced_axes
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -61,7 +61,7 @@ def reduce(
     numpy.ufunc.reduce.
     """
     name, tensor = f"numpy.{ufunc.__name__}.reduce", as_tensor(f"numpy.{ufunc.__name__}", array)
-    axes = () if tensor.ndim == 0 and axis in (0, -1) else normalised_axes(axis, tensor.ndim)
+    axes = () if tensor.ndim == 0 and axis in (0, -1) else reduced_axes(axis, tensor.ndim)
     options: dict[str, Value] = {} if dtype is None else {"dtype": dtype}
     if initial is not NO_VALUE:
         options["initial"] = initial
@@ -129,8 +129,9 @@ def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | 
     Source: numpy.ufunc.accumulate. Arguments are those of `reduce`.
     """
     name, tensor = f"numpy.{ufunc.__name__}.accumulate", as_tensor(f"numpy.{ufunc.__name__}", array)
-    (along,) = normalised_axes(axis, tensor.ndim)
-    small: Array = ufunc.accumulate(np.ones([min(n, 1) for n in tensor.shape], tensor.dtype), along, dtype)
+    axes = normalised_axes(axis, tensor.ndim) if tensor.ndim else ()
+    small: Array = ufunc.accumulate(np.ones([min(n, 1) for n in tensor.shape], tensor.dtype), axis, dtype)
+    (along,) = axes  # for none, or several, that was NumPy's error
     if ufunc in ASSOCIATIVE:
         return accumulated(Scan(name, ufunc.accumulate, ufunc, along, small.dtype), tensor)
     local, layout = of_whole_blocks(tensor, [along], name, lambda block: ufunc.accumulate(block, along, dtype))

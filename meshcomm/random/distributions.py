@@ -124,6 +124,8 @@ class Distributions(Drawing):
         >>> mc.random.default_rng(7).integers(3) in range(3)
         True
         """
+        if low is None:
+            raise TypeError("integers: low must be an integer, not None")
         bounds = (0, low) if high is None else (low, high)
         return self._drawn("integers", bounds, size, layout, dtype=dtype, endpoint=endpoint)
 

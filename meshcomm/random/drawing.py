@@ -74,6 +74,8 @@ class Drawing:
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping):
+            raise TypeError(f"the state of a generator must be a dict, not {quote(state)}")
         fields = dict(state)
         if fields.pop("bit_generator", None) != "Philox" or "call" not in fields:
             raise ValueError(f"this is not the state of a generator of meshcomm: {quote(state)}")

@@ -95,11 +95,11 @@ class Generator(Distributions):
         """
         given = unwrapped(x)
         if isinstance(given, int | np.integer):
-            return self._order((int(given),), default_layout(1) if layout is None else layout)
+            return self._order((max(0, int(given)),), default_layout(1) if layout is None else layout)
         if not isinstance(given, DTensor):
             array = as_array(given)
             axis_of(axis, array.ndim)
-            given = distribute(array, default_layout(array.ndim) if layout is None else layout)
+            given = _in_layout(array, layout)
         reordered = self._taken(given, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
 
@@ -121,17 +121,29 @@ class Generator(Distributions):
         check_writable("shuffle", tensor)
         tensor[...] = self._taken(tensor, axis)
 
-    def permuted(self, x: DTensor, axis: int | None = None, out: DTensor | None = None) -> DTensor:
+    def permuted(
+        self,
+        x: DTensor | ArrayLike,
+        axis: int | None = None,
+        out: DTensor | None = None,
+        *,
+        layout: Where = None,
+    ) -> DTensor:
         """Return a tensor with each line along *axis* in an order of its own. Collective over the mesh.
 
         With ``axis=None`` all elements are shuffled as one line. *out* is a tensor to write the result to.
+        Parameters are those of `permutation`.
 
         >>> import meshcomm as mc
         >>> t = mc.distribute([[3, 4, 5]] * 2, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
         >>> sorted(mc.random.default_rng(7).permuted(t, axis=1).local[1].tolist())
         [3, 4, 5]
         """
-        tensor = as_tensor("permuted", x)
+        tensor = unwrapped(x)
+        if np.ndim(tensor) == 0:
+            raise TypeError(f"permuted takes a tensor or an array with axes, not {quote(tensor)}")
+        if not isinstance(tensor, DTensor):
+            tensor = _in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
             made = relaid(
@@ -141,7 +153,7 @@ class Generator(Distributions):
             number = axis_of(axis, tensor.ndim)
             made = take_along_axis(tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number)
         if out is None:
-            return made
+            return made if layout is None or layout == made.layout else relayout(made, layout)
         target = as_tensor("permuted: out=", out)
         check_writable("permuted: out=", target)
         target[...] = made
@@ -189,7 +201,7 @@ class Generator(Distributions):
             return one if source is None else np.take(source, one, along)
         shape = () if size is None else as_shape(size)
         where = _index_layout(source, along, shape, layout)
-        index = self._indices(int(n), shape, replace, weights, where)
+        index = self._indices(max(0, int(n)), shape, replace, weights, where)
         if source is None:
             return index
         if not isinstance(source, DTensor):
@@ -219,7 +231,8 @@ class Generator(Distributions):
         """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
         count = int(np.prod(shape, dtype=np.intp))
         if replace and weights is None:
-            return self.integers(n, size=shape, layout=layout)  # type: ignore[no-any-return]
+            below = max(1, n)  # with 0, NumPy has seen that none is drawn
+            return self.integers(below, size=shape, layout=layout)  # type: ignore[no-any-return]
         if replace:
             cumulated = np.cumsum(np.asarray(weights, np.float64))
             drawn = self._drawn("random", (), shape, layout)
@@ -244,6 +257,11 @@ class Generator(Distributions):
             with np.errstate(divide="ignore"):
                 keys.local[...] = keys.local / own
         return keys
+
+
+def _in_layout(array: Array, layout: Where) -> DTensor:
+    """Return an array, the same on all ranks, as a tensor in *layout*, or in the default one."""
+    return distribute(array, default_layout(array.ndim) if layout is None else layout)
 
 
 def _names(layout: Layout) -> Names:

@@ -33,7 +33,7 @@ class Changes:
         self._starts: list[int] = []  # of runs of bytes that have changed, ascending; none touches the next one
         self._runs: list[bytearray] = []
         self.begun = False  # whether the file has changed before its old end
-        self.room = 0  # what has as many bytes, all zero, is room for what others write
+        self.reserved = 0  # what has as many bytes, all zero, is free space for what others write
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to *offset*, as files of Python do."""
@@ -72,7 +72,7 @@ class Changes:
         found = np.frombuffer(data, np.uint8)
         start, stop = self._at, self._at + len(found)
         self._at, self._size = stop, max(self._size, stop)
-        if len(found) == self.room and not (found[:PAGE].any() or found[-PAGE:].any()):
+        if len(found) == self.reserved and not (found[:PAGE].any() or found[-PAGE:].any()):
             return len(found)
         first = bisect_left(self._starts, start)
         if first and self._starts[first - 1] + len(self._runs[first - 1]) >= start:

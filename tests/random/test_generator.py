@@ -53,6 +53,10 @@ WRONG = {
     "an unknown decomposition": lambda rng, **where: rng.multivariate_normal([0], [[1]], method="x", **where),
     "a dirichlet of nothing": lambda rng, **where: rng.dirichlet([0.0, -1.0], **where),
     "probabilities above 1": lambda rng, **where: rng.multinomial(3, [1.9, 0.9], **where),
+    "a length that is no integer": lambda rng, **where: rng.random(2.5, **where),
+    "an axis that is no integer": lambda rng, **where: rng.permutation([1, 2], axis="x", **where),
+    "a number in an order": lambda rng, **where: rng.permuted(5, **where),
+    "no bound": lambda rng, **where: rng.integers(None, size=3, **where),
     "a negative number of children": lambda rng, **where: rng.spawn(-1),
 }
 
@@ -131,6 +135,8 @@ def test_states():
     assert "call 4" in repr(rng)
     with pytest.raises(ValueError, match="not the state"):
         rng.state = np.random.PCG64(1).state
+    with pytest.raises(TypeError, match="a dict, not None"):
+        rng.state = None
 
 
 def test_calls_and_children_differ():
@@ -144,7 +150,11 @@ def test_the_default_mesh(rank):
     with mc.default_mesh(mc.create_mesh([("x", 2)])):
         rng = default_rng(1)
         made = [rng.random(3), rng.permutation(3), rng.choice(3, 3), rng.multivariate_normal([0], [[1]])]
-    assert all(each.layout.is_fully_replicated() for each in made)
+        few = [rng.choice(0, 0), rng.choice([], (2, 0)), rng.choice(0, 0, False), rng.permutation(-1)]
+        order = rng.permuted([3, 4, 5])
+    assert all(each.layout.is_fully_replicated() for each in (*made, *few, order))
+    assert [(each.shape, each.dtype) for each in few] == [((0,), int), ((2, 0), float), ((0,), int), ((0,), int)]
+    assert sorted(order.local.tolist()) == [3, 4, 5]
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------

@@ -131,11 +131,12 @@ if hasattr(np, "cumulative_sum"):
         "np.cumulative_sum(f)",
         "np.cumulative_sum(f, axis=1, out=g); g",
         "np.cumulative_sum(e, axis=0, include_initial=True)",
+        "np.cumulative_sum(z, include_initial=True)",
     ]
 
 METHODS = {
     "fill": ["f.fill(3); f", "f.T.fill(3); f", "k.fill(2.5); k", "f.fill([1, 2])"],
-    "lists": ["f.tolist()", "z.tolist()", "c.tobytes()", "e.tolist()"],
+    "lists": ["f.tolist()", "z.tolist()", "c.tobytes()", "e.tolist()", "f.tobytes('F')", "f.tobytes('Q')"],
     "flat": [
         "f.flat[3]",
         "f.flat[3:20:4]",

@@ -64,6 +64,8 @@ UFUNCS = {
         "np.logaddexp.accumulate(v)",
         "np.subtract.accumulate(t, axis=1, dtype='f4')",
         "np.add.accumulate(f, axis=5)",
+        "np.add.accumulate(f, axis=None)",
+        "np.add.accumulate(z, axis=None)",
     ],
     "reduceat": [
         "np.add.reduceat(v, [0, 3, 7])",
@@ -123,7 +125,11 @@ REDUCTIONS = {
         "np.median(f, axis=0, out=v[:6]); v",
         "np.sum(f, axis=0, out=v); v",
         "np.sum(f, axis=0, out=k[:6])",
+        *(f"np.{name}(f, axis=0, out=k[:6]); k" for name in ("var", "std", "ptp", "nanmean", "nanstd", "nanvar")),
+        "np.nanmean(n, axis=0, out=k[:6]); k",
+        "np.nanstd(f, axis=0, out=v[:6]); v",
     ],
+    "axes in a list": ["np.sum(f, axis=[0])", "f.max([0])", "np.squeeze(f, [0])", "np.average(f, axis=[0])"],
     "cumsum": ["np.cumsum(f)", "np.cumprod(n)", "np.nancumsum(x)", "t.cumsum()"],
 }
 
@@ -173,6 +179,11 @@ ELEMENTS = {
         "np.apply_along_axis(lambda line: line[line > 0], 0, f)",
         "np.apply_over_axes(np.sum, t, [0, 2])",
         "np.apply_over_axes(np.max, f, 1)",
+    ],
+    "dates": [
+        "np.busday_count('2020-01-01', np.datetime64('2020-02-01') + k)",
+        "np.busday_offset('2020-01-01', k, roll='forward')",
+        "np.busday_count('no date', np.datetime64('2020-02-01') + k)",
     ],
     "bits": [
         "np.packbits(b)",

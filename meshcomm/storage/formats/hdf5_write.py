@@ -1,7 +1,7 @@
 """HDF5 and netCDF-4 files are written here: one rank makes what describes the arrays, all ranks write their data.
 
 The library, whose wheels are serial, writes to `Changes`: a new file gets its name, and an old one its changes, when
-all data are on the disk. It says where the data go: contiguous datasets have one run of bytes, and it finds room for a
+all data are on the disk. It says where the data go: contiguous datasets have one run of bytes, and it finds space for a
 chunk when it is given zeros of the right size.
 
 netCDF-4 is HDF5 in which axes have dimension scales. Source: "netCDF-4 File Format" in the NetCDF User's Guide, which
@@ -80,7 +80,7 @@ class Hdf5Writer(Writer):
             self._create()
         self._datasets: dict[str, Any] = {}
         self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
-        self._replaced: list[Any] = []  # while these are open, the library leaves the room alone that they had
+        self._replaced: list[Any] = []  # while these are open, the library leaves their space alone
         with files.at_files():
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
@@ -193,7 +193,7 @@ class Hdf5Writer(Writer):
         return count
 
     def _grow(self, array: Described) -> Stored:
-        """Make room for a snapshot, and return where its data go."""
+        """Reserve space for a snapshot, and return where its data go."""
         made, count = self._old(array.name), self._count
         if made is None:
             made = self._new(array, (0, *array.shape), self._chunks_of(array))
@@ -211,7 +211,7 @@ class Hdf5Writer(Writer):
         segments, rows = [], lengths[0] if lengths else 1
         for number, first in enumerate(range(0, array.shape[0] if array.shape else 1, rows) if stored.nbytes else ()):
             index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
-            offset = self._room(array.name, index, 0 if count % together else whole)
+            offset = self._reserve(array.name, index, 0 if count % together else whole)
             start, stop = first * row, min((first + rows) * row, stored.nbytes)
             segments.append(Segment("", start, stop, offset + count % together * stored.nbytes))
         return stored._replace(segments=tuple(segments))
@@ -256,10 +256,10 @@ class Hdf5Writer(Writer):
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
         with files.at_files():
-            return [("", self._room(name, index, nbytes)) for index, nbytes in chunks]
+            return [("", self._reserve(name, index, nbytes)) for index, nbytes in chunks]
 
-    def _room(self, name: str, index: Shape, nbytes: int) -> int:
-        """Make room for a chunk of *nbytes*, unless that is 0, and return where it is.
+    def _reserve(self, name: str, index: Shape, nbytes: int) -> int:
+        """Reserve space for a chunk of *nbytes*, unless that is 0, and return where it is.
 
         A snapshot has no index for the axis that grows.
         """
@@ -268,9 +268,9 @@ class Hdf5Writer(Writer):
         start = tuple(i * n for i, n in zip((*self._grown.get(name, ()), *index), lengths, strict=True))
         assert self._changes is not None
         if nbytes:
-            self._changes.room = nbytes
+            self._changes.reserved = nbytes
             made.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
-            self._changes.room = 0
+            self._changes.reserved = 0
         return int(made.get_chunk_info_by_coord(start).byte_offset)
 
     def commit(self, pieces: object) -> None:
