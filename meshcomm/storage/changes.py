@@ -107,7 +107,7 @@ class Changes:
     def flush(self) -> None:
         """Do nothing: all goes to the file in `apply`."""
 
-    def _parts(self, *, new: bool) -> Iterator[tuple[int, Bytes]]:
+    def _changed(self, *, new: bool) -> Iterator[tuple[int, Bytes]]:
         """Yield what has changed, and where it begins: before the old end, or with *new* behind it."""
         for begin, run in zip(self._starts, self._runs, strict=True):
             border = min(max(self._end - begin, 0), len(run))
@@ -117,11 +117,11 @@ class Changes:
 
     def apply(self, journal: File | None) -> None:
         """Write all to the file, and wait until it is on the disk. Without a *journal* nobody needs the old file."""
-        for offset, data in self._parts(new=True):
+        for offset, data in self._changed(new=True):
             self._file.write(data, offset)
         if self._file.size() != self._size:
             self._file.ended(self._size)
-        old = list(self._parts(new=False))
+        old = list(self._changed(new=False))
         if journal is not None and old:
             self._file.sync()
             _write(journal, self._file.number(), old)

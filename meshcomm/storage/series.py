@@ -131,6 +131,13 @@ class Series:
             the same names in each snapshot, such as ``time=0.5``
 
         ``ShapeError`` and ``DTypeError`` for another shape or dtype, ``ValueError`` for a missing or unknown name.
+
+        >>> import tempfile, meshcomm as mc
+        >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+        >>> with mc.Series(tempfile.mkdtemp() + "/run.nc", {"u": layout}, shape=(3,), dtype=int) as series:
+        ...     series.append(u=mc.ones(3, int, layout), time=0.5)
+        ...     series[-1]["time"]
+        0.5
         """
 
         def make() -> TreeSaving:
