@@ -53,7 +53,7 @@ def path(tmp_path):
     ("name", "reason"),
     [
         *((name, "is a suffix of another one. Save to .npy, ") for name in ("a.pt", "a.xyz", "a.CSV")),
-        *(("a.npyy", "did you mean .npy?"), ("a.np", "did you mean .npz?"), ("a.hdf6", "did you mean .hdf5?")),
+        *(("a.npyy", "did you mean .npy?"), ("a.np", "did you mean .npz?"), ("a.hdf6", "did you mean .hdf?")),
         *(("a.safetensor", "did you mean .safetensors?"), ("a.zar", "did you mean .zarr?")),
     ],
 )
