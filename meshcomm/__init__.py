@@ -92,6 +92,7 @@ if _typing.TYPE_CHECKING:
     from meshcomm.storage.opened import open as open  # not in __all__: "import *" leaves Python's own
     from meshcomm.storage.plan import LoadPlan, plan_load
     from meshcomm.storage.save import SaveRequest, save, start_save
+    from meshcomm.storage.trees import per_rank
     from meshcomm.training.assignment import DeviceAssignment
     from meshcomm.training.layout_map import LayoutMap, layout_map_scope
     from meshcomm.training.layout_report import LayoutReport
@@ -176,6 +177,7 @@ __all__ = [
     "ones",
     "ones_like",
     "pack",
+    "per_rank",
     "plan_einsum",
     "plan_load",
     "plan_relayout",
@@ -243,6 +245,7 @@ _HOMES = {
     "storage.opened": "Store open",
     "storage.plan": "LoadPlan plan_load",
     "storage.save": "SaveRequest save start_save",
+    "storage.trees": "per_rank",
     "training.assignment": "DeviceAssignment",
     "training.layout_map": "LayoutMap layout_map_scope",
     "training.layout_report": "LayoutReport",

@@ -41,7 +41,7 @@ from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
 from meshcomm.storage.trees import flattened
-from meshcomm.storage.values import node_of_value, value_of_node
+from meshcomm.storage.values import all_values, node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
 
 PathLike = str | os.PathLike[str]
@@ -113,7 +113,7 @@ def load(
     with collective("load", mesh) as here:
         if here is None:
             found = contents(Path(path))
-            return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
+            return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found, mesh)
         with exchanging(here.team):
             base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
             jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
@@ -127,7 +127,7 @@ def load(
             agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
             if opened.checks:
                 compare_checksums(base, found, opened, mesh, here)
-        return wanted.result(tensors, found)
+        return wanted.result(tensors, found, mesh)
 
 
 def is_checked(path: Path, found: Contents, check: bool | None) -> bool:
@@ -206,6 +206,12 @@ class Reading(NamedTuple):
     layout: Layout
     chosen: Selection
     staged: bool
+
+
+def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
+    """Return the value of this rank, if as many have saved theirs as the mesh has; else all values."""
+    alone = mesh.rank is not None and len(nodes) == mesh.size
+    return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]
 
 
 def _left_out_text(found: Contents) -> str:
@@ -334,12 +340,12 @@ class Wanted(NamedTuple):
         layout.check_fits(shape)
         return layout
 
-    def result(self, tensors: dict[str, DTensor], found: Contents) -> Json:
-        """Return what the call returns."""
+    def result(self, tensors: dict[str, DTensor], found: Contents, mesh: Mesh) -> Json:
+        """Return what the call returns on this rank of the mesh."""
         if self.out is not None:
             return self.out
         if self.names is None and found.node is not None:
-            return rebuilt(found.node, tensors.__getitem__)
+            return rebuilt(found.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
         return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
 
 

@@ -4,7 +4,7 @@ A node is a pair of a kind and its content, as in :mod:`meshcomm.arrays.trees`; 
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite, prod
 
 import numpy as np
@@ -73,6 +73,11 @@ def value_of_node(node: Json, depth: int = 0) -> Json:
     except (TypeError, ValueError, DTypeError):
         pass
     raise CheckpointError(f"{quote(node)} is no node of a value")
+
+
+def all_values(nodes: Sequence[Json]) -> list[Json]:
+    """Return the values of nodes, one for each rank."""
+    return [value_of_node(node) for node in nodes]
 
 
 def _array(content: Json, is_scalar: bool) -> Json:

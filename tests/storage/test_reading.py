@@ -8,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cyclic, Layout
+from meshcomm.cli.main import main
 from meshcomm.storage import by_library
 from support.gradient_cases import on
 from support.reference import same_bits
@@ -410,7 +411,7 @@ CODINGS = [
     ("i1", {"_FillValue": np.int8(-1), "_Unsigned": "true"}),
     ("i1", {"_FillValue": np.int8(-1), "_Unsigned": "true", "scale_factor": F4(0.5)}),
     ("i2", {"_Unsigned": "true"}),
-    ("u1", {"_Unsigned": "false"}),
+    ("u2", {"_Unsigned": "false"}),
     ("f4", {"_FillValue": F4(7)}),
     ("f4", {"_FillValue": F4(np.nan)}),
     ("f4", {"missing_value": F4(7), "_FillValue": F4(7), "scale_factor": F8(2)}),
@@ -423,8 +424,8 @@ CODINGS = [
 def test_decode_as_xarray_does(dtype, attributes, tmp_path):
     xarray, h5py = pytest.importorskip("xarray"), pytest.importorskip("h5py")
     whole = (np.arange(-20, 22 * 6).reshape(19, 8) % 120).astype(dtype)
-    whole[3:5] = whole.dtype.type(-1)
-    long = np.tile(whole, (2000, 1))
+    whole[3:5] = np.array(-1).astype(dtype)
+    long = np.tile(whole, (500, 1))
     raw = xarray.Dataset({"u": (("y", "x"), whole, attributes), "long": (("y2", "x"), long, attributes)})
     expected = xarray.decode_cf(raw)
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -437,7 +438,7 @@ def test_decode_as_xarray_does(dtype, attributes, tmp_path):
         mesh = mc.create_mesh([("x", 3)])
         out = None
         for layout in (Layout(["x", U], mesh), Layout([U, "x"], mesh)):
-            found = mc.load(tmp_path / "a.h5", layout, decode=True, slices=np.s_[::-1], max_scratch_bytes=2**12)
+            found = mc.load(tmp_path / "a.h5", layout, decode=True, slices=np.s_[::-1], max_scratch_bytes=2**11)
             assert found["u"].dtype == found["chunks"].dtype == expected["u"].dtype
             same(found["u"], expected["u"].values[::-1])
             same(found["chunks"], expected["u"].values[::-1])
@@ -472,3 +473,25 @@ def test_decode_classic_netcdf(tmp_path):
     values = np.where(A > 200, np.nan, A)
     xarray.Dataset({"u": (("t", "y", "x"), values)}).to_netcdf(path, engine="scipy", encoding=encoding)
     same_array(loaded(path, decode=True)["u"], xarray.open_dataset(path)["u"].values)
+
+
+# -- convert and ls ---------------------------------------------------------------------------------------------------
+
+
+def test_convert_says_what_is_left_out(tmp_path, capsys):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"], file["text"] = A, "a text"
+        file.attrs["range"], file["a"].attrs["units"] = np.array([0.0, np.inf]), "m"
+    assert main(["ls", str(tmp_path / "a.h5")]) == 0
+    assert "left out text: it holds texts of any length" in capsys.readouterr().out
+    for suffix, metadata in (("", {"range": [0.0, "inf"]}), (".safetensors", {"range": '[0.0, "inf"]'}), (".npz", {})):
+        assert main(["convert", str(tmp_path / "a.h5"), str(tmp_path / f"b{suffix}")]) == 0
+        told = capsys.readouterr().err
+        assert "does not hold 'text' and " in told
+        assert "the attributes of arrays" in told
+        with mc.open(tmp_path / f"b{suffix}") as file:
+            assert file.metadata == metadata
+            same_array(file["a"][...], A)
+    assert main(["convert", str(tmp_path / "b"), str(tmp_path / "c.npz")]) == 0
+    same_array(np.load(tmp_path / "c.npz")["a"], A)

@@ -46,6 +46,7 @@ class Hdf5Writer(FileWriter):
     """A new HDF5 file with contiguous datasets."""
 
     separator: ClassVar[str] = "/"
+    metadata_types: ClassVar[tuple[type, ...]] = (str, int, float, bool)
 
     def contents(self) -> Contents:
         return contents(self.path)

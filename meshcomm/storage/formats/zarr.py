@@ -169,7 +169,8 @@ def contents(path: Path) -> Contents:
 def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
 
-    Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in base64.
+    Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
+    base64.
     """
     found = dict(attributes) if isinstance(attributes, dict) else {}
     names = found.pop(XARRAY_DIMS, None)
