@@ -94,6 +94,7 @@ if _typing.TYPE_CHECKING:
     from meshcomm.storage.plan import LoadPlan, plan_load
     from meshcomm.storage.save import SaveRequest, save, start_save
     from meshcomm.storage.series import Series
+    from meshcomm.storage.trees import per_rank
     from meshcomm.training.assignment import DeviceAssignment
     from meshcomm.training.layout_map import LayoutMap, layout_map_scope
     from meshcomm.training.layout_report import LayoutReport
@@ -180,6 +181,7 @@ __all__ = [
     "ones",
     "ones_like",
     "pack",
+    "per_rank",
     "plan_einsum",
     "plan_load",
     "plan_relayout",
@@ -248,6 +250,7 @@ _HOMES = {
     "storage.plan": "LoadPlan plan_load",
     "storage.save": "SaveRequest save start_save",
     "storage.series": "Series",
+    "storage.trees": "per_rank",
     "training.assignment": "DeviceAssignment",
     "training.layout_map": "LayoutMap layout_map_scope",
     "training.layout_report": "LayoutReport",

@@ -128,10 +128,13 @@ def node_of(
     return [kind, [node_of(child, leaf, held, (*path, key)) for key, child in entries]]
 
 
-def rebuilt(node: Json, array: Callable[[Any], Any], depth: int = 0) -> Any:
+def rebuilt(
+    node: Json, array: Callable[[Any], Any], per_rank: Callable[[Any], Any] | None = None, depth: int = 0
+) -> Any:
     """Return the tree of *node*, with what *array* returns for the content of each array.
 
-    ``CheckpointError`` for another node, or a tree that is too deep.
+    *per_rank* returns the same for nodes of each rank. ``CheckpointError`` for another node, or a tree that is too
+    deep.
 
     >>> rebuilt(["dict", {"w": ["array", "w"], "n": ["value", 2]}], str.upper)
     {'w': 'W', 'n': 2}
@@ -144,10 +147,12 @@ def rebuilt(node: Json, array: Callable[[Any], Any], depth: int = 0) -> Any:
     if kind == "array" and isinstance(content, str | int):
         return array(content)
     if kind == "dict" and isinstance(content, dict):
-        return {key: rebuilt(each, array, depth + 1) for key, each in content.items()}
+        return {key: rebuilt(each, array, per_rank, depth + 1) for key, each in content.items()}
     if kind in ("list", "tuple") and isinstance(content, list):
-        found = [rebuilt(each, array, depth + 1) for each in content]
+        found = [rebuilt(each, array, per_rank, depth + 1) for each in content]
         return found if kind == "list" else tuple(found)
+    if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
+        return per_rank(content)
     if kind == "float" and content in ("nan", "inf", "-inf"):
         return float(content)
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
@@ -155,10 +160,10 @@ def rebuilt(node: Json, array: Callable[[Any], Any], depth: int = 0) -> Any:
     raise CheckpointError(f"{quote(node)} is no node of a tree")
 
 
-def names_in(node: Json) -> list[str]:
-    """Return the names of the arrays below *node*. ``CheckpointError`` as for `rebuilt`."""
+def names_in(node: Json, per_rank: Callable[[Any], Any] | None = None) -> list[str]:
+    """Return the names of the arrays below *node*. ``CheckpointError`` and *per_rank* as for `rebuilt`."""
     names: list[str] = []
-    rebuilt(node, names.append)
+    rebuilt(node, names.append, per_rank)
     return names
 
 

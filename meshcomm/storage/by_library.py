@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Array, Names, Shape
+from meshcomm._types import Array, Json, Names, Shape
 from meshcomm.arrays.create import empty
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
@@ -123,7 +123,8 @@ def _read(array: Any, chosen: Selection, made: DTensor, chunks: Shape, limit: in
         its = its.narrowed(each, start, stop)
     most = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
     for step, where in _steps(its, chunks, most, (slice(None),) * len(its.box)):
-        convert(_taken(array, step), block[(*where, ...)])
+        index: Json = (*where, ...)  # of an array without axes, too, a view
+        convert(_taken(array, step), block[index])
 
 
 def _steps(

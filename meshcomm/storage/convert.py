@@ -8,14 +8,14 @@ from pathlib import Path
 
 from meshcomm._arguments import quote
 from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Shape
+from meshcomm._types import Json, Shape
 from meshcomm.arrays.create import empty
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.teams import Location
-from meshcomm.storage.formats.base import Contents, Described
+from meshcomm.storage.formats.base import Contents, Described, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.load import Job, PathLike, loaded, told_contents
 from meshcomm.storage.meshes import rows_of
@@ -24,6 +24,7 @@ from meshcomm.storage.save import Content, Saving, has_arrays_only
 from meshcomm.storage.selection import box_of
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
+from meshcomm.storage.values import as_json, with_numbers
 from meshcomm.storage.verify import compare_checksums
 
 
@@ -111,25 +112,37 @@ def _boxes(shape: Shape, itemsize: int, most: int) -> Iterator[tuple[Shape, Shap
 
 def _content(found: Contents, target: Path) -> tuple[Content, str]:
     """Return what goes to *target*, and what does not, for people."""
-    arrays = [
-        Described(name, each.shape[::-1] if each.fortran else each.shape, each.dtype, found.hints.get(name, ""))
-        for name, each in found.arrays.items()
-    ]
-    node, left_out, folder = found.node, [], writer_for(target).any_tree
-    if node is None or not (folder or has_arrays_only(node)):
+    writer = writer_for(target)
+    arrays = [_described(found, each, writer) for each in found.arrays.values()]
+    node, left_out = found.node, list(map(quote, found.left_out))
+    if node is None or not (writer.any_tree or has_arrays_only(node)):
         if node is not None:
             left_out.append("the numbers and texts of the tree")
         names = list(found.arrays)
         node = ["array", "array"] if names == ["array"] else ["dict", {name: ["array", name] for name in names}]
-    metadata = dict(found.metadata)
-    if metadata and not writer_for(target).has_metadata:
+    if found.metadata and not writer.has_metadata:
         left_out.append("the metadata")
-    if target.suffix in (".safetensors", ".h5", ".hdf5"):
-        metadata = _as_texts(metadata, target.suffix == ".safetensors")
-    return Content(arrays, node, metadata), " and ".join(left_out)
+    if found.attributes and not writer.has_attributes:
+        left_out.append("the attributes of arrays")
+    return Content(arrays, node, _as_held(found.metadata, writer)), " and ".join(left_out)
 
 
-def _as_texts(metadata: Mapping[str, object], every: bool) -> dict[str, object]:
-    """Return *metadata* with JSON for what the format has no values for: all but texts, or lists, objects and null."""
-    plain = (str,) if every else (str, int, float, bool)
-    return {key: value if isinstance(value, plain) else json.dumps(value) for key, value in metadata.items()}
+def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described:
+    """Return an array as *writer* can hold it."""
+    name, shape = each.name, each.shape[::-1] if each.fortran else each.shape
+    described = Described(name, shape, each.dtype, found.hints.get(name, ""))
+    if not writer.has_attributes:
+        return described
+    attributes = _as_held(found.attributes.get(name, {}), writer)
+    return described._replace(dims=found.dims.get(name), attributes=attributes)
+
+
+def _as_held(metadata: Mapping[str, Json], writer: type[Writer]) -> dict[str, Json]:
+    """Return *metadata* as *writer* can hold them: what it has no values for as JSON texts."""
+    types = writer.metadata_types
+    if not types:
+        return {key: as_json(value) for key, value in metadata.items()}
+    return {
+        key: value if isinstance(value, types) else json.dumps(as_json(value))
+        for key, value in with_numbers(metadata).items()
+    }

@@ -2,7 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from time import monotonic_ns
@@ -29,6 +30,7 @@ from meshcomm.ranks.calls import agree_on, collective, exchanging, made_by_all
 from meshcomm.ranks.teams import Location
 from meshcomm.ranks.traffic import note_received
 from meshcomm.storage.by_library import read_by_library
+from meshcomm.storage.decoding import Coding, coding_of, decode
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.formats.safetensors import INDEX
@@ -39,7 +41,7 @@ from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
 from meshcomm.storage.trees import flattened
-from meshcomm.storage.values import node_of_value, value_of_node
+from meshcomm.storage.values import all_values, node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
 
 PathLike = str | os.PathLike[str]
@@ -56,6 +58,7 @@ def load(
     slices: object = None,
     out: object = None,
     dtype: DTypeLike | None = None,
+    decode: bool = False,
     strict: bool = True,
     check: bool | None = None,
     max_scratch_bytes: int | None = None,
@@ -77,10 +80,13 @@ def load(
     out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file; they keep
         their layouts
     dtype: convert to this one, as ``astype`` does
+    decode: apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then ``scale_factor`` and
+        ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay numbers
     strict: whether *out* may have no names that are missing in the file; else these tensors stay as they are
     check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
-        the file (chunks or compressed), a rank also holds its share of the result, unless that is its block
+        the file (chunks or compressed), a rank also holds its share of the result, unless that is its block; with
+        *decode*, its block of one array as it is in the file
 
     A rank outside of the meshes reads the header itself: a relative path is relative to its own folder.
 
@@ -101,13 +107,13 @@ def load(
 
     def make() -> Wanted:
         check_limits(max_scratch_bytes)
-        return wanted_by(path, layout, names, slices, out, dtype, strict)
+        return wanted_by(path, layout, names, slices, out, dtype, strict, decode)
 
     wanted = made_by_all("load", mesh, "the arguments of load", make)
     with collective("load", mesh) as here:
         if here is None:
             found = contents(Path(path))
-            return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found)
+            return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found, mesh)
         with exchanging(here.team):
             base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
             jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
@@ -121,7 +127,7 @@ def load(
             agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
             if opened.checks:
                 compare_checksums(base, found, opened, mesh, here)
-        return wanted.result(tensors, found)
+        return wanted.result(tensors, found, mesh)
 
 
 def is_checked(path: Path, found: Contents, check: bool | None) -> bool:
@@ -133,12 +139,16 @@ def is_checked(path: Path, found: Contents, check: bool | None) -> bool:
 
 
 class Job(NamedTuple):
-    """One array to load: all of it or a box, to the tensor *target*; *unsliced* if that is no slice on any rank."""
+    """One array to load: all of it or a box, to the tensor *target*; *unsliced* if that is no slice on any rank.
+
+    Its numbers are decoded by *coding*, if there is one.
+    """
 
     stored: Stored
     chosen: Selection
     target: DTensor
     unsliced: bool
+    coding: Coding | None = None
 
     @property
     def nbytes(self) -> int:
@@ -167,6 +177,7 @@ class Asked(NamedTuple):
     layout: Layout
     dtype: DType
     out: DTensor | None
+    coding: Coding | None = None
 
     @property
     def reading(self) -> "Reading":
@@ -197,6 +208,12 @@ class Reading(NamedTuple):
     staged: bool
 
 
+def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
+    """Return the value of this rank, if as many have saved theirs as the mesh has; else all values."""
+    alone = mesh.rank is not None and len(nodes) == mesh.size
+    return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]
+
+
 def _left_out_text(found: Contents) -> str:
     """Return what the file has, but cannot be loaded, for people."""
     first = [f"{quote(name)} ({why})" for name, why in list(found.left_out.items())[:SHOWN]]
@@ -218,11 +235,12 @@ class Wanted(NamedTuple):
     out: object
     dtype: DTypeLike | None
     strict: bool
+    decode: bool = False
 
     def text(self) -> str:
         """Return the call, as ranks compare it."""
         names = "" if self.names is None else f" of {self.names}"
-        options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}"
+        options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}, decode={self.decode}"
         return f"load from {quote(str(self.path))}{names}, {options}"
 
     def jobs(self, found: Contents, mesh: Mesh, *, warns: bool = False) -> list[Job]:
@@ -233,9 +251,9 @@ class Wanted(NamedTuple):
         if warns and found.left_out and found.arrays and self.names is None and self.out is None:
             warn(f"{self.path}: {_left_out_text(found)}")
         return [
-            Job(each.stored, each.chosen, empty(each.chosen.result, each.dtype, each.layout), True)
+            Job(each.stored, each.chosen, empty(each.chosen.result, each.dtype, each.layout), True, each.coding)
             if each.out is None
-            else Job(each.stored, each.chosen, each.out, False)
+            else Job(each.stored, each.chosen, each.out, False, each.coding)
             for each in self.asked(found, mesh)
         ]
 
@@ -252,7 +270,8 @@ class Wanted(NamedTuple):
             shape = stored.shape[::-1] if stored.fortran else stored.shape
             index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
             chosen = all_of(shape) if index is None else _selected(name, shape, index)
-            kind = stored.dtype
+            coding = coding_of(found.attributes.get(name, {}), stored.dtype) if self.decode else None
+            kind = stored.dtype if coding is None else coding.dtype
             if self.dtype is not None:
                 kind = (
                     np.empty(0, kind).astype(as_dtype(self.dtype)).dtype
@@ -260,10 +279,10 @@ class Wanted(NamedTuple):
             layout = self._layout_of(name, chosen.result, finds)
             if outs is not None:
                 _check_out(name, outs[name], chosen, kind, layout)
-                asked.append(Asked(stored, chosen, outs[name].layout, kind, outs[name]))
+                asked.append(Asked(stored, chosen, outs[name].layout, kind, outs[name], coding))
             else:
                 layout = layout or Layout.replicated(mesh, len(chosen.result))
-                asked.append(Asked(stored, chosen, layout, kind, None))
+                asked.append(Asked(stored, chosen, layout, kind, None, coding))
         return asked
 
     def _names_in(self, found: Contents) -> list[str] | None:
@@ -321,12 +340,12 @@ class Wanted(NamedTuple):
         layout.check_fits(shape)
         return layout
 
-    def result(self, tensors: dict[str, DTensor], found: Contents) -> Json:
-        """Return what the call returns."""
+    def result(self, tensors: dict[str, DTensor], found: Contents, mesh: Mesh) -> Json:
+        """Return what the call returns on this rank of the mesh."""
         if self.out is not None:
             return self.out
         if self.names is None and found.node is not None:
-            return rebuilt(found.node, tensors.__getitem__)
+            return rebuilt(found.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
         return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
 
 
@@ -419,16 +438,32 @@ def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Location, lim
     left = iter(small)
     for batch in batches((job.stored for job in small), limit):
         for array, job in zip(batch.unpacked(_told(batch, opened, here)), left, strict=False):  # in this order
-            _put_small(array, job)
+            with _decoding(job, opened, limit) as stored:
+                _put_small(array, stored)
     for job in jobs:
         if job.stored.name not in names:
-            _load_large(job, found, opened, limit)
+            with _decoding(job, opened, limit) as stored:
+                _load_large(stored, found, opened, limit)
     return {job.stored.name: job.target for job in jobs}
+
+
+@contextmanager
+def _decoding(job: Job, opened: Opened, limit: int | None) -> Iterator[Job]:
+    """Yield what is to be loaded for *job*; if it has a coding, a tensor in the dtype of the file, then decode it."""
+    if job.coding is None:
+        yield job
+        return
+    target = job.target
+    found = empty(target.shape, job.stored.dtype, target.layout)
+    yield job._replace(target=found, unsliced=True)
+    if found.local is not None and target.local is not None:
+        with opened.trying():
+            decode(found.local, target.local, job.coding, limit)
 
 
 def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) -> None:
     """Fill the tensor of *job*. Collective over its mesh; all ranks of the call have to make it."""
-    stored, chosen, target, unsliced = job
+    stored, chosen, target, unsliced, _ = job
     local = None if target.local is None else np.expand_dims(target.local, chosen.dropped)
     into = DTensor(local, with_dropped(target.layout, chosen), chosen.box, target.dtype)
     into = _turned(into) if stored.fortran else into
@@ -459,7 +494,7 @@ def _told(batch: Batch, opened: Opened, here: Location) -> Bytes:
 
 def _put_small(array: Array, job: Job) -> None:
     """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
-    stored, chosen, target, _ = job
+    stored, chosen, target, *_ = job
     whole = array.T if stored.fortran else array
     block = block_of(whole[(..., *chosen.numpy_index())], target.layout)
     if block is not None and target.local is not None:

@@ -19,6 +19,7 @@ from meshcomm.storage.routes import runs
 from meshcomm.storage.selection import Selection, selected
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened
+from meshcomm.storage.values import with_numbers
 
 _SHOWN = 20  # arrays in a repr
 
@@ -70,7 +71,7 @@ class Store:
         ...     print(file.metadata)
         {'epoch': 4}
         """
-        return dict(self._contents.metadata)
+        return with_numbers(self._contents.metadata)
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -161,7 +162,7 @@ class StoredArray:
 
         Those that libraries keep for themselves are left out.
         """
-        return dict(self._attributes)
+        return with_numbers(self._attributes)
 
     @property
     def shape(self) -> Shape:
@@ -195,6 +196,7 @@ class StoredArray:
         slices: object = None,
         out: DTensor | None = None,
         dtype: DTypeLike | None = None,
+        decode: bool = False,
         check: bool | None = None,
         max_scratch_bytes: int | None = None,
     ) -> DTensor:
@@ -203,7 +205,7 @@ class StoredArray:
         Parameters
         ----------
         layout: by default it is replicated on the mesh of `default_mesh`, or on all ranks
-        slices, dtype, check, max_scratch_bytes: as for `load`
+        slices, dtype, decode, check, max_scratch_bytes: as for `load`
         out: overwrite this tensor, and return it
         """
         found = load(
@@ -213,6 +215,7 @@ class StoredArray:
             slices=slices,
             out=None if out is None else {self.name: out},
             dtype=dtype,
+            decode=decode,
             check=check,
             max_scratch_bytes=max_scratch_bytes,
         )

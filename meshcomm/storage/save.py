@@ -15,7 +15,7 @@ from meshcomm._arguments import as_path, quote
 from meshcomm._tuning import WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.dtensor import DTensor, member
 from meshcomm.arrays.trees import tensors_in
 from meshcomm.errors import CheckpointError, MeshError
 from meshcomm.layouts.layout import Layout
@@ -37,7 +37,7 @@ from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
-from meshcomm.storage.trees import Leaf, flattened
+from meshcomm.storage.trees import Leaf, flattened, nodes_per_rank
 
 PathLike = str | os.PathLike[str]
 _SHOWN = 5  # things that would be lost, in an error
@@ -67,7 +67,7 @@ def save(
         ``.zarr``; any other path is a folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative
         to
     tree: a tensor, a variable, an array that is the same on all ranks, or dicts, lists, tuples and modules of these;
-        in a checkpoint also numbers, texts and None
+        in a checkpoint also numbers, texts and None, as the first rank has them, and `per_rank`
     metadata: what JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of numbers and
         texts; a dict whose key is the name of an array becomes the attributes of that array
     overwrite: True replaces whatever is at *path*, False nothing. By default, files and checkpoints that meshcomm
@@ -347,9 +347,13 @@ class Saving:
         with exchanging(here.team):
             agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
             pieces = told_pieces(all_pieces([opened.pieces]), self.mesh, here) if self.writer.checks else []
+            self._gather(here)
         told_by_root(
             0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
         )
+
+    def _gather(self, here: Location) -> None:
+        """Let device 0 know what other ranks save in the tree. Collective."""
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:
@@ -386,6 +390,7 @@ class TreeSaving(Saving):
         self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
         plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
         self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
+        self._per_rank = list(nodes_per_rank(node))
         own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows)
         super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
@@ -405,7 +410,14 @@ class TreeSaving(Saving):
             raise TypeError(f"{suffix} has no chunks and no compression: they are for .h5, .nc and .zarr")
 
     def _text(self) -> str:
-        return "; ".join([super()._text(), *self._plain])
+        return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
+
+    def _gather(self, here: Location) -> None:
+        if self._per_rank:
+            own = [node[1][0] for node in self._per_rank]
+            every = here.team.everyone.communicator().told_to(member(here, self.mesh, 0), own)
+            for number, node in enumerate(self._per_rank if every else ()):
+                node[1] = [every[member(here, self.mesh, device)][number] for device in range(self.mesh.size)]
 
     @property
     def nbytes(self) -> int:
@@ -483,7 +495,7 @@ def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
 def has_arrays_only(node: Json) -> bool:
     """Return whether a tree holds arrays, and no other values."""
     kind, content = node
-    if kind in ("array", "value", "float"):
+    if kind in ("array", "value", "float", "per_rank"):
         return bool(kind == "array")
     return all(map(has_arrays_only, content.values() if kind == "dict" else content))
 

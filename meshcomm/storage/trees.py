@@ -1,5 +1,6 @@
 """What a checkpoint can hold of a tree: tensors, arrays and plain values."""
 
+from collections.abc import Iterator
 from math import isfinite
 from typing import TypeAlias
 
@@ -11,6 +12,61 @@ from meshcomm._types import Array, Json
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.trees import DEEPEST, Branch, Path, branch, node_of
 from meshcomm.errors import CheckpointError
+from meshcomm.storage.values import node_of_value
+
+
+class PerRank:
+    """A value that each rank has for itself, as `per_rank` makes it."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"per_rank({self.value!r})"
+
+
+def per_rank(value: object) -> PerRank:
+    """Return what saves a value of each rank in a tree, in a checkpoint: `load` gives each rank its own back.
+
+    So it is if as many ranks load it as have saved it. Else each gets a list of all values, in the order of the ranks
+    of the mesh. Other numbers and texts of a tree are saved as rank 0 has them.
+
+    Parameters
+    ----------
+    value: a number, a text, None, an array of NumPy, or dicts, lists and tuples of these, such as the state of a
+        generator of random numbers
+
+    >>> import tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/run"
+    >>> def save():
+    ...     rank = mc.create_mesh([("x", 2)]).rank
+    ...     state = np.random.default_rng(rank).bit_generator.state
+    ...     mc.save(path, {"rng": mc.per_rank(state), "at": mc.per_rank(rank)})
+    >>> def load():
+    ...     tree = mc.load(path)
+    ...     return tree["at"], tree["rng"] == np.random.default_rng(tree["at"]).bit_generator.state
+    >>> with mc.simulate(2) as world:
+    ...     _ = world.run(save)
+    ...     print(world.run(load))
+    [(0, True), (1, True)]
+    >>> with mc.simulate(1) as world:
+    ...     print(world.run(lambda: mc.load(path)["at"]))
+    [[0, 1]]
+    """
+    return PerRank(value)
+
+
+def nodes_per_rank(node: Json) -> Iterator[Json]:
+    """Yield the nodes of values of each rank below *node*, always in one order."""
+    kind, content = node
+    if kind == "per_rank":
+        yield node
+    elif kind in ("dict", "list", "tuple"):
+        for each in content.values() if kind == "dict" else content:
+            yield from nodes_per_rank(each)
+
 
 Leaf: TypeAlias = DTensor | Array
 Leaves: TypeAlias = dict[str, Leaf]
@@ -60,11 +116,16 @@ def _plain(found: object, name: str) -> Json:
         return ["float", repr(float(found))]  # JSON has no word for it
     if isinstance(found, str):
         _check_text(found, "a text", name)
+    if isinstance(found, PerRank):
+        try:
+            return ["per_rank", [node_of_value(found.value)]]
+        except TypeError as error:
+            raise TypeError(f"per_rank {_at(name)}: {error}") from None
     if found is None or isinstance(found, bool | int | float | str):
         return ["value", found]
     raise TypeError(
         f"{type(found).__name__} {_at(name)} cannot be saved: a tree has tensors, arrays, dicts, lists, "
-        "tuples, modules, numbers, texts and None"
+        "tuples, modules, numbers, texts, None and per_rank"
     )
 
 

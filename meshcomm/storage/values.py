@@ -4,7 +4,7 @@ A node is a pair of a kind and its content, as in :mod:`meshcomm.arrays.trees`; 
 """
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isfinite, prod
 
 import numpy as np
@@ -75,6 +75,11 @@ def value_of_node(node: Json, depth: int = 0) -> Json:
     raise CheckpointError(f"{quote(node)} is no node of a value")
 
 
+def all_values(nodes: Sequence[Json]) -> list[Json]:
+    """Return the values of nodes, one for each rank."""
+    return [value_of_node(node) for node in nodes]
+
+
 def _array(content: Json, is_scalar: bool) -> Json:
     """Return an array of its own memory. ``ValueError`` if the bytes are not those of its shape."""
     text, shape, data = content
@@ -85,11 +90,11 @@ def _array(content: Json, is_scalar: bool) -> Json:
     return found[()] if is_scalar else found
 
 
-def as_python(value: Json) -> Json:
-    """Return the value of an attribute as people use it: texts, numbers of Python, arrays of NumPy.
+def attribute(value: Json) -> Json:
+    """Return the value of an attribute: a text, a number or a scalar of NumPy, or an array.
 
-    >>> as_python(np.float32(0.5)), as_python(b"m/s"), as_python(np.array(["a", "b"], object))
-    (0.5, 'm/s', array(['a', 'b'], dtype='<U1'))
+    >>> attribute(b"m/s"), attribute(np.array(["a", "b"], object))
+    ('m/s', array(['a', 'b'], dtype='<U1'))
     """
     if isinstance(value, bytes):
         return decoded_text(value)
@@ -100,9 +105,20 @@ def as_python(value: Json) -> Json:
         if value.dtype.kind not in "biufcU":
             return str(value)
         return value.astype(value.dtype.newbyteorder("="), copy=False)
+    if isinstance(value, np.str_):
+        return str(value)
     if isinstance(value, np.generic):
-        return as_python(value.item()) if value.dtype.kind in "biufcSU" else str(value)
+        return value.astype(value.dtype.newbyteorder("=")) if value.dtype.kind in "biufc" else str(value)
     return value if value is None or isinstance(value, bool | int | float | complex | str) else str(value)
+
+
+def with_numbers(attributes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return attributes as people use them: their numbers are those of Python.
+
+    >>> with_numbers({"level": np.float32(0.5)})
+    {'level': 0.5}
+    """
+    return {key: value.item() if isinstance(value, np.generic) else value for key, value in attributes.items()}
 
 
 def decoded_text(raw: bytes) -> str:

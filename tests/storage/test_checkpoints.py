@@ -270,3 +270,41 @@ def test_requests_say_how_they_are(tmp_path):
     ]
     nothing = "SaveRequest(outside of its mesh; complete)"
     assert outside == [nothing, f"CheckpointRequest({nothing})"] * 2
+
+
+def test_values_of_each_rank(tmp_path):
+    path, states = tmp_path / "run", {}
+
+    def own(rank):
+        arrays = [np.arange(rank), np.float32(rank), np.array(["a"], "U3")]
+        return {"rank": rank, "none": None, "texts": ("ä", [1.5, np.inf, 2j]), "arrays": arrays, "big": 2**100 + rank}
+
+    def state(rank):
+        kinds = (np.random.PCG64, np.random.MT19937, np.random.Philox)
+        return [kind(rank).state for kind in kinds] + [mc.random.default_rng(rank).state]
+
+    def program():
+        mesh = mc.create_mesh([("x", 3)])
+        t = mc.ones(5, int, Layout(["x"], mesh))
+        tree = {"t": t, "of": [mc.per_rank(own(mesh.rank)), mc.per_rank(state(mesh.rank))], "n": 10 + mesh.rank}
+        mc.save(path, tree)
+        mc.start_save(tmp_path / "later", tree).wait()
+        for where in (path, tmp_path / "later"):
+            found = mc.load(where)
+            np.testing.assert_equal(found["of"], [own(mesh.rank), state(mesh.rank)])
+            assert found["n"] == 10
+            assert found["of"][0]["arrays"][1].dtype == np.float32
+        states[mesh.rank] = np.random.PCG64()
+        states[mesh.rank].state = found["of"][1][0]
+
+    on(3, program)
+    assert states[2].random_raw() == np.random.PCG64(2).random_raw()
+    found = on(2, lambda: mc.load(path)["of"])[1]
+    np.testing.assert_equal(found, [[own(rank) for rank in range(3)], [state(rank) for rank in range(3)]])
+    with pytest.raises(TypeError, match="holds arrays only"):
+        on(1, lambda: mc.save(tmp_path / "a.npz", {"a": mc.per_rank(1)}))
+    for value in (b"bytes", {1: 2}, object(), np.array([{}])):
+        with pytest.raises(TypeError, match="per_rank at 'a': "):
+            on(2, lambda value=value: mc.save(tmp_path / "c", {"a": mc.per_rank(value)}))
+    with pytest.raises(mc.CollectiveMismatch):
+        on(2, lambda: mc.save(tmp_path / "c", {"a": mc.per_rank(1) if mc.create_mesh([("x", 2)]).rank else 1}))

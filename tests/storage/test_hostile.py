@@ -19,7 +19,7 @@ from support.sampling import inputs, sampled
 from support.small_saves import prepared
 
 WITH_ONE_WORLD = 500  # inputs: each makes a mesh, which lives as long as its world
-FORMATS = ("", ".npy", ".safetensors", ".h5", ".zarr")
+FORMATS = ("", ".npy", ".npz", ".safetensors", ".h5", ".zarr")
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cyclic, Layout
+from meshcomm.cli.main import main
 from meshcomm.storage import by_library
 from support.gradient_cases import on
 from support.reference import same_bits
@@ -327,7 +328,7 @@ def test_npz(save, tmp_path):
     def program():
         layout = Layout(["x", U, Cyclic("y", 2)], mc.create_mesh([("x", 2), ("y", 2)]))
         for name in "af":
-            t = mc.load(path, names=[name], layout=layout, slices=np.s_[1:, ::-2], max_scratch_bytes=64)[name]
+            t = mc.load(path, names=[name], layout=layout, slices=np.s_[1:, ::-2], max_scratch_bytes=128)[name]
             same(t, A[1:, ::-2])
 
     on(4, program)
@@ -392,3 +393,105 @@ def test_npz_is_written(tmp_path):
     np.savez(path, a=A)
     with pytest.raises(FileExistsError, match="what this save would lose"):
         on(1, lambda: mc.save(path, {"a": A}))
+
+
+# -- decode -----------------------------------------------------------------------------------------------------------
+
+F4, F8, I2 = np.float32, np.float64, np.int16
+CODINGS = [
+    ("i2", {"_FillValue": I2(-1)}),
+    ("i2", {"_FillValue": I2(-1), "scale_factor": F4(0.1)}),
+    ("i2", {"scale_factor": F8(0.1)}),
+    ("i2", {"scale_factor": F4(0.1), "add_offset": F4(3)}),
+    ("i2", {"scale_factor": F4(0.1), "add_offset": F8(3)}),
+    ("i2", {"add_offset": F4(3)}),
+    ("i4", {"scale_factor": F4(0.1), "add_offset": F4(3)}),
+    ("i4", {"_FillValue": np.int32(7)}),
+    ("i8", {"missing_value": np.int64(7)}),
+    ("i1", {"_FillValue": np.int8(-1), "_Unsigned": "true"}),
+    ("i1", {"_FillValue": np.int8(-1), "_Unsigned": "true", "scale_factor": F4(0.5)}),
+    ("i2", {"_Unsigned": "true"}),
+    ("u2", {"_Unsigned": "false"}),
+    ("f4", {"_FillValue": F4(7)}),
+    ("f4", {"_FillValue": F4(np.nan)}),
+    ("f4", {"missing_value": F4(7), "_FillValue": F4(7), "scale_factor": F8(2)}),
+    ("f8", {"missing_value": F8(7)}),
+    ("i2", {"units": "m", "valid_range": np.array([0, 3], "i2")}),
+]
+
+
+@pytest.mark.parametrize(("dtype", "attributes"), CODINGS, ids=str)
+def test_decode_as_xarray_does(dtype, attributes, tmp_path):
+    xarray, h5py = pytest.importorskip("xarray"), pytest.importorskip("h5py")
+    whole = (np.arange(-20, 22 * 6).reshape(19, 8) % 120).astype(dtype)
+    whole[3:5] = np.array(-1).astype(dtype)
+    long = np.tile(whole, (500, 1))
+    raw = xarray.Dataset({"u": (("y", "x"), whole, attributes), "long": (("y2", "x"), long, attributes)})
+    expected = xarray.decode_cf(raw)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["u"], file["long"] = whole, long
+        file.create_dataset("chunks", data=whole, chunks=(4, 4))
+        for name in file:
+            file[name].attrs.update(attributes)
+
+    def program():
+        mesh = mc.create_mesh([("x", 3)])
+        out = None
+        for layout in (Layout(["x", U], mesh), Layout([U, "x"], mesh)):
+            found = mc.load(tmp_path / "a.h5", layout, decode=True, slices=np.s_[::-1], max_scratch_bytes=2**11)
+            assert found["u"].dtype == found["chunks"].dtype == expected["u"].dtype
+            same(found["u"], expected["u"].values[::-1])
+            same(found["chunks"], expected["u"].values[::-1])
+            same(found["long"], expected["long"].values[::-1])
+            out = mc.load(tmp_path / "a.h5", out={"chunks": found["chunks"]}, decode=True)["chunks"]
+            same(out, expected["u"].values)
+            same(mc.load(tmp_path / "a.h5", layout, names=["u"])["u"], whole)
+            as_f8 = mc.load(tmp_path / "a.h5", layout, names=["u"], decode=True, dtype="f8")["u"]
+            same(as_f8, expected["u"].values.astype("f8"))
+
+    on(3, program)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_decode_zarr(version, tmp_path):
+    xarray, path = pytest.importorskip("xarray"), tmp_path / "a.zarr"
+    pytest.importorskip("zarr")
+    values = np.where(A > 200, np.nan, A).astype("f4")
+    how = {"u": {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -1}, "v": {"_FillValue": 9.0}}
+    data = xarray.Dataset({"u": (("t", "y", "x"), values), "v": (("t", "y", "x"), values)})
+    data.to_zarr(path, zarr_format=version, consolidated=False, encoding=how)
+    found, expected = loaded(path, decode=True), xarray.open_zarr(path, consolidated=False)
+    for name in "uv":
+        same_array(found[name], expected[name].values)
+    assert mc.open(path)["v"].metadata["_FillValue"] == 9.0
+
+
+def test_decode_classic_netcdf(tmp_path):
+    xarray, path = pytest.importorskip("xarray"), tmp_path / "a.nc"
+    pytest.importorskip("scipy")
+    encoding = {"u": {"dtype": "i2", "scale_factor": F4(0.5), "_FillValue": I2(-1)}}
+    values = np.where(A > 200, np.nan, A)
+    xarray.Dataset({"u": (("t", "y", "x"), values)}).to_netcdf(path, engine="scipy", encoding=encoding)
+    same_array(loaded(path, decode=True)["u"], xarray.open_dataset(path)["u"].values)
+
+
+# -- convert and ls ---------------------------------------------------------------------------------------------------
+
+
+def test_convert_says_what_is_left_out(tmp_path, capsys):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"], file["text"] = A, "a text"
+        file.attrs["range"], file["a"].attrs["units"] = np.array([0.0, np.inf]), "m"
+    assert main(["ls", str(tmp_path / "a.h5")]) == 0
+    assert "left out text: it holds texts of any length" in capsys.readouterr().out
+    for suffix, metadata in (("", {"range": [0.0, "inf"]}), (".safetensors", {"range": '[0.0, "inf"]'}), (".npz", {})):
+        assert main(["convert", str(tmp_path / "a.h5"), str(tmp_path / f"b{suffix}")]) == 0
+        told = capsys.readouterr().err
+        assert "does not hold 'text' and " in told
+        assert "the attributes of arrays" in told
+        with mc.open(tmp_path / f"b{suffix}") as file:
+            assert file.metadata == metadata
+            same_array(file["a"][...], A)
+    assert main(["convert", str(tmp_path / "b"), str(tmp_path / "c.npz")]) == 0
+    same_array(np.load(tmp_path / "c.npz")["a"], A)

@@ -30,6 +30,7 @@ from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json, refuse_overlaps
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
+from meshcomm.storage.values import all_values
 
 MANIFEST = "manifest.json"
 KIND, VERSION = "meshcomm checkpoint", 1
@@ -198,7 +199,7 @@ def contents(path: Path) -> Contents:
         raise CheckpointError(f"{path / data['name']} has {size} bytes; by its manifest it has {data['size']}")
     arrays = {name: _checked(name, entry, data, what) for name, entry in _entries(manifest, what)}
     refuse_overlaps(arrays, what)
-    missing = [name for name in names_in(manifest["tree"]) if name not in arrays]
+    missing = [name for name in names_in(manifest["tree"], all_values) if name not in arrays]
     if missing:
         raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
     name, hints = data["name"], {name: str(entry.get("layout", "")) for name, entry in _entries(manifest, what)}

@@ -19,7 +19,7 @@ from meshcomm.storage import files
 from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
-from meshcomm.storage.values import as_python
+from meshcomm.storage.values import attribute
 
 MARK = "_NCProperties"
 """The attribute that says which program wrote a file; netCDF's libraries do not show it."""
@@ -106,10 +106,10 @@ class _Walk:
         if not isinstance(found, h5py.Dataset):
             return
         keys = set(found.attrs)
-        is_scale = "CLASS" in keys and as_python(found.attrs["CLASS"]) == "DIMENSION_SCALE"
+        is_scale = "CLASS" in keys and attribute(found.attrs["CLASS"]) == "DIMENSION_SCALE"
         if is_scale and "_Netcdf4Dimid" in keys:
             self._dimensions[int(found.attrs["_Netcdf4Dimid"])] = _last(name)
-        if is_scale and "NAME" in keys and str(as_python(found.attrs["NAME"])).startswith(NO_VARIABLE):
+        if is_scale and "NAME" in keys and str(attribute(found.attrs["NAME"])).startswith(NO_VARIABLE):
             return
         why = self._why_not(found)
         if why:
@@ -172,7 +172,7 @@ class _Walk:
         if isinstance(value, self._h5py.Empty):
             return ""
         alone = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)
-        return as_python(value[0] if alone else value)  # to netCDF a number is an array of one
+        return attribute(value[0] if alone else value)  # to netCDF a number is an array of one
 
     def _address(self, found: Any) -> Any:
         info = self._h5py.h5o.get_info(found.id)

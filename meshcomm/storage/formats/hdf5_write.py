@@ -47,6 +47,7 @@ class Hdf5Writer(Writer):
     adds: ClassVar[bool] = True
     has_attributes: ClassVar[bool] = True
     has_chunks: ClassVar[bool] = True
+    metadata_types: ClassVar[tuple[type, ...]] = (str, int, float, bool, list)
     netcdf: ClassVar[bool] = False
     """Whether all axes have dimension scales."""
 

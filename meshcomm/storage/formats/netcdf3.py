@@ -17,7 +17,7 @@ from meshcomm.memory.blocks import as_bytes
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import Contents, checked_shape, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
-from meshcomm.storage.values import as_python, decoded_text
+from meshcomm.storage.values import attribute, decoded_text
 
 MAGIC = b"CDF"
 VERSIONS = (1, 2, 5)
@@ -81,7 +81,7 @@ class _Header:
             name, (kind, dtype), count = self.text(), self.dtype(), self.number()
             raw = self._padded(count * dtype.itemsize)
             value = raw if kind == _CHAR else np.frombuffer(raw, dtype)
-            found[name] = as_python(value[0] if kind != _CHAR and count == 1 else value)
+            found[name] = attribute(value[0] if kind != _CHAR and count == 1 else value)
         return found
 
     def _padded(self, size: int) -> bytes:

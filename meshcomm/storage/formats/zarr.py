@@ -5,7 +5,10 @@ all kinds, are read through the library zarr. Source: https://zarr-specs.readthe
 """
 
 import json
+import struct
+from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from itertools import chain
 from math import prod
@@ -21,6 +24,7 @@ from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, checked_shape, parsed_json, reading
 from meshcomm.storage.stored import Segment, Stored
+from meshcomm.storage.values import attribute
 
 METADATA = "zarr.json"
 XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
@@ -162,11 +166,20 @@ def contents(path: Path) -> Contents:
     return Contents(arrays, metadata, by_library=others, **_without_empty(attributes, dims))
 
 
-def _described_by(attributes: object, dims: object) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one."""
+def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
+
+    Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
+    base64.
+    """
     found = dict(attributes) if isinstance(attributes, dict) else {}
-    names = found.pop(XARRAY_DIMS, None) if dims is None else dims
-    found.pop(XARRAY_DIMS, None)
+    names = found.pop(XARRAY_DIMS, None)
+    if names is not None and fill is not None:
+        found.setdefault("_FillValue", attribute(fill))
+    text, names = found.get("_FillValue"), names if dims is None else dims
+    if isinstance(text, str):
+        with suppress(ValueError, struct.error):  # it is another text
+            (found["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
     all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
 
@@ -230,7 +243,8 @@ def _by_library(path: Path) -> Contents:
     arrays = {name: stored for name, (stored, _) in found.items()}
     chunks = {name: chunks for name, (_, chunks) in found.items()}
     with reading(path):
-        its = {name: _described_by(dict((opened if alone else opened[name]).attrs), None) for name in names}
+        each = {name: opened if alone else opened[name] for name in names}
+        its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
     attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
     return Contents(arrays, metadata, by_library=chunks, **_without_empty(attributes, dims))
 

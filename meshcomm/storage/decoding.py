@@ -1,0 +1,106 @@
+"""What attributes say of numbers in files, by the conventions of netCDF: fill values, scale and offset.
+
+The dtypes are those that `xarray.decode_cf` chooses.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm._types import Array, DType, Json
+from meshcomm.storage.transfer import convert
+
+_FILLS = ("_FillValue", "missing_value")
+_PACKS = ("scale_factor", "add_offset")
+
+
+class Coding(NamedTuple):
+    """How stored numbers become others, of *dtype*: NaN where they are one of *fills*, else scaled and shifted.
+
+    Integers are taken as of dtype *integers* first, which is that of the file or has the other signs.
+    """
+
+    integers: DType
+    fills: tuple[Json, ...]
+    scale: Json
+    offset: Json
+    dtype: DType
+
+    def decoded(self, block: Array) -> Array:
+        """Return the numbers of a block."""
+        native = block.astype(block.dtype.newbyteorder("="), copy=False)
+        numbers = native.view(self.integers) if native.dtype != self.integers else native
+        found: Array = np.array(numbers, self.dtype)
+        if self.fills:
+            found[np.logical_or.reduce([found == fill for fill in self.fills])] = np.nan
+        if self.scale is not None:
+            found *= self.scale
+        if self.offset is not None:
+            found += self.offset
+        return found
+
+
+def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
+    """Return how numbers of *dtype* are decoded; None if *attributes* say nothing of it.
+
+    >>> coding_of({"scale_factor": np.float32(0.1), "_FillValue": np.int16(-1)}, np.dtype("i2")).dtype
+    dtype('float32')
+    """
+    its = {key: _alone(attributes[key]) for key in _PACKS if key in attributes}
+    native = dtype.newbyteorder("=")
+    integers = _integers(native, attributes.get("_Unsigned"))
+    known = any(key in attributes for key in _FILLS)
+    if dtype.kind not in "iufc" or not (its or known or integers != native):
+        return None
+    fills = [fill for key in _FILLS if key in attributes for fill in _fills(key, attributes[key], native, integers)]
+    if its:
+        found = _float_dtype(integers, its)
+    elif fills and dtype.kind in "iu":
+        found = np.dtype("f4" if dtype.itemsize <= 2 else "f8")
+    else:
+        found = integers
+    if fills and found.kind in "iu":
+        found = np.dtype("f8")
+    return Coding(integers, tuple(fills), its.get("scale_factor"), its.get("add_offset"), found)
+
+
+def _alone(value: Json) -> Json:
+    return np.ravel(value)[0] if np.ndim(value) else value
+
+
+def _integers(dtype: DType, unsigned: object) -> DType:
+    """Return *dtype* with the signs that the attribute ``_Unsigned`` says."""
+    swapped = {("i", "true"): "u", ("u", "false"): "i"}.get((dtype.kind, str(unsigned).lower()))
+    return dtype if swapped is None else np.dtype(f"{swapped}{dtype.itemsize}")
+
+
+def _fills(key: str, value: Json, dtype: DType, integers: DType) -> list[Json]:
+    """Return the values of an attribute that stand for none."""
+    found = [each for each in np.ravel(value) if isinstance(each, np.number) and not np.isnan(each)]
+    if key == "_FillValue" and integers != dtype:  # it is written with the signs of the file
+        return [np.array(each).astype(dtype).view(integers)[()] for each in found]
+    return found
+
+
+def _float_dtype(dtype: DType, its: Mapping[str, Json]) -> DType:
+    """Return the dtype of unpacked numbers, by those of scale and offset. Source: xarray.coding.variables."""
+    kinds = {key: np.dtype(type(value)) for key, value in its.items()}
+    if len(kinds) == 2:
+        first, second = kinds.values()
+        if first == second and first in (np.float32, np.float64):
+            return np.dtype("f8") if dtype.itemsize == 4 and dtype.kind in "iu" else first
+    return np.dtype("f8") if "add_offset" in kinds else kinds["scale_factor"]
+
+
+def decode(block: Array, target: Array, coding: Coding, limit: int | None) -> None:
+    """Overwrite *target* by the numbers of *block*, in steps that need at most *limit* bytes, or one element."""
+    if len(block.shape) == 0 or block.size * (2 * coding.dtype.itemsize + 1) <= (limit or DEFAULT_SCRATCH):
+        convert(coding.decoded(block), target)
+    elif len(block) == 1:
+        decode(block[0, ...], target[0, ...], coding, limit)
+    else:
+        middle = len(block) // 2
+        decode(block[:middle], target[:middle], coding, limit)
+        decode(block[middle:], target[middle:], coding, limit)
