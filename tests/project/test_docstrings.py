@@ -16,7 +16,8 @@ DTensor.prod DTensor.put DTensor.ravel DTensor.relayout DTensor.repeat DTensor.r
 DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy
 DTensor.tobytes DTensor.tolist DTensor.trace
 DTensor.var Halo.reduce Halo.start_update Halo.update Halo.wait LayoutMap.distribute Mesh.close Plan.execute
-RelayoutRequest.wait SaveRequest.wait Series Series.append Strategy.close Strategy.experimental_assign_to_logical_device
+RelayoutRequest.wait SaveRequest.wait Series Series.append Strategy.close
+Strategy.experimental_assign_to_logical_device
 Strategy.experimental_replicate_to_logical_devices Strategy.experimental_split_to_logical_devices Topology.from_comm
 Variable.assign Variable.assign_add Variable.assign_sub Variable.to_numpy all_gather all_reduce all_to_all barrier
 broadcast call_with_layout collective_permute concatenate copy_to_mesh create_mesh distribute drop_plans einsum

@@ -1,8 +1,8 @@
 """HDF5 and netCDF-4 files are written here: one rank makes what describes the arrays, all ranks write their data.
 
 The library, whose wheels are serial, writes to `Changes`: a new file gets its name, and an old one its changes, when
-all data are on the disk. It says where the data go: contiguous datasets have one run of bytes, and it finds space for a
-chunk when it is given zeros of the right size.
+all data are on the disk. It says where the data go: a contiguous dataset has one run of bytes. For a chunk it reserves
+space when it is given zeros of the right size.
 
 netCDF-4 is HDF5 in which axes have dimension scales. Source: "netCDF-4 File Format" in the NetCDF User's Guide, which
 Unidata publishes.
