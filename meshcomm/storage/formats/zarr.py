@@ -123,7 +123,8 @@ class ZarrWriter(Writer):
             attributes = root | attributes
         metadata = array_metadata(array, chunk, codecs, attributes)
         self._put_json(folder, metadata)
-        files.put(folder / zarr_store.MARK, zarr_store.mark(metadata, root if self._root_is_ours else None))
+        mark = zarr_store.mark(metadata, root if self._root_is_ours else None)
+        files.put(folder / zarr_store.MARK, mark, self.path / METADATA)
         if codecs or chunk[1:] != shape[1:]:
             return Stored(array.name, shape, array.dtype, (), chunks=Chunks(chunk, codecs))
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize

@@ -19,7 +19,7 @@ from meshcomm.storage.formats.base import parsed_json
 from meshcomm.storage.formats.zarr_metadata import METADATA
 
 LONGEST_METADATA = 2**26
-MARK = ".meshcomm"
+MARK = ".meshcomm.json"
 OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 
 
