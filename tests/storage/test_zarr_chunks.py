@@ -9,8 +9,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import chunked
-from meshcomm.storage.formats import zarr as zarr_format
+from meshcomm.storage import by_library, chunked
 from support.sampling import sampled
 from support.saved import INDICES, mesh_of_4, on, same
 
@@ -32,7 +31,9 @@ def saved(path, ranks, array, specs=("x", U), how=mc.save, **options):
         request = how(path, {"g": {"a": mc.distribute(array, Layout(list(specs), mesh))}}, **options)
         if request is not None:
             request.wait()
-        same(mc.load(path, {"g/a": Layout([U, "x"], mesh)})["g/a"], array)
+        found = mc.load(path, {"g/a": Layout([U, "x"], mesh)})["g/a"]
+        same(found, array.astype(found.dtype))  # zarr says nothing of the order of bytes in its dtypes
+        assert found.dtype.newbyteorder("=") == array.dtype.newbyteorder("=")
 
     on(ranks, program)
     return zarr.open(path, mode="r")["g/a"]
@@ -47,26 +48,20 @@ def test_any_chunks(ranks, specs, compression, chunks, tmp_path):
     np.testing.assert_array_equal(found[...], A)
     if chunks is not None:
         assert found.chunks == tuple(n if c == -1 else c for n, c in zip(A.shape, chunks, strict=True))
-    names = [type(each).__name__ for each in found.compressors]
-    given = (
-        []
-        if pair is None
-        else [pair]
-        if isinstance(pair, str)
-        else [each if isinstance(each, str) else each[0] for each in pair]
-    )
-    assert [name.removesuffix("Codec").lower() for name in names] == given
+    given = str(pair or "").lower()
+    names = [type(each).__name__.removesuffix("Codec").lower() for each in found.compressors]
+    assert names == [name for name in ("gzip", "zstd", "blosc") if name in given]
 
 
-@pytest.mark.parametrize("dtype", [">f4", "?", "u1", "c16", ">i2", "M8[s]", "m8[3ms]", "M8", ">M8[ns]"])
+@pytest.mark.parametrize("dtype", [">f4", "?", "u1", "c16", ">i2", "M8[s]", "m8[3ms]", ">M8[ns]"])
 @pytest.mark.parametrize("compression", [None, "blosc"])
 def test_dtypes(dtype, compression, tmp_path):
-    whole = A.astype("i8").astype(dtype) if dtype[-2:] != "M8" else A.astype("i8").view("M8")
+    whole = A.astype("i8").astype(dtype)
     found = saved(tmp_path / "a.zarr", 3, whole, compression=compression, chunks=(7, 7))
     np.testing.assert_array_equal(found[...], whole)
 
 
-@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, [("a", "f4")], "S3", "U2"])
+@pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, [("a", "f4")], "S3", "U2", "M8"])
 def test_dtypes_that_zarr_has_not(dtype, tmp_path):
     def program():
         with pytest.raises(mc.DTypeError, match="a zarr array cannot hold"):
@@ -119,18 +114,14 @@ def test_slices_of_chunks(tmp_path):
 
 def test_one_rank_reads_each_chunk(tmp_path, monkeypatch):
     saved(tmp_path / "a.zarr", 4, A, chunks=(5, 23), compression="gzip")
-    read, opened = [], zarr_format.open_array
+    read, taken = [], by_library._taken
 
-    class Watched:
-        def __init__(self, array):
-            self.array, self.dtype = array, array.dtype
+    def watched(array, chosen):
+        read.append((chosen.start[0], chosen.start[0] + chosen.box[0]))
+        return taken(array, chosen)
 
-        def __getitem__(self, index):
-            read.append((index[0].start, index[0].stop))
-            return self.array[index]
-
-    monkeypatch.setattr(zarr_format, "open_array", lambda path, name: Watched(opened(path, name)))
-    on(4, lambda: mc.load(tmp_path / "a.zarr", Layout([U, "x"], mc.create_mesh([("x", 4)])), names=["g/a"]))
+    monkeypatch.setattr(by_library, "_taken", watched)
+    on(4, lambda: mc.load(tmp_path / "a.zarr", {"g/a": Layout([U, "x"], mc.create_mesh([("x", 4)]))}))
     rows = [row for start, stop in read for row in range(start // 5, -(-stop // 5))]
     assert sorted(rows) == list(range(8))
 

@@ -37,7 +37,7 @@ def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: J
     codec: dict[str, Json] = {"name": "bytes"}
     if dtype.itemsize > 1:
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
-    zero: Json = {"b": False, "c": [0.0, 0.0], "f": 0.0}.get(dtype.kind, 0)
+    fill: Json = {"b": False, "c": [0.0, 0.0], "f": 0.0, "M": -(2**63), "m": -(2**63)}.get(dtype.kind, 0)
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -45,7 +45,7 @@ def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: J
         "data_type": data_type(dtype),
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": zero,
+        "fill_value": fill,
         "codecs": [codec, *codec_metadata(codecs, dtype.itemsize)],
         "attributes": attributes,
         "dimension_names": list(array.dims or (f"axis_{axis}_of_{n}" for axis, n in enumerate(shape))),
@@ -58,8 +58,8 @@ def data_type(dtype: DType) -> Json:
     >>> data_type(np.dtype(">f4")), data_type(np.dtype("M8[10us]"))
     ('float32', {'name': 'numpy.datetime64', 'configuration': {'unit': 'us', 'scale_factor': 10}})
     """
-    if dtype.kind in TIMES:
-        unit, factor = np.datetime_data(dtype)
+    unit, factor = np.datetime_data(dtype) if dtype.kind in TIMES else ("generic", 1)
+    if unit != "generic":  # as the library has it, too
         return {"name": TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": factor}}
     if dtype.name not in KINDS:
         raise DTypeError(f"a zarr array cannot hold {dtype}: save it to a folder, which holds every dtype")
@@ -74,7 +74,7 @@ def dtype_of(kind: Json) -> DType | None:
     if letter is None:
         return None
     unit, factor = kind["configuration"]["unit"], kind["configuration"]["scale_factor"]
-    return np.dtype(f"{letter}8" if unit == "generic" else f"{letter}8[{int(factor)}{unit}]")
+    return np.dtype(f"{letter}8[{int(factor)}{unit}]") if unit != "generic" else None
 
 
 def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:

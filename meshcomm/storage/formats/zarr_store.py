@@ -63,7 +63,7 @@ class Found(NamedTuple):
     others: list[str]
     ours: set[str]
     """The arrays that are as meshcomm wrote them."""
-    roots: set[Json]
+    roots: set[str]
     """Digests of the attributes of the root, as meshcomm wrote them."""
 
     @property
@@ -94,9 +94,9 @@ def look(path: Path) -> Found:
             (found.arrays if is_array else found.groups)[name] = metadata
         if is_array and (folder / MARK).is_file():
             marked = _parsed(folder / MARK)
-            if marked.get("array") == digest(metadata):
+            if isinstance(marked, dict) and marked.get("array") == digest(metadata):
                 found.ours.add(name)
-                found.roots.add(marked.get("root"))
+                found.roots.add(str(marked.get("root")))
         known = {METADATA, MARK, "c"} if is_array else {METADATA}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
             known = {each.name for each in files.entries(folder)} if is_array else set(OF_VERSION_2)
