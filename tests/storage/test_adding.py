@@ -1,5 +1,6 @@
 """Arrays that are added to a zarr store, or to an index of safetensors files: the rest stays as it was."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from meshcomm.storage.formats import safetensors, zarr
 from support.sampling import sampled
 from support.saved import mesh_of_4, on, same
 from support.small_saves import listed
-from support.system_calls import WHEN, calls_of, killed
+from support.system_calls import WHEN, calls_of, failing, killed
 
 U = mc.UNSHARDED
 SUFFIXES = (".zarr", ".safetensors.index.json")
@@ -69,31 +70,69 @@ def test_arrays_are_added_and_replaced(suffix, ranks, tmp_path):
     check(path, expected)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_process_dies_while_arrays_are_added(suffix, tmp_path):
-    first, then = {"a": OLD, "b": OLD + 1, "g/c": OLD + 2}, {"a": NEW, "g/c": NEW + 1, "h/i": NEW, "h/j": OLD}
+FIRST = {"a": OLD, "b": OLD + 1, "g/c": OLD + 2}
+THEN = {"a": NEW, "g/c": NEW + 1, "h/i": NEW, "h/j": OLD}
 
-    def add(path):
-        save(path, [then], mode="a", metadata={"k": "v"})
 
+def add(path):
+    save(path, [THEN], mode="a", metadata={"k": "v"})
+
+
+def prepared(tmp_path, suffix):
+    """Return a folder with a save, one to which was added, and the calls of the system that this took."""
     old = tmp_path / "old"
     old.mkdir()
-    save(old / f"saved{suffix}", [first])
+    save(old / f"saved{suffix}", [FIRST])
     counted = Path(shutil.copytree(old, tmp_path / "counted"))
-    calls = calls_of(lambda: add(counted / f"saved{suffix}"))
+    return old, counted, calls_of(lambda: add(counted / f"saved{suffix}"))
+
+
+def check_each(path, why):
+    """Check that each array is old or new, as a whole, and that none of the old ones is gone."""
+    found = loaded(path)
+    for name, array in found.items():
+        assert array.tobytes() in {tree[name].tobytes() for tree in (FIRST, THEN) if name in tree}, why
+    assert FIRST.keys() <= found.keys(), why
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_process_dies_while_arrays_are_added(suffix, tmp_path):
+    old, counted, calls = prepared(tmp_path, suffix)
     kills = [(at, when) for at, call in enumerate(calls) for when in WHEN if when != "half" or call.name == "pwrite"]
     died, tried = 0, sampled(kills, 60)
     for at, when in tried:
         path = Path(shutil.copytree(old, tmp_path / f"{at}-{when}")) / f"saved{suffix}"
         died += killed(lambda path=path: add(path), at, when)
-        for name, array in (found := loaded(path)).items():
-            assert array.tobytes() in {tree[name].tobytes() for tree in (first, then) if name in tree}, (at, when)
-        assert first.keys() <= found.keys(), (at, when)
+        check_each(path, (at, when))
         add(path)
-        check(path, first | then)
+        check(path, FIRST | THEN)
         assert listed(path.parent) == listed(counted), (at, when)
         shutil.rmtree(path.parent)
     assert died > len(tried) / 2
+
+
+def fails(path):
+    """Return whether the arrays could not be added."""
+    try:
+        add(path)
+    except OSError as error:
+        return str(path) in str(error) or "safetensors" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_call_may_fail_while_arrays_are_added(suffix, tmp_path):
+    old, counted, calls = prepared(tmp_path, suffix)
+    failures, tried = 0, sampled(range(len(calls)), 25)
+    for at in tried:
+        path = Path(shutil.copytree(old, tmp_path / f"{at}")) / f"saved{suffix}"
+        with failing(at, errno.ENOSPC):
+            failures += fails(path)
+        check_each(path, (at, calls[at]))
+        add(path)
+        check(path, FIRST | THEN)
+        assert listed(path.parent) == listed(counted), (at, calls[at])
+    assert failures > len(tried) // 3
 
 
 # -- zarr -------------------------------------------------------------------------------------------------------------

@@ -253,10 +253,16 @@ def test_stores_of_others_are_not_replaced(tmp_path):
             save_again(tmp_path / "b.zarr", overwrite=overwrite)
 
 
-def test_a_mark_that_is_damaged_is_an_error(tmp_path):
+def test_damaged_stores_are_replaced_if_asked_for(tmp_path):
     path = tmp_path / "a.zarr"
     save_again(path)
     for text in ("[]", "{", json.dumps({"array": 3, "root": [1]})):
         (path / "a/.meshcomm.json").write_text(text)
         with pytest.raises(FileExistsError):
             save_again(path)
+    for text in ("[]", "{", '{"zarr_format": 3, "node_type": "group", "attributes": [1]}'):
+        (path / "zarr.json").write_text(text)
+        with pytest.raises(FileExistsError):
+            save_again(path)
+        save_again(path, overwrite=True)
+        (path / "a/.meshcomm.json").write_text("[]")

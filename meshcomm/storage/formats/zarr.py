@@ -79,8 +79,7 @@ class ZarrWriter(Writer):
         return zarr_store.lost(self.path, self._names.values(), self.metadata)
 
     def _refuse_another(self) -> None:
-        is_store = self.path.is_dir() and (not files.entries(self.path) or zarr_store.node(self.path) is not None)
-        if self.path.exists() and not is_store:
+        if self.path.exists() and not zarr_store.is_store(self.path):
             raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
 
     def begin(self) -> tuple[Path, list[Stored]]:
@@ -105,7 +104,7 @@ class ZarrWriter(Writer):
             return own
         found = zarr_store.look(self.path)
         self._root_is_ours = found.root_is_ours
-        return (found.groups[""].get("attributes") or {}) | own
+        return zarr_store.attributes_of(found.groups.get("")) | own
 
     def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize

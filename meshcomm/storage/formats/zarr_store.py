@@ -20,7 +20,8 @@ from meshcomm.storage.formats.zarr_metadata import METADATA
 
 LONGEST_METADATA = 2**26
 MARK = ".meshcomm.json"
-OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_OF_NODES = (METADATA, ".zgroup", ".zarray")
 
 
 def digest(value: Json) -> str:
@@ -39,20 +40,31 @@ def mark(metadata: Json, root: Json) -> bytes:
 def node(folder: Path) -> dict[str, Json] | None:
     """Return the metadata of the array or group in *folder*, also of version 2; None if it is neither."""
     if (folder / METADATA).is_file():
-        found = _parsed(folder / METADATA)
-        if not isinstance(found, dict):
-            raise CheckpointError(f"{folder / METADATA}: the metadata are {quote(found)}; they must be an object")
-        return found
+        return _parsed(folder / METADATA)
     for name, kind in ((".zarray", "array"), (".zgroup", "group")):
         if (folder / name).is_file():
-            found = dict(_parsed(folder / name), node_type=kind, zarr_format=2)
-            attributes = _parsed(folder / ".zattrs") if (folder / ".zattrs").is_file() else {}
-            return found | {"data_type": found.get("dtype"), "attributes": attributes}
+            found, at = _parsed(folder / name), folder / ".zattrs"
+            more = {"data_type": found.get("dtype"), "attributes": _parsed(at) if at.is_file() else {}}
+            return found | more | {"node_type": kind, "zarr_format": 2}
     return None
 
 
-def _parsed(file: Path) -> Json:
-    return parsed_json(files.whole(file, LONGEST_METADATA), file)
+def is_store(path: Path) -> bool:
+    """Return whether there is a store, be it damaged, or an empty folder."""
+    return path.is_dir() and (not files.entries(path) or any((path / name).is_file() for name in _OF_NODES))
+
+
+def attributes_of(metadata: dict[str, Json] | None) -> dict[str, Json]:
+    """Return the attributes of an array or a group."""
+    found = (metadata or {}).get("attributes")
+    return found if isinstance(found, dict) else {}
+
+
+def _parsed(file: Path) -> dict[str, Json]:
+    found = parsed_json(files.whole(file, LONGEST_METADATA), file)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file} holds {quote(found)}; it must hold an object")
+    return found
 
 
 class Found(NamedTuple):
@@ -69,7 +81,7 @@ class Found(NamedTuple):
     @property
     def root_is_ours(self) -> bool:
         """Return whether nobody else has written the attributes of the root."""
-        attributes = self.groups.get("", {}).get("attributes") or {}
+        attributes = attributes_of(self.groups.get(""))
         return not attributes or digest(attributes) in self.roots
 
     def consolidated(self) -> Json:
@@ -94,12 +106,12 @@ def look(path: Path) -> Found:
             (found.arrays if is_array else found.groups)[name] = metadata
         if is_array and (folder / MARK).is_file():
             marked = _parsed(folder / MARK)
-            if isinstance(marked, dict) and marked.get("array") == digest(metadata):
+            if marked.get("array") == digest(metadata):
                 found.ours.add(name)
                 found.roots.add(str(marked.get("root")))
         known = {METADATA, MARK, "c"} if is_array else {METADATA}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
-            known = {each.name for each in files.entries(folder)} if is_array else set(OF_VERSION_2)
+            known = {each.name for each in files.entries(folder)} if is_array else set(_OF_VERSION_2)
         for entry in files.entries(folder):
             if entry.name in known:
                 continue
@@ -118,14 +130,14 @@ def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[st
             kind = metadata.get("data_type")
             text = kind.get("name") if isinstance(kind, dict) else kind
             said.append(f"array {quote(name or 'array')} {_shape_text(metadata.get('shape'))} {text}")
-    said += [f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and _own(each)]
+    said += [
+        f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
+    ]
     if not found.root_is_ours:
-        said += [f"attribute {quote(key)}" for key in _own(found.groups.get("", {})) if key not in set(attributes)]
+        said += [
+            f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in set(attributes)
+        ]
     return said + [f"file {quote(name)}" for name in sorted(found.others)]
-
-
-def _own(metadata: dict[str, Json]) -> dict[str, Json]:
-    return metadata.get("attributes") or {}
 
 
 def _shape_text(shape: Json) -> str:
