@@ -209,13 +209,13 @@ CHECKSUM_RANGE = 2**24
 SMALL_ARRAY = 2**16
 """Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
 
+CHUNK = 2**20
+"""Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
+slow."""
+
 ZARR_CHUNK = 2**26
 """Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
 files are better on a network."""
-
-HDF5_CHUNK = 2**20
-"""Bytes of a chunk that is compressed, in HDF5 and netCDF, if nobody says how long it is. A compromise: what a library
-keeps of chunks is 1 MiB or more, and readers take whole chunks."""
 
 SERIES_CHUNK = 2**26
 """Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,

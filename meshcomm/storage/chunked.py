@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm._tuning import CHUNK, DEFAULT_SCRATCH
 from meshcomm._types import Array, Bytes, Names, Shape
 from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
@@ -28,6 +28,19 @@ Encoded: TypeAlias = tuple[Shape, int]
 
 Placed: TypeAlias = tuple[str, int]
 """The file of a chunk, and where it begins there."""
+
+
+def default_chunk(shape: Shape, itemsize: int, most: int = CHUNK) -> Shape:
+    """Return the shape of chunks of about *most* bytes: whole rows, unless one has more.
+
+    >>> default_chunk((1000, 1000), 8), default_chunk((3, 2**20), 8), default_chunk((0, 5), 4)
+    ((131, 1000), (1, 131072), (1, 5))
+    """
+    chunk, left = [], max(1, most // max(1, itemsize))
+    for n in reversed(shape):
+        chunk.append(max(1, min(n, left)))
+        left //= chunk[-1]
+    return tuple(reversed(chunk))
 
 
 def write_chunks(

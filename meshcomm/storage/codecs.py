@@ -10,18 +10,40 @@ import numpy as np
 
 from meshcomm._types import Array, Bytes
 from meshcomm.memory.blocks import as_bytes
+from meshcomm.storage.options import Codecs
 
 
-def encoded(chunk: Array, codecs: tuple[tuple[str, int | None], ...]) -> Bytes:
+def encoded(chunk: Array, codecs: Codecs) -> Bytes:
     """Return the bytes of a *chunk*, which is contiguous, encoded by each codec in turn.
 
     >>> len(encoded(np.zeros(1000), (("shuffle", None), ("zlib", 6)))) < 100
     True
     """
     data = as_bytes(chunk)
-    for name, level in codecs:
+    for name, level in with_levels(codecs):
         data = np.frombuffer(_ENCODERS[name](data, level, chunk.dtype.itemsize), np.uint8)
     return data
+
+
+LEVELS = {"shuffle": (0, 0, 0), "gzip": (4, 0, 9), "zlib": (4, 0, 9), "zstd": (3, -7, 22), "blosc": (5, 0, 9)}
+"""The level that codecs have by default, the lowest and the highest."""
+
+
+def with_levels(codecs: Codecs) -> tuple[tuple[str, int], ...]:
+    """Return *codecs*, each with its level. ``ValueError`` for a level that it has not, ``ImportError`` without it.
+
+    >>> with_levels((("shuffle", None), ("gzip", None), ("zstd", 9)))
+    (('shuffle', 0), ('gzip', 4), ('zstd', 9))
+    """
+    found = []
+    for name, level in codecs:
+        if name in ("zstd", "blosc"):
+            _numcodecs()
+        default, lowest, highest = LEVELS[name]
+        if level is not None and not lowest <= level <= highest:
+            raise ValueError(f"{name} has no level {level}; its levels are {lowest} to {highest}")
+        found.append((name, default if level is None else level))
+    return tuple(found)
 
 
 def _numcodecs() -> ModuleType:
@@ -31,25 +53,25 @@ def _numcodecs() -> ModuleType:
         raise ImportError("compression by zstd and blosc needs numcodecs: pip install numcodecs") from None
 
 
-def _shuffled(data: Bytes, level: int | None, itemsize: int) -> bytes:
+def _shuffled(data: Bytes, level: int, itemsize: int) -> bytes:
     return data.reshape(-1, itemsize).T.tobytes()
 
 
-def _deflated(data: Bytes, level: int | None, itemsize: int, *, bits: int) -> bytes:
-    made = zlib.compressobj(4 if level is None else level, zlib.DEFLATED, bits)
+def _deflated(data: Bytes, level: int, itemsize: int, *, bits: int) -> bytes:
+    made = zlib.compressobj(level, zlib.DEFLATED, bits)
     return made.compress(data.data) + made.flush()
 
 
-def _zstd(data: Bytes, level: int | None, itemsize: int) -> bytes:
-    return bytes(_numcodecs().Zstd(3 if level is None else level).encode(data))
+def _zstd(data: Bytes, level: int, itemsize: int) -> bytes:
+    return bytes(_numcodecs().Zstd(level).encode(data))
 
 
-def _blosc(data: Bytes, level: int | None, itemsize: int) -> bytes:
-    made = _numcodecs().Blosc("lz4", 5 if level is None else level, _numcodecs().Blosc.SHUFFLE, typesize=itemsize)
+def _blosc(data: Bytes, level: int, itemsize: int) -> bytes:
+    made = _numcodecs().Blosc("lz4", level, _numcodecs().Blosc.SHUFFLE, typesize=itemsize)
     return bytes(made.encode(data))
 
 
-_ENCODERS: dict[str, Callable[[Bytes, int | None, int], bytes]] = {
+_ENCODERS: dict[str, Callable[[Bytes, int, int], bytes]] = {
     "shuffle": _shuffled,
     "zlib": partial(_deflated, bits=15),
     "gzip": partial(_deflated, bits=31),

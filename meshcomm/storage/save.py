@@ -263,8 +263,9 @@ class Staging(Opened):
 
     def put(self, name: str, offset: int, data: Bytes) -> None:
         self.background.reserve(data.nbytes)
+        copy = data.copy()  # without codecs it is the tensor
         write = super().put
-        self.background.add(lambda: write(name, offset, data), data.nbytes)
+        self.background.add(lambda: write(name, offset, copy), copy.nbytes)
 
 
 def _agreed_saving(

@@ -37,6 +37,22 @@ def test_any_layout_to_any_layout(world, there, folder, suffix, seed):
         assert whole_again is None or whole_again.tobytes() == whole.tobytes()
 
 
+def test_chunks_of_zarr(world, folder):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    whole = np.arange(50 * 33.0).reshape(50, 33)
+    for specs in (["x", U], [U, "x"], [mc.Cyclic("x", 1), U]):
+        t = mc.distribute(whole, Layout(specs, mesh))
+        files.counts.clear()
+        mc.save(folder / "a.zarr", {"a": t}, chunks=(10, 4), overwrite=True)
+        padded = 50 * 36 * 8
+        data = world.allgather(files.counts["written"])
+        assert 0 <= sum(data) - padded < 4096  # and the metadata
+        assert max(data) - min(data) <= 10 * 36 * 8 * -(-5 // SIZE) + 4096  # the ranks share them
+        mc.save(folder / "a.zarr", {"b": t}, mode="a", compression="gzip")
+        found = mc.load(folder / "a.zarr", t.layout)
+        assert all((found[name].local == t.local).all() for name in ("a", "b"))
+
+
 def test_bytes_that_cross_the_disk(world, folder):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     whole = np.arange(512 * 256.0).reshape(512, 256)

@@ -1,372 +1,269 @@
-"""mode="a" and Series in HDF5 and netCDF: what is there stays, and what is added is whole or not there."""
+"""Arrays that are added to a zarr store, or to an index of safetensors files: the rest stays as it was."""
 
+import errno
+import json
 import shutil
-import threading
-import zlib
-from collections import Counter
-from random import Random
+from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import chunked
-from meshcomm.storage.changes import journal_of
-from support.gradient_cases import on
-from support.random_cases import of_kinds, random_layout
+from meshcomm.storage.formats import safetensors, zarr
 from support.sampling import sampled
-from support.saved import mesh_of_4
+from support.saved import mesh_of_4, on, same
+from support.small_saves import listed
 from support.system_calls import WHEN, calls_of, failing, killed
 
 U = mc.UNSHARDED
-A = np.arange(7 * 10.0).reshape(7, 10)
+SUFFIXES = (".zarr", ".safetensors.index.json")
+OLD, NEW = np.arange(24.0).reshape(6, 4), np.arange(35.0).reshape(7, 5) + 100
 
 
-def tree_of(number, mesh=None):
-    """Return arrays with this number in them, cut over two ranks."""
-    mesh = mesh or mc.create_mesh([("x", 2)])
-    return {
-        "a": mc.distribute(A + number, Layout(["x", U], mesh)),
-        "more": {"b": mc.distribute(np.full(3, number, "i4"), Layout(["x"], mesh))},
-    }
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr(zarr, "ZARR_CHUNK", 100)
+    monkeypatch.setattr(safetensors, "LARGEST_SAFETENSORS", 300)
 
 
-def add(path, number, **options):
-    on(2, lambda: mc.save(path, tree_of(number), mode="a", **options))
-
-
-def of_others(path):
-    """Make a file as another program does."""
-    with h5py.File(path, "w", libver=("earliest", "latest")[zlib.crc32(path.name.encode()) % 2]) as file:
-        file["grid"] = np.arange(12.0).reshape(3, 4)
-        file["a"] = np.zeros((7, 10))
-        file["names"] = ["one", "two"]
-        file["more/kept"] = np.arange(5)
-        file.attrs["title"] = "of another program"
-        file["grid"].attrs["units"] = "m"
-        file["link"] = h5py.SoftLink("/grid")
-
-
-def is_kept(path):
-    with h5py.File(path) as file:
-        assert (file["grid"][()] == np.arange(12.0).reshape(3, 4)).all()
-        assert file["names"].asstr()[1] == "two"
-        assert (file["more/kept"][()] == np.arange(5)).all()
-        assert file.attrs["title"] == "of another program"
-        assert file["grid"].attrs["units"] == "m"
-        assert (file["link"][()] == file["grid"][()]).all()
-
-
-def numbers_in(path):
-    """Return the numbers of a and more/b, None for what is not there; fail if one is not whole."""
-    found = []
-    with h5py.File(path) as file:
-        for name, of in (("a", A), ("more/b", np.zeros(3, "i4"))):
-            whole = file[name][()] if name in file else None
-            found.append(None if whole is None else whole.flat[0])
-            assert whole is None or (whole - whole.flat[0] == of).all() or (name == "a" and not whole.any())
-    return found
-
-
-@pytest.mark.parametrize("name", ["a.h5", "b.h5", "c.nc"])
-def test_what_others_wrote_stays(name, tmp_path):
-    path = tmp_path / name
-    of_others(path)
-    for number in (1, 2):
-        add(path, number, metadata={"run": number, "a": {"long_name": "field"}})
-        is_kept(path)
-        assert numbers_in(path) == [number, number]
-        with h5py.File(path) as file:
-            assert (file.attrs["run"], file["a"].attrs["long_name"]) == (number, "field")
-    assert not journal_of(path).exists()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compression": "gzip"},
-        {"compression": ["shuffle", ("gzip", 9)], "chunks": {"a": (3, 4)}},
-        {"chunks": {"a": (1, 10)}},
-        {"compression": {"a": "shuffle"}},
-        {"compression": "gzip", "chunks": {"a": (100, -1)}},
-    ],
-)
-@pytest.mark.parametrize("seed", sampled(range(6), 2))
-def test_chunks_in_any_layout(options, seed, tmp_path):
-    path = tmp_path / "a.h5"
-
-    def program():
-        mesh = mesh_of_4()
-        layout = of_kinds(Random(seed), random_layout(Random(seed), mesh, 2), A.shape)
-        tree = {"a": mc.distribute(A, Layout(layout.axes, mesh)), "more": {"b": np.arange(3)}}
-        mc.save(path, tree, max_scratch_bytes=[200, None][seed % 2], **options)
-        return mc.load(path, {"a": Layout(["y", "x"], mesh)})["a"].to_numpy()
-
-    found = on(4, program)
-    assert (found[0] == A).all()
-    with h5py.File(path) as file:
-        assert (file["a"][()] == A).all()
-        assert file["a"].chunks
-        assert (file["more/b"][()] == np.arange(3)).all()
-
-
-def test_each_rank_writes_what_it_has_compressed(tmp_path, monkeypatch):
-    threads, encoded = [], chunked.encoded
-
-    def counted(*its):
-        threads.append(threading.current_thread())
-        return encoded(*its)
-
-    def program():
-        t = mc.zeros((64, 64), float, Layout(["x", U], mesh_of_4()))
-        mc.save(tmp_path / "a.h5", t, compression="gzip", chunks=(4, 64))
-
-    monkeypatch.setattr(chunked, "encoded", counted)
-    on(4, program)
-    assert sorted(Counter(threads).values()) == [4, 4, 4, 4]  # each chunk once, in the thread of a simulated rank
-
-
-# -- nothing is lost --------------------------------------------------------------------------------------------------
-
-
-def refused(path, tree, says, **options):
-    """Check that all ranks refuse a save with one error, and that the file is as before."""
-    before = path.read_bytes()
-
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        with pytest.raises((OSError, mc.MeshcommError, ValueError, TypeError), match=says):
-            mc.save(path, tree(mesh), **options)
-        mc.barrier(mesh)
-
-    on(2, program)
-    assert path.read_bytes() == before
-    assert not journal_of(path).exists()
-
-
-def test_a_save_does_not_replace_what_others_wrote(tmp_path):
-    path = tmp_path / "a.h5"
-    of_others(path)
-    refused(path, lambda mesh: tree_of(1, mesh), r"would lose: attribute 'title', dataset 'a' .*mode=\"a\" keeps it")
-    on(2, lambda: mc.save(path, tree_of(1), overwrite=True))
-    assert sorted(h5py.File(path)) == ["a", "more"]
-    on(2, lambda: mc.save(path, tree_of(2)))  # it is ours now
-    refused(path, lambda mesh: {"a": tree_of(1, mesh)["a"]}, "dataset 'more/b'")
-    with h5py.File(path, "r+") as file:
-        file["more"].attrs["author"] = "me"
-    refused(path, lambda mesh: tree_of(1, mesh), "attribute 'author' of more")
-
-
-@pytest.mark.parametrize(
-    ("tree", "says"),
-    [
-        (lambda mesh: {"more": tree_of(1, mesh)["a"]}, "'more' is a group"),
-        (lambda mesh: {"grid": {"x": tree_of(1, mesh)["a"]}}, "'grid' is an array"),
-        (lambda mesh: {"link": tree_of(1, mesh)["a"]}, "'link' is a link"),
-        (lambda mesh: {"x": mc.zeros(3, "M8[s]", Layout(["x"], mesh))}, "cannot hold"),
-    ],
-)
-def test_what_cannot_be_added(tree, says, tmp_path):
-    path = tmp_path / "a.h5"
-    of_others(path)
-    refused(path, tree, says, mode="a")
-
-
-def test_a_file_that_is_open_elsewhere(tmp_path):
-    path = tmp_path / "a.h5"
-    of_others(path)
-    with h5py.File(path, "r+"):
-        refused(path, lambda mesh: tree_of(1, mesh), "open for writing", mode="a")
-    with h5py.File(path, "r"):
-        add(path, 1)  # readers do not hinder
-    is_kept(path)
-
-
-def test_no_hdf5_file(tmp_path):
-    path = tmp_path / "a.h5"
-    path.write_bytes(b"something else")
-    refused(path, lambda mesh: tree_of(1, mesh), "damaged, or has another format", mode="a")
-    refused(path, lambda mesh: tree_of(1, mesh), "would replace it; overwrite=True")
-
-
-# -- series -----------------------------------------------------------------------------------------------------------
-
-KINDS = {"shape": {"u": (7, 10), "w": (3,)}, "dtype": {"u": float, "w": "i4"}}
-
-
-def appended(path, count, ranks=2, **options):
-    """Append so many snapshots, which are numbered, to those that are there; return how many there are."""
+def save(path, trees, ranks=2, **options):
+    """Save trees of arrays, one after the other, from simulated ranks."""
 
     def program():
         mesh = mc.create_mesh([("x", ranks)])
-        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-        with mc.Series(path, {"u": rows, "w": Layout(["x"], mesh)}, **KINDS, **options) as series:
-            for number in range(len(series), len(series) + count):
-                u = mc.distribute(A + number, columns)
-                series.append(u=u, w=mc.full(3, number, "i4", Layout([U], mesh)), time=number / 2)
-            for number in range(len(series)):
-                found = series[number]
-                assert (found["u"].to_numpy() == A + number).all()
-                assert (found["w"].to_numpy() == number).all()
-                assert found["time"] == number / 2
-            return len(series)
+        for tree in trees:
+            tensors = {k: mc.distribute(a, Layout(["x", *[U] * (a.ndim - 1)], mesh)) for k, a in tree.items()}
+            mc.save(path, tensors, **options)
 
-    return on(ranks, program)[0]
+    on(ranks, program)
 
 
-OPTIONS = [{}, {"compression": "gzip"}, {"chunks": {"u": (3, 4)}}, {"dims": {"u": ("y", "x"), "w": ("z",)}}]
-
-
-@pytest.mark.parametrize("suffix", [".h5", ".nc"])
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_series_goes_on_with_another_number_of_ranks(suffix, options, tmp_path):
-    path = tmp_path / f"run{suffix}"
-    assert appended(path, 3, 2, **options) == 3
-    assert appended(path, 2, 3, **options) == 5
-    assert appended(path, 1, 1, **options) == 6
-    with h5py.File(path) as file:
-        assert file["u"].shape == (6, 7, 10)
-        assert file["time"][()].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
-
-
-def test_many_small_snapshots_share_chunks(tmp_path):
-    def program():
-        mesh = mc.create_mesh([("x", 2)])
-        with mc.Series(tmp_path / "a.h5", {"w": Layout(["x"], mesh)}, shape=(3,), dtype="i4") as series:
-            for number in range(400):
-                series.append(w=mc.full(3, number, "i4", Layout(["x"], mesh)))
-        return (mc.load(tmp_path / "a.h5", Layout(["x", U], mesh), names=["w"])["w"].to_numpy()).tolist()
-
-    assert on(2, program)[0] == [[n] * 3 for n in range(400)]
-    assert (tmp_path / "a.h5").stat().st_size < 60_000
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"shape": {"u": (7, 11), "w": (3,)}}, "snapshots are"),
-        ({"dtype": {"u": "f4", "w": "i4"}}, "float64, not float32"),
-        ({"shape": {"u": (7, 10)}}, "shape has nothing for 'w'"),
-        ({"axis": "u"}, "cannot be that of a tensor"),
-    ],
-)
-def test_another_series(change, says, tmp_path):
-    appended(tmp_path / "a.h5", 2)
-    before = (tmp_path / "a.h5").read_bytes()
+def loaded(path):
+    """Return the arrays by name. All ranks compare them."""
 
     def program():
-        mesh = mc.create_mesh([("x", 2)])
-        with pytest.raises((ValueError, mc.MeshcommError), match=says):
-            mc.Series(
-                tmp_path / "a.h5", {"u": Layout(["x", U], mesh), "w": Layout(["x"], mesh)}, **{**KINDS, **change}
-            )
+        return {name: tensor.to_numpy() for name, tensor in mc.load(path).items()}
 
-    on(2, program)
-    assert (tmp_path / "a.h5").read_bytes() == before
+    return on(1, program)[0]
 
 
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        (lambda u, w: {"u": u}, "needs 'w'"),
-        (lambda u, w: {"u": u, "w": w}, "needs 'time', too"),
-        (lambda u, w: {"u": u, "w": w, "time": 1, "more": 2}, "has no 'more'"),
-        (lambda u, w: {"u": w, "w": w, "time": 1}, "has the shape"),
-        (lambda u, w: {"u": u, "w": w.astype("f4"), "time": 1}, "snapshots are int32"),
-        (lambda u, w: {"u": u, "w": w, "time": [1, 2]}, "numbers, not"),
-        (lambda u, w: {"u": 5, "w": w, "time": 1}, "is a tensor, not 5"),
-    ],
-)
-def test_another_snapshot(values, says, tmp_path):
-    appended(tmp_path / "a.h5", 2)
-    before = (tmp_path / "a.h5").read_bytes()
+def check(path, expected):
+    found = loaded(path)
+    assert sorted(found) == sorted(expected)
+    for name, array in expected.items():
+        assert found[name].tobytes() == array.tobytes(), name
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_arrays_are_added_and_replaced(suffix, ranks, tmp_path):
+    path, more = tmp_path / f"a{suffix}", {"chunks": (2, 2), "compression": "gzip"} if suffix == ".zarr" else {}
+    first = {"a": OLD, "b": OLD + 1, "g/c": OLD + 2}
+    save(path, [first], ranks, mode="a", metadata={"one": "1", "two": "2"})  # there is nothing yet
+    save(path, [{"a": NEW, "d": OLD + 3, "g/e": OLD}, {"h/i/j": OLD}], ranks, mode="a", metadata={"two": "3"}, **more)
+    expected = first | {"a": NEW, "d": OLD + 3, "g/e": OLD, "h/i/j": OLD}
+    check(path, expected)
+    with mc.open(path) as file:
+        assert file.metadata == {"one": "1", "two": "3"}
+    save(path, [expected], ranks)  # all is ours
+    check(path, expected)
+
+
+FIRST = {"a": OLD, "b": OLD + 1, "g/c": OLD + 2}
+THEN = {"a": NEW, "g/c": NEW + 1, "h/i": NEW, "h/j": OLD}
+
+
+def add(path):
+    save(path, [THEN], mode="a", metadata={"k": "v"})
+
+
+def prepared(tmp_path, suffix):
+    """Return a folder with a save, one to which was added, and the calls of the system that this took."""
+    old = tmp_path / "old"
+    old.mkdir()
+    save(old / f"saved{suffix}", [FIRST])
+    counted = Path(shutil.copytree(old, tmp_path / "counted"))
+    return old, counted, calls_of(lambda: add(counted / f"saved{suffix}"))
+
+
+def check_each(path, why):
+    """Check that each array is old or new, as a whole, and that none of the old ones is gone."""
+    found = loaded(path)
+    for name, array in found.items():
+        assert array.tobytes() in {tree[name].tobytes() for tree in (FIRST, THEN) if name in tree}, why
+    assert FIRST.keys() <= found.keys(), why
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_process_dies_while_arrays_are_added(suffix, tmp_path):
+    old, counted, calls = prepared(tmp_path, suffix)
+    kills = [(at, when) for at, call in enumerate(calls) for when in WHEN if when != "half" or call.name == "pwrite"]
+    died, tried = 0, sampled(kills, 60)
+    for at, when in tried:
+        path = Path(shutil.copytree(old, tmp_path / f"{at}-{when}")) / f"saved{suffix}"
+        died += killed(lambda path=path: add(path), at, when)
+        check_each(path, (at, when))
+        add(path)
+        check(path, FIRST | THEN)
+        assert listed(path.parent) == listed(counted), (at, when)
+        shutil.rmtree(path.parent)
+    assert died > len(tried) / 2
+
+
+def fails(path):
+    """Return whether the arrays could not be added."""
+    try:
+        add(path)
+    except OSError as error:
+        return str(path) in str(error) or "safetensors" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_any_call_may_fail_while_arrays_are_added(suffix, tmp_path):
+    old, counted, calls = prepared(tmp_path, suffix)
+    failures, tried = 0, sampled(range(len(calls)), 25)
+    for at in tried:
+        path = Path(shutil.copytree(old, tmp_path / f"{at}")) / f"saved{suffix}"
+        with failing(at, errno.ENOSPC):
+            failures += fails(path)
+        check_each(path, (at, calls[at]))
+        add(path)
+        check(path, FIRST | THEN)
+        assert listed(path.parent) == listed(counted), (at, calls[at])
+    assert failures > len(tried) // 3
+
+
+# -- zarr -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Consolidated metadata")
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_a_store_of_xarray(consolidated, tmp_path):
+    xarray, path = pytest.importorskip("xarray"), tmp_path / "a.zarr"
+    data = xarray.Dataset({"u": (("y", "x"), OLD, {"units": "m"})}, {"x": np.arange(4.0)}, {"title": "theirs"})
+    data.to_zarr(path, zarr_format=3, consolidated=consolidated)
 
     def program():
-        mesh = mc.create_mesh([("x", 2)])
-        rows, line = Layout(["x", U], mesh), Layout(["x"], mesh)
-        series = mc.Series(tmp_path / "a.h5", {"u": rows, "w": line}, **KINDS)
-        with pytest.raises((TypeError, ValueError, mc.MeshcommError), match=says):
-            series.append(**values(mc.zeros((7, 10), float, rows), mc.zeros(3, "i4", line)))
-        series.close()
-        with pytest.raises(ValueError, match="is closed"):
-            series[0]
+        t = mc.distribute(OLD + 1, Layout(["x", "y"], mesh_of_4()))
+        mc.save(path, {"v": t}, mode="a", dims=["y", "x"], compression="zstd", metadata={"more": 1})
 
-    on(2, program)
-    assert (tmp_path / "a.h5").read_bytes() == before
-
-
-# -- processes that die -----------------------------------------------------------------------------------------------
+    on(4, program)
+    found = xarray.open_zarr(path, consolidated=consolidated)
+    np.testing.assert_array_equal(found["v"], OLD + 1)
+    np.testing.assert_array_equal(found["u"], OLD)
+    assert (found.attrs, found["u"].attrs) == ({"title": "theirs", "more": 1}, {"units": "m"})
+    assert found["v"].dims == found["u"].dims
+    with pytest.raises(FileExistsError, match="would lose: array 'u'"):
+        save(path, [{"v": OLD}])
 
 
-def kills(program, count):
-    calls = calls_of(program)
-    every = [(at, when) for at, call in enumerate(calls) for when in WHEN if when != "half" or call.name == "pwrite"]
-    return sampled(every, count)
+def names_in(path):
+    """Return what zarr sees; it warns of what it does not know."""
+    library = pytest.importorskip("zarr")
+    return sorted(name for name, _ in library.open_group(path, mode="r").members(max_depth=None))
 
 
-@pytest.mark.parametrize("name", ["a.h5", "b.h5"])  # one in the oldest format of HDF5, one in the newest
-def test_a_process_dies_as_it_adds(name, tmp_path):
-    path = tmp_path / name
-    of_others(path)
-    add(path, 1)
-    copy = tmp_path / f"copy-{name}"
-    shutil.copy(path, copy)
-    unreadable = 0
-    for at, when in kills(lambda: add(copy, 2), 40):
-        shutil.copy(path, copy)
-        killed(lambda: add(copy, 2), at, when)
-        try:
-            numbers_in(copy)
-        except (OSError, KeyError, AssertionError):
-            assert journal_of(copy).exists()  # it has all that is needed
-            unreadable += 1
-        mc.open(copy).close()
-        assert not journal_of(copy).exists()
-        is_kept(copy)
-        assert numbers_in(copy) in ([1, 1], [2, 2])
-        add(copy, 3)
-        is_kept(copy)
-        assert numbers_in(copy) == [3, 3]
-    assert unreadable < 12
+def test_zarr_sees_arrays_only(tmp_path):
+    path = tmp_path / "a.zarr"
+    save(path, [{"a": OLD}])
+    save(path, [{"g/b": OLD}], mode="a")
+    assert names_in(path) == ["a", "g", "g/b"]
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
-def test_a_process_dies_as_it_appends(options, tmp_path):
-    path, copy = tmp_path / "a.nc", tmp_path / "b.nc"
-    appended(path, 2, **options)
-    shutil.copy(path, copy)
-    for at, when in kills(lambda: appended(copy, 1, **options), 30):
-        shutil.copy(path, copy)
-        killed(lambda: appended(copy, 1, **options), at, when)
-        assert appended(copy, 0, **options) in (2, 3)
-        assert appended(copy, 1, **options) in (3, 4)
-
-
-@pytest.mark.parametrize("number", sampled(range(24), 6))
-def test_an_error_of_the_disk_leaves_the_file(number, tmp_path):
-    path = tmp_path / "a.h5"
-    of_others(path)
-    add(path, 1)
-    copy = tmp_path / "copy.h5"
-    shutil.copy(path, copy)
-    calls = calls_of(lambda: add(copy, 2))
-    at = [n for n, call in enumerate(calls) if call.name in ("pwrite", "fsync", "ftruncate", "_allocate")]
-    shutil.copy(path, copy)
+def refused(path, tree, kind, text):
+    """Check that all ranks raise the same error, and that nothing changes."""
 
     def program():
-        try:
-            mc.save(copy, tree_of(2), mode="a")
-        except OSError:
-            return "failed"
-        return "done"
+        mesh = mesh_of_4()
+        with pytest.raises(kind, match=text):
+            mc.save(path, tree, mode="a")
+        mc.barrier(mesh)
 
-    with failing(at[number % len(at)], 28):
-        found = on(2, program)
-    assert found[0] == found[1]
-    mc.open(copy).close()
-    is_kept(copy)
-    assert numbers_in(copy) in ([1, 1], [2, 2])
-    add(copy, 3)
-    assert numbers_in(copy) == [3, 3]
+    def content():
+        return {each: each.is_file() and each.read_bytes() for each in path.parent.rglob("*")}
+
+    before = content()
+    on(4, program)
+    assert content() == before
+
+
+def test_what_cannot_be_added_to_a_store(tmp_path):
+    library, path = pytest.importorskip("zarr"), tmp_path / "a.zarr"
+    save(path, [{"g/b": OLD, "a": OLD}])
+    (path / "other").mkdir()
+    (path / "link").symlink_to(path / "a")
+    refused(path, {"g": OLD}, mc.CheckpointError, "would replace the group")
+    refused(path, {"a": {"x": OLD}}, mc.CheckpointError, "which is an array, no group")
+    refused(path, {"other": OLD}, mc.CheckpointError, "no group and no array of zarr")
+    refused(path, {"other": {"x": OLD}}, mc.CheckpointError, "no group and no array of zarr")
+    refused(path, {"link": OLD}, mc.CheckpointError, "is a link")
+    refused(path, OLD, mc.CheckpointError, "needs a name")
+    refused(path, {"c": np.zeros(2, "U3")}, mc.DTypeError, "cannot hold")
+    save(tmp_path / "one.zarr", [{"a": OLD}])
+    shutil.copytree(tmp_path / "one.zarr/a", tmp_path / "root.zarr")
+    refused(tmp_path / "root.zarr", {"b": OLD}, mc.CheckpointError, "is one zarr array, no group")
+    library.open_group(tmp_path / "two.zarr", mode="w", zarr_format=2)
+    refused(tmp_path / "two.zarr", {"b": OLD}, mc.CheckpointError, "version 2")
+    (tmp_path / "no.zarr").mkdir()
+    (tmp_path / "no.zarr/x").write_text("x")
+    refused(tmp_path / "no.zarr", {"b": OLD}, FileExistsError, "no zarr store")
+
+
+# -- safetensors ------------------------------------------------------------------------------------------------------
+
+
+def test_files_hold_what_the_index_names(tmp_path):
+    """Other libraries load all arrays of the files that an index names."""
+    library, path = pytest.importorskip("safetensors.numpy"), tmp_path / "m.safetensors.index.json"
+    save(path, [{"a": OLD, "b": OLD + 1, "c": OLD[:1]}, {"d": OLD}], mode="a")
+    for step in range(3):
+        save(path, [{"a": NEW + step}, {"c": OLD[1:2]}], mode="a")
+        index, found = json.loads(path.read_text()), {}
+        for file in set(index["weight_map"].values()):
+            inside = library.load_file(tmp_path / file)
+            assert not found.keys() & inside.keys()
+            found |= inside
+        assert found.keys() == index["weight_map"].keys() == {"a", "b", "c", "d"}
+        assert index["metadata"]["total_size"] == sum(array.nbytes for array in found.values())
+        np.testing.assert_array_equal(found["a"], NEW + step)
+        np.testing.assert_array_equal(found["b"], OLD + 1)
+        assert {each.name for each in tmp_path.glob("*.safetensors")} == set(index["weight_map"].values())
+
+
+def test_files_of_others_stay(tmp_path):
+    library, path = pytest.importorskip("safetensors.numpy"), tmp_path / "m.safetensors.index.json"
+    library.save_file({"a": OLD, "b": OLD + 1}, tmp_path / "model-1.safetensors")
+    names = {"a": "model-1.safetensors", "b": "model-1.safetensors"}
+    path.write_text(json.dumps({"metadata": {"total_size": 1, "by": "x"}, "weight_map": names, "other": 1}))
+    refused(
+        path, {"b": NEW}, mc.CheckpointError, "model-1.safetensors, which another program wrote, has the array 'b'"
+    )
+    save(path, [{"c": NEW}], mode="a")
+    check(path, {"a": OLD, "b": OLD + 1, "c": NEW})
+    index = json.loads(path.read_text())
+    assert (index["other"], index["metadata"]) == (1, {"by": "x", "total_size": 2 * OLD.nbytes + NEW.nbytes})
+    with pytest.raises(FileExistsError, match="would lose"):
+        save(path, [{"c": OLD}])
+
+
+def test_a_damaged_index_stays(tmp_path):
+    path = tmp_path / "m.safetensors.index.json"
+    save(path, [{"a": OLD}])
+    (data,) = tmp_path.glob("*.safetensors")
+    data.unlink()
+    refused(path, {"b": OLD}, mc.CheckpointError, "which is not there")
+
+
+def test_loads_after_adding_in_any_layout(tmp_path):
+    path = tmp_path / "a.zarr"
+    save(path, [{"a": OLD}, {"b": NEW}], mode="a", compression="gzip", chunks=(2, 2))
+
+    def program():
+        for specs in (["x", "y"], [U, ("x", "y")], [("y", "x"), U]):
+            found = mc.load(path, Layout(specs, mesh_of_4()))
+            same(found["a"], OLD)
+            same(found["b"], NEW)
+
+    on(4, program)

@@ -17,11 +17,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import HDF5_CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
+from meshcomm._tuning import CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
 from meshcomm._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.changes import Changes, begin_journal, end_journal, recover
+from meshcomm.storage.chunked import default_chunk
+from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Described, Writer, reading
 from meshcomm.storage.formats.hdf5 import MARK, library
@@ -139,8 +141,8 @@ class Hdf5Writer(Writer):
         nbytes = prod(array.shape) * array.dtype.itemsize
         if array.grows is None and (not nbytes or not array.shape or not (array.chunks or array.codecs)):
             return None
-        most = HDF5_CHUNK if array.codecs else SERIES_CHUNK
-        found = array.chunks or default_chunks(array.shape, array.dtype.itemsize, most)
+        most = CHUNK if array.codecs or array.grows is None else SERIES_CHUNK
+        found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, most)
         if array.grows is None:
             return found
         together = 1 if array.codecs or array.chunks else max(1, min(SNAPSHOTS, PAGE // max(1, nbytes)))
@@ -165,7 +167,7 @@ class Hdf5Writer(Writer):
             how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
         else:
             how.set_chunk(chunks)
-            for codec, level in array.codecs:
+            for codec, level in with_levels(array.codecs):
                 _set_filter(h5py, how, codec, level)
         how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
         most = (h5py.h5s.UNLIMITED, *shape[1:]) if array.grows else shape
@@ -317,21 +319,6 @@ class NetcdfWriter(Hdf5Writer):
     netcdf: ClassVar[bool] = True
 
 
-def default_chunks(shape: Shape, itemsize: int, most: int) -> Shape:
-    """Return lengths of chunks of at most *most* bytes: whole rows, if they are not too long.
-
-    >>> default_chunks((100, 50), 8, 4000), default_chunks((3, 4, 1000), 8, 4000)
-    ((10, 50), (1, 1, 500))
-    """
-    steps = list(shape)
-    for axis in range(len(shape)):
-        row = prod(steps[axis + 1 :]) * itemsize
-        if row * steps[axis] <= most:
-            break
-        steps[axis] = max(1, most // row)
-    return tuple(steps)
-
-
 def _kind(h5py: Any, name: str, dtype: DType) -> Any:
     """Return the type of elements in the file."""
     if dtype.isbuiltin == 2:  # of another package, such as bfloat16
@@ -345,20 +332,18 @@ def _kind(h5py: Any, name: str, dtype: DType) -> Any:
     return kind
 
 
-def _set_filter(h5py: Any, how: Any, codec: str, level: int | None) -> None:
+def _set_filter(h5py: Any, how: Any, codec: str, level: int) -> None:
     if codec == "shuffle":
         how.set_shuffle()
     elif codec == "gzip":
-        how.set_deflate(4 if level is None else level)
+        how.set_deflate(level)
     else:
         if not h5py.h5z.filter_avail(_PLUGINS[codec]):
             try:
                 __import__("hdf5plugin")
             except ImportError:
                 raise ImportError(f"{codec} in HDF5 files needs hdf5plugin: pip install hdf5plugin") from None
-        values = (
-            (3 if level is None else level,) if codec == "zstd" else (0, 0, 0, 0, 5 if level is None else level, 1, 1)
-        )
+        values = (level,) if codec == "zstd" else (0, 0, 0, 0, level, 1, 1)
         how.set_filter(_PLUGINS[codec], 0, values)
 
 

@@ -6,6 +6,7 @@ index, ``*.safetensors.index.json``, says which of several files has which array
 
 import json
 import re
+from collections.abc import Mapping
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import LARGEST_SAFETENSORS, PAGE
+from meshcomm._tuning import LARGEST_SAFETENSORS, PAGE, READ_TOGETHER
 from meshcomm._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
@@ -74,7 +75,11 @@ class SafetensorsIndexWriter(IndexedWriter):
     """New .safetensors files of at most `LARGEST_SAFETENSORS` bytes, unless an array has more, and their index."""
 
     beside: ClassVar[bool] = True
+    adds: ClassVar[bool] = True
     check_names = SafetensorsWriter.check_names
+    _size = 0
+    _old: Mapping[str, Json] = {}
+    _old_metadata: Mapping[str, Json] = {}
 
     @property
     def index(self) -> Path:
@@ -113,9 +118,38 @@ class SafetensorsIndexWriter(IndexedWriter):
         if "total_size" in self.metadata:
             raise TypeError("an index of .safetensors files has its own total_size: give the metadata another key")
         self.remove_leftovers()
+        kept, copied = self._kept() if self.mode == "a" and self.path.exists() else ({}, {})
+        found = self._lay_out([*self.arrays, *(Described(n, s.shape, s.dtype, "") for n, s in copied.items())])
+        for name, stored in copied.items():
+            _copy(self.path.parent, stored, found[name])
+        self._file_of |= kept
+        return self.path.parent, [found[array.name] for array in self.arrays]
+
+    def _kept(self) -> tuple[dict[str, str], dict[str, Stored]]:
+        """Return which old files keep which arrays, and which arrays are copied: others in their file are replaced.
+
+        Other libraries load whole files: in none that the index names may an array stand that was replaced.
+        """
+        found, (files_of, metadata) = _of_several(self.path).arrays, _weight_map(self.path)
+        own = {array.name for array in self.arrays}
+        replaced = {file: name for name, file in files_of.items() if name in own}
+        for file, name in replaced.items():
+            if not _OURS.fullmatch(file):
+                raise CheckpointError(
+                    f"{self.path.parent / file}, which another program wrote, has the array {quote(name)}, which "
+                    "would be replaced: save all arrays to a new index, or this one with another name"
+                )
+        self._old, self._old_metadata = parsed_json(files.whole(self.path, LONGEST_HEADER), self.path), metadata
+        left = {name: file for name, file in files_of.items() if name not in own}
+        self._size = sum(found[name].nbytes for name, file in left.items() if file not in replaced)
+        copied = {name: found[name] for name, file in left.items() if file in replaced}
+        return {name: file for name, file in left.items() if file not in replaced}, copied
+
+    def _lay_out(self, arrays: list[Described]) -> dict[str, Stored]:
+        """Make new data files for *arrays*, and return where each goes."""
         groups: list[list[_Named]] = [[]]
         size = 0
-        for each in _in_order(self.arrays):
+        for each in _in_order(arrays):
             if groups[-1] and size + each.nbytes > LARGEST_SAFETENSORS:
                 groups.append([])
                 size = 0
@@ -129,13 +163,24 @@ class SafetensorsIndexWriter(IndexedWriter):
                 stored += _laid_out(file, group, {}, name)
                 file.sync()
             self._file_of |= {each.array.name: name for each in group}
-        self._size = sum(each.nbytes for each in stored)
-        return self.path.parent, stored
+        self._size += sum(each.nbytes for each in stored)
+        return {each.name: each for each in stored}
 
     def commit(self, pieces: object) -> None:
-        metadata = {"total_size": self._size, **self.metadata}
-        index = {"metadata": metadata, "weight_map": dict(sorted(self._file_of.items()))}
+        metadata = {"total_size": self._size, **self._old_metadata, **self.metadata}
+        index = {**self._old, "metadata": metadata, "weight_map": dict(sorted(self._file_of.items()))}
         self.swap(json.dumps(index, indent=2, ensure_ascii=False).encode())
+
+
+def _copy(folder: Path, source: Stored, target: Stored) -> None:
+    """Copy an array from one data file to another, in steps."""
+    for one, other in zip(source.segments, target.segments, strict=True):
+        with files.for_reading(folder / one.file) as old, files.for_writing(folder / other.file) as new:
+            for at in range(0, source.nbytes, READ_TOGETHER):
+                data = np.empty(min(READ_TOGETHER, source.nbytes - at), dtype=np.uint8)
+                old.read(data, one.offset + at)
+                new.write(data, other.offset + at)
+            new.sync()
 
 
 class _Named(NamedTuple):

@@ -1,7 +1,9 @@
 """Stores of zarr, version 3: folders in which each chunk of an array is a file.
 
-We write chunks of whole rows, without compression: the bytes of a chunk are those of the array. Others, in chunks of
-all kinds, are read through the library zarr. Source: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html.
+Without compression we write chunks of whole rows: the bytes of a chunk are those of the array. Others, in chunks of
+all kinds, are read through the library zarr.
+
+A store, and each array and group that is added to one, is made beside the store, and takes its name in one step.
 """
 
 import json
@@ -15,27 +17,30 @@ from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from meshcomm._arguments import quote
 from meshcomm._tuning import ZARR_CHUNK
-from meshcomm._types import DType, Shape
-from meshcomm.errors import CheckpointError, DTypeError
+from meshcomm._types import Json, Shape
+from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats.base import Contents, Writer, checked_dtype, checked_shape, parsed_json, reading
-from meshcomm.storage.stored import Segment, Stored
+from meshcomm.storage.chunked import default_chunk
+from meshcomm.storage.codecs import with_levels
+from meshcomm.storage.files import File
+from meshcomm.storage.formats import zarr_store
+from meshcomm.storage.formats.base import (
+    Contents,
+    Described,
+    Writer,
+    checked_dtype,
+    checked_shape,
+    parsed_json,
+    reading,
+)
+from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
+from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, dtype_of, group_metadata
+from meshcomm.storage.stored import Chunks, Segment, Stored
 from meshcomm.storage.values import attribute
 
-METADATA = "zarr.json"
 XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
-LONGEST_METADATA = 2**26
-KINDS = (
-    "bool",
-    *(f"{sign}int{n}" for n in (8, 16, 32, 64) for sign in ("", "u")),
-    *(f"float{n}" for n in (16, 32, 64)),
-    "complex64",
-    "complex128",
-)
 CODECS = {
     *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
     *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
@@ -53,26 +58,12 @@ def library() -> Any:
 
 
 class ZarrWriter(Writer):
-    """A new store: one array, or a group of arrays."""
+    """A new store, one array or a group of arrays; or arrays for a store that is there."""
 
     separator: ClassVar[str] = "/"
-
-    def would_lose(self) -> list[str]:
-        names = [array.name for array in self.arrays]
-        return [f"array {quote(name)}" for name in contents(self.path).arrays if name not in names]
-
-    def begin(self) -> tuple[Path, list[Stored]]:
-        if self.path.exists() and not (self.path / METADATA).is_file():
-            raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
-        self.remove_leftovers()
-        files.make_folder(self.aside)
-        folder = files.File(self.aside, 0)
-        folder.take_mode_of(self.path)
-        self.hold(folder)
-        alone = self.node == ["array", "array"]
-        if not alone:
-            self._put_json(self.aside, {"zarr_format": 3, "node_type": "group", "attributes": self.metadata})
-        return self.aside, [self._lay_out_array(array, "" if alone else array.name) for array in self.arrays]
+    adds: ClassVar[bool] = True
+    has_attributes: ClassVar[bool] = True
+    has_chunks: ClassVar[bool] = True
 
     @classmethod
     def check_names(cls, names: list[str]) -> None:
@@ -81,57 +72,129 @@ class ZarrWriter(Writer):
             if any(key == METADATA or key.startswith("__") for key in name.split("/")):
                 raise CheckpointError(f"{quote(name)}: zarr keeps {METADATA} and names that begin with __ for itself")
 
-    def _lay_out_array(self, array: Any, name: str) -> Stored:
-        folder = self.aside / name
+    @property
+    def _names(self) -> dict[str, str]:
+        """The path of each array in the store: "" for one tensor that is saved alone."""
+        alone = self.node == ["array", "array"]
+        return {array.name: "" if alone else array.name for array in self.arrays}
+
+    def would_lose(self) -> list[str]:
+        self._refuse_another()
+        return zarr_store.lost(self.path, self._names.values(), self.metadata)
+
+    def _refuse_another(self) -> None:
+        if self.path.exists() and not zarr_store.is_store(self.path):
+            raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
+
+    def begin(self) -> tuple[Path, list[Stored]]:
+        self._refuse_another()
+        self._adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
+        if self._adding:
+            zarr_store.refuse_to_add(self.path, self._names.values())
+        self.remove_leftovers()
+        files.make_folder(self.aside)
+        folder = files.File(self.aside, 0)
+        folder.take_mode_of(self.path)
+        self.hold(folder)
+        attributes = self._root_attributes()
+        if "" not in self._names.values():
+            self._put_json(self.aside, group_metadata(attributes))
+        return self.aside, [self._lay_out_array(array, attributes) for array in self.arrays]
+
+    def _root_attributes(self) -> dict[str, Json]:
+        """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
+        own, self._root_is_ours = as_attributes(self.metadata), True
+        if not self._adding:
+            return own
+        found = zarr_store.look(self.path)
+        self._root_is_ours = found.root_is_ours
+        return zarr_store.attributes_of(found.groups.get("")) | own
+
+    def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
+        folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
         for group in folder.relative_to(self.aside).parents:
             if str(group) != "." and not (self.aside / group / METADATA).exists():
-                self._put_json(self.aside / group, {"zarr_format": 3, "node_type": "group", "attributes": {}})
-        row = prod(array.shape[1:]) * array.dtype.itemsize
-        rows = max(1, min(array.shape[0], ZARR_CHUNK // max(1, row))) if array.shape else 1
-        attributes = self.metadata if not name else {}
-        self._put_json(folder, _metadata(array.shape, array.dtype, rows, attributes))
-        stored, nbytes = [], prod(array.shape) * array.dtype.itemsize
-        size = rows * row if array.shape else nbytes
+                self._put_json(self.aside / group, group_metadata({}))
+        codecs = with_levels(array.codecs) if shape else ()
+        chunk = array.chunks
+        if chunk is None:
+            rows = max(1, min(shape[0], ZARR_CHUNK // max(1, prod(shape[1:]) * itemsize))) if shape else 1
+            chunk = default_chunk(shape, itemsize) if codecs else (rows, *shape[1:])[: len(shape)]
+        attributes = as_attributes(array.attributes)
+        if folder == self.aside:  # it is the root, too
+            attributes = root | attributes
+        metadata = array_metadata(array, chunk, codecs, attributes)
+        self._put_json(folder, metadata)
+        mark = zarr_store.mark(metadata, root if self._root_is_ours else None)
+        files.put(folder / zarr_store.MARK, mark, self.path / METADATA)
+        if codecs or chunk[1:] != shape[1:]:
+            return Stored(array.name, shape, array.dtype, (), chunks=Chunks(chunk, codecs))
+        nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
+        return Stored(array.name, shape, array.dtype, tuple(self._segments(array, nbytes, size)))
+
+    def _segments(self, array: Described, nbytes: int, size: int) -> Iterator[Segment]:
+        """Make the files of an array of *nbytes*, in chunks of whole rows of *size* bytes."""
         for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
-            chunk = folder.joinpath("c", str(number), *["0"] * (len(array.shape) - 1)) if array.shape else folder / "c"
-            files.make_folders(chunk.parent)
-            with files.create(chunk) as file:
-                file.take_mode_of(self.path / METADATA)
+            index = (number, *[0] * (len(array.shape) - 1)) if array.shape else ()
+            file = self._new_chunk(array.name, index)
+            with file:
                 file.sized(size)  # the last chunk is as long as the others
                 file.sync()
-            relative = str(chunk.relative_to(self.aside))
-            stored.append(Segment(relative, start, min(start + size, nbytes), 0))
-        return Stored(array.name, array.shape, array.dtype, tuple(stored))
+            yield Segment(str(file.path.relative_to(self.aside)), start, min(start + size, nbytes), 0)
 
-    def _put_json(self, folder: Path, metadata: dict[str, Any]) -> None:
-        files.put(folder / METADATA, json.dumps(metadata, indent=2).encode(), self.path / METADATA)
+    def _new_chunk(self, name: str, index: Shape) -> File:
+        path = self.aside.joinpath(self._names[name], "c", *map(str, index))
+        files.make_folders(path.parent)
+        made = files.create(path)
+        made.take_mode_of(self.path / METADATA)
+        return made
+
+    def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
+        found = []
+        for index, nbytes in chunks:
+            with self._new_chunk(name, index) as file:
+                file.sized(nbytes)
+            found.append((str(file.path.relative_to(self.aside)), 0))
+        return found
+
+    def _put_json(self, folder: Path, metadata: dict[str, Any], name: str = METADATA) -> None:
+        files.put(folder / name, json.dumps(metadata, indent=2).encode(), self.path / METADATA)
 
     def commit(self, pieces: object) -> None:
         files.take_folder_modes(self.aside, self.path)
         files.sync_tree(self.aside)
-        super().commit([])
+        if not self._adding:
+            super().commit([])
+            return
+        root = zarr_store.node(self.path)
+        assert root is not None
+        self._add(self.aside, self.path)
+        changed = zarr_store.without_consolidated(root) | {"attributes": self._root_attributes()}
+        if zarr_store.is_consolidated(root):
+            changed = zarr_store.with_consolidated(changed, zarr_store.look(self.path))
+        if changed != zarr_store.node(self.path):
+            self._replace_metadata(self.path, changed)
+        with suppress(OSError):  # the next save tries again
+            files.remove(self.aside)
+        self.release()
 
+    def _add(self, new: Path, group: Path) -> None:
+        """Give all that is below the folder *new* its name in *group*, each array and each new group in one step."""
+        metadata = zarr_store.node(group) or {}
+        if zarr_store.is_consolidated(metadata):  # nobody shall read what it says of an array that changes
+            self._replace_metadata(group, zarr_store.without_consolidated(metadata))
+        for folder in filter(Path.is_dir, files.entries(new)):
+            there = group / folder.name
+            if ((there.is_dir() and zarr_store.node(there)) or {}).get("node_type") == "group":
+                self._add(folder, there)
+            else:
+                files.replace(folder, there)
 
-def _metadata(shape: Shape, dtype: DType, rows: int, attributes: dict[str, Any]) -> dict[str, Any]:
-    if dtype.name not in KINDS:
-        raise DTypeError(f"a zarr array cannot hold {dtype}: save it to a folder, which holds every dtype")
-    codec: dict[str, Any] = {"name": "bytes"}
-    if dtype.itemsize > 1:
-        codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
-    zero: Any = {"b": False, "c": [0.0, 0.0], "f": 0.0}.get(dtype.kind, 0)
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": list(shape),
-        "data_type": dtype.name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [rows, *shape[1:]] if shape else []}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": zero,
-        "codecs": [codec],
-        "attributes": attributes,
-        "dimension_names": [f"axis_{axis}_of_{n}" for axis, n in enumerate(shape)],
-    }
+    def _replace_metadata(self, folder: Path, metadata: dict[str, Json]) -> None:
+        new = f"{METADATA}.new"
+        self._put_json(self.aside, metadata, new)
+        files.replace(self.aside / new, folder / METADATA)
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------
@@ -150,7 +213,7 @@ def contents(path: Path) -> Contents:
     metadata: dict[str, Any] = {}
     for file in sorted(path.rglob(METADATA)):
         folder = file.parent
-        found = parsed_json(files.whole(file, LONGEST_METADATA), file)
+        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA), file)
         if not isinstance(found, dict) or found.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
         if folder == path and isinstance(found.get("attributes"), dict):
@@ -195,19 +258,20 @@ def _without_empty(attributes: dict[str, dict[str, Any]], dims: dict[str, tuple[
 def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Stored | None:
     """Return where the bytes of the array are; None if the library has to find out."""
     what = f"{folder / METADATA}"
-    shape, kind = checked_shape(found.get("shape"), what, 16), found.get("data_type")
+    shape = checked_shape(found.get("shape"), what, 16)
     try:
+        dtype = dtype_of(found["data_type"])
         grid, keys, codecs = found["chunk_grid"], found["chunk_key_encoding"], found["codecs"]
         chunk = checked_shape(grid["configuration"]["chunk_shape"], what)
         endian = codecs[0].get("configuration", {}).get("endian", "little")
         plain = grid["name"] == "regular" and keys["name"] == "default" and not found.get("storage_transformers")
-        plain = plain and keys.get("configuration", {}).get("separator", "/") == "/" and kind in KINDS
+        plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
         plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
-    except (KeyError, IndexError, TypeError, AttributeError):
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         return None
-    if not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
+    if dtype is None or not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
         return None
-    dtype = np.dtype(kind).newbyteorder("<" if endian == "little" else ">")
+    dtype = dtype.newbyteorder("<" if endian == "little" else ">")
     size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
     segments = []
     for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):

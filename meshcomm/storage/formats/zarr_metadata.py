@@ -1,0 +1,118 @@
+"""What zarr, version 3, says of arrays and groups as JSON: dtypes, codecs, attributes.
+
+Source: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html.
+"""
+
+import json
+from collections.abc import Mapping
+
+import numpy as np
+
+from meshcomm._arguments import quote
+from meshcomm._types import DType, Json, Shape
+from meshcomm.errors import DTypeError
+from meshcomm.storage.codecs import with_levels
+from meshcomm.storage.formats.base import Described
+from meshcomm.storage.options import Codecs
+
+METADATA = "zarr.json"
+KINDS = (
+    "bool",
+    *(f"{sign}int{n}" for n in (8, 16, 32, 64) for sign in ("", "u")),
+    *(f"float{n}" for n in (16, 32, 64)),
+    "complex64",
+    "complex128",
+)
+TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
+
+
+def group_metadata(attributes: Json) -> dict[str, Json]:
+    """Return the metadata of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: Json) -> dict[str, Json]:
+    """Return the metadata of an array in chunks of this shape. ``DTypeError`` if zarr has no such dtype."""
+    dtype, shape = array.dtype, array.shape
+    codec: dict[str, Json] = {"name": "bytes"}
+    if dtype.itemsize > 1:
+        codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
+    fill: Json = {"b": False, "c": [0.0, 0.0], "f": 0.0, "M": -(2**63), "m": -(2**63)}.get(dtype.kind, 0)
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": data_type(dtype),
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill,
+        "codecs": [codec, *codec_metadata(codecs, dtype.itemsize)],
+        "attributes": attributes,
+        "dimension_names": list(array.dims or (f"axis_{axis}_of_{n}" for axis, n in enumerate(shape))),
+    }
+
+
+def data_type(dtype: DType) -> Json:
+    """Return what zarr calls a dtype. ``DTypeError`` if it has none.
+
+    >>> data_type(np.dtype(">f4")), data_type(np.dtype("M8[10us]"))
+    ('float32', {'name': 'numpy.datetime64', 'configuration': {'unit': 'us', 'scale_factor': 10}})
+    """
+    unit, factor = np.datetime_data(dtype) if dtype.kind in TIMES else ("generic", 1)
+    if unit != "generic":  # as the library has it, too
+        return {"name": TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": factor}}
+    if dtype.name not in KINDS:
+        raise DTypeError(f"a zarr array cannot hold {dtype}: save it to a folder, which holds every dtype")
+    return dtype.name
+
+
+def dtype_of(kind: Json) -> DType | None:
+    """Return the dtype that zarr calls *kind*; None if it is another one. ``TypeError`` and such for damaged ones."""
+    if not isinstance(kind, dict):
+        return np.dtype(kind) if kind in KINDS else None
+    letter = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
+    if letter is None:
+        return None
+    unit, factor = kind["configuration"]["unit"], kind["configuration"]["scale_factor"]
+    return np.dtype(f"{letter}8[{int(factor)}{unit}]") if unit != "generic" else None
+
+
+def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
+    """Return what zarr says of codecs, which have their levels. ``TypeError`` for what it has not.
+
+    >>> codec_metadata((("zstd", 3),), 8)
+    [{'name': 'zstd', 'configuration': {'level': 3, 'checksum': False}}]
+    """
+    found: list[Json] = []
+    for name, level in with_levels(codecs):
+        if name == "shuffle":
+            raise TypeError("zarr has no codec 'shuffle' of its own: compression='blosc' shuffles, too")
+        configuration: dict[str, Json] = {"level": level}
+        if name == "zstd":
+            configuration["checksum"] = False
+        elif name == "blosc":
+            configuration = {
+                "cname": "lz4",
+                "clevel": level,
+                "shuffle": "shuffle",
+                "typesize": itemsize,
+                "blocksize": 0,
+            }
+        found.append({"name": name, "configuration": configuration})
+    return found
+
+
+def as_attributes(metadata: Mapping[str, Json]) -> dict[str, Json]:
+    """Return *metadata* as JSON holds them: arrays and scalars of NumPy become lists, numbers and texts.
+
+    >>> as_attributes({"a": np.float32(0.5), "b": np.arange(3), "c": (1, None)})
+    {'a': 0.5, 'b': [0, 1, 2], 'c': [1, None]}
+    """
+    found: dict[str, Json] = json.loads(json.dumps(dict(metadata), default=_plain))
+    return found
+
+
+def _plain(value: Json) -> Json:
+    if value.dtype.kind == "c":
+        raise TypeError(f"an attribute of zarr is no complex number, as {quote(value)} is")
+    return (np.strings.decode(value, "utf-8") if value.dtype.kind == "S" else value).tolist()

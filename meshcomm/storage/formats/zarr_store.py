@@ -1,0 +1,191 @@
+"""What stands in a store of zarr, which of it meshcomm wrote, and what may be added.
+
+Beside the metadata of each array that we write stands a small file, `MARK`. zarr does not look at other files in the
+folder of an array. The mark has digests of the metadata of the array, and of the attributes of the store as we wrote
+them: so we see what another program has changed since.
+"""
+
+import json
+from collections.abc import Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from meshcomm._arguments import quote
+from meshcomm._types import Json
+from meshcomm.errors import CheckpointError
+from meshcomm.storage import files
+from meshcomm.storage.formats.base import parsed_json
+from meshcomm.storage.formats.zarr_metadata import METADATA
+
+LONGEST_METADATA = 2**26
+MARK = ".meshcomm.json"
+_OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+_OF_NODES = (METADATA, ".zgroup", ".zarray")
+
+
+def digest(value: Json) -> str:
+    """Return a short text that differs where *value* does, which JSON can hold."""
+    return blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def mark(metadata: Json, root: Json) -> bytes:
+    """Return the mark of an array with these metadata, in a store whose root has the attributes *root*.
+
+    They are None if another program wrote them.
+    """
+    return json.dumps({"array": digest(metadata), "root": None if root is None else digest(root)}).encode()
+
+
+def node(folder: Path) -> dict[str, Json] | None:
+    """Return the metadata of the array or group in *folder*, also of version 2; None if it is neither."""
+    if (folder / METADATA).is_file():
+        return _parsed(folder / METADATA)
+    for name, kind in ((".zarray", "array"), (".zgroup", "group")):
+        if (folder / name).is_file():
+            found, at = _parsed(folder / name), folder / ".zattrs"
+            more = {"data_type": found.get("dtype"), "attributes": _parsed(at) if at.is_file() else {}}
+            return found | more | {"node_type": kind, "zarr_format": 2}
+    return None
+
+
+def is_store(path: Path) -> bool:
+    """Return whether there is a store, be it damaged, or an empty folder."""
+    return path.is_dir() and (not files.entries(path) or any((path / name).is_file() for name in _OF_NODES))
+
+
+def attributes_of(metadata: dict[str, Json] | None) -> dict[str, Json]:
+    """Return the attributes of an array or a group."""
+    found = (metadata or {}).get("attributes")
+    return found if isinstance(found, dict) else {}
+
+
+def _parsed(file: Path) -> dict[str, Json]:
+    found = parsed_json(files.whole(file, LONGEST_METADATA), file)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file} holds {quote(found)}; it must hold an object")
+    return found
+
+
+class Found(NamedTuple):
+    """The metadata of the arrays and groups of a store, by name, and other files. The root has the name ""."""
+
+    arrays: dict[str, dict[str, Json]]
+    groups: dict[str, dict[str, Json]]
+    others: list[str]
+    ours: set[str]
+    """The arrays that are as meshcomm wrote them."""
+    roots: set[str]
+    """Digests of the attributes of the root, as meshcomm wrote them."""
+
+    @property
+    def root_is_ours(self) -> bool:
+        """Return whether nobody else has written the attributes of the root."""
+        attributes = attributes_of(self.groups.get(""))
+        return not attributes or digest(attributes) in self.roots
+
+    def consolidated(self) -> Json:
+        """Return the metadata of all arrays and groups, as zarr writes them to the root."""
+        below = {name: metadata for name, metadata in (self.groups | self.arrays).items() if name}
+        below = {name: {k: v for k, v in each.items() if k != _CONSOLIDATED} for name, each in sorted(below.items())}
+        return {"kind": "inline", "must_understand": False, "metadata": below}
+
+
+_CONSOLIDATED = "consolidated_metadata"
+
+
+def look(path: Path) -> Found:
+    """Return what is in the store, but no chunks."""
+    found, folders = Found({}, {}, [], set(), set()), [path]
+    while folders:
+        folder = folders.pop()
+        name = "" if folder == path else folder.relative_to(path).as_posix()
+        metadata = node(folder)
+        is_array = metadata is not None and metadata.get("node_type") == "array"
+        if metadata is not None:
+            (found.arrays if is_array else found.groups)[name] = metadata
+        if is_array and (folder / MARK).is_file():
+            marked = _parsed(folder / MARK)
+            if marked.get("array") == digest(metadata):
+                found.ours.add(name)
+                found.roots.add(str(marked.get("root")))
+        known = {METADATA, MARK, "c"} if is_array else {METADATA}
+        if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
+            known = {each.name for each in files.entries(folder)} if is_array else set(_OF_VERSION_2)
+        for entry in files.entries(folder):
+            if entry.name in known:
+                continue
+            if entry.is_dir() and not entry.is_symlink() and not is_array:
+                folders.append(entry)
+            else:
+                found.others.append(entry.relative_to(path).as_posix())
+    return found
+
+
+def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[str]:
+    """Return, for people, what the store loses if arrays *names* replace it, which are written with *attributes*."""
+    found, said = look(path), []
+    for name, metadata in sorted(found.arrays.items()):
+        if name not in found.ours or name not in set(names):
+            kind = metadata.get("data_type")
+            text = kind.get("name") if isinstance(kind, dict) else kind
+            said.append(f"array {quote(name or 'array')} {_shape_text(metadata.get('shape'))} {text}")
+    said += [
+        f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
+    ]
+    if not found.root_is_ours:
+        said += [
+            f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in set(attributes)
+        ]
+    return said + [f"file {quote(name)}" for name in sorted(found.others)]
+
+
+def _shape_text(shape: Json) -> str:
+    return str(tuple(shape)) if isinstance(shape, list) else quote(shape)
+
+
+def refuse_to_add(path: Path, names: Iterable[str]) -> None:
+    """Raise ``CheckpointError`` unless arrays *names* can be added to the store, or replace arrays there."""
+    root = node(path)
+    if root is None:
+        raise CheckpointError(f"{path} is there and is no zarr store: nothing can be added to it")
+    if root.get("zarr_format") != 3:
+        raise CheckpointError(f"{path} is a zarr store of version 2, to which meshcomm adds nothing")
+    if root.get("node_type") != "group":
+        raise CheckpointError(f"{path} is one zarr array, no group: nothing can be added to it")
+    for name in names:
+        if not name:
+            raise CheckpointError(f'{path} is a group: an array that is added needs a name, as in {{"a": tensor}}')
+        folder, keys = path, name.split("/")
+        for number, key in enumerate(keys, 1):
+            folder = folder / key
+            _refuse_node(folder, name, last=number == len(keys))
+
+
+def _refuse_node(folder: Path, name: str, *, last: bool) -> None:
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder} is a link; arrays must be in the folder of the store")
+    if not folder.exists():
+        return
+    found = node(folder) if folder.is_dir() else None
+    if found is None or found.get("zarr_format") != 3:
+        raise CheckpointError(f"{folder} is there, and is no group and no array of zarr, version 3")
+    if last and found.get("node_type") != "array":
+        raise CheckpointError(f"array {quote(name)} would replace the group {folder}")
+    if not last and found.get("node_type") != "group":
+        raise CheckpointError(f"array {quote(name)} would be in {folder}, which is an array, no group")
+
+
+def without_consolidated(metadata: dict[str, Json]) -> dict[str, Json]:
+    """Return the metadata of a group without the copies of those below it, which may get old."""
+    return {key: value for key, value in metadata.items() if key != _CONSOLIDATED}
+
+
+def is_consolidated(metadata: dict[str, Json]) -> bool:
+    """Return whether a group has copies of the metadata below it."""
+    return metadata.get(_CONSOLIDATED) is not None
+
+
+def with_consolidated(metadata: dict[str, Json], found: Found) -> dict[str, Json]:
+    """Return the metadata of the root with copies of those below it."""
+    return metadata | {_CONSOLIDATED: found.consolidated()}
