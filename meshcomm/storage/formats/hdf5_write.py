@@ -27,7 +27,7 @@ from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Described, Writer, reading
 from meshcomm.storage.formats.hdf5 import MARK, library
-from meshcomm.storage.formats.hdf5_inventory import OF_SCALES, inventory, is_ours, mark_of
+from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_scales import name_axes, take_scales
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Chunks, Segment, Stored, in_one_file
@@ -235,12 +235,9 @@ class Hdf5Writer(Writer):
         raise CheckpointError(f"{self.path}: {quote(name)} is {kind} there, and cannot become an array")
 
     def _link(self, name: str, made: Any, old: Any) -> None:
-        """Give the dataset its name, and what belongs to the one that had it."""
+        """Give the dataset its name, and the scales of the one that had it."""
         if old is not None:
             self._replaced.append(old)
-            for key in old.attrs:
-                if key not in OF_SCALES:
-                    made.attrs.create(key, old.attrs[key], dtype=old.attrs.get_id(key).dtype)
             del self._made[name]
         self._made[name] = made
         self._datasets[name] = made
