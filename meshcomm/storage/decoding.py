@@ -34,7 +34,10 @@ class Coding(NamedTuple):
         numbers = native.view(self.integers) if native.dtype != self.integers else native
         found: Array = np.array(numbers, self.dtype)
         if self.fills:
-            found[np.logical_or.reduce([found == fill for fill in self.fills])] = np.nan
+            missing = np.zeros(found.shape, bool)
+            for fill in self.fills:
+                missing |= found == fill
+            np.putmask(found, missing, np.nan)
         if self.scale is not None:
             found *= self.scale
         if self.offset is not None:

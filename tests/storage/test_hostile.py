@@ -94,7 +94,7 @@ def test_a_file_that_is_missing(suffix, tmp_path):
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("suffix", FORMATS)
+@pytest.mark.parametrize("suffix", [each for each in FORMATS if each != ".npz"])  # it has that of .npy
 def test_any_header_gives_an_error_or_data(suffix, tmp_path):
     path = prepared(tmp_path / "f", suffix, True)
     write, generated = HEADERS[suffix](path)
