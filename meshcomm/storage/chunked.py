@@ -30,13 +30,13 @@ Placed: TypeAlias = tuple[str, int]
 """The file of a chunk, and where it begins there."""
 
 
-def default_chunk(shape: Shape, itemsize: int, most: int = CHUNK) -> Shape:
-    """Return the shape of chunks of about *most* bytes: whole rows, unless one has more.
+def default_chunk(shape: Shape, itemsize: int, most: int | None = None) -> Shape:
+    """Return the shape of chunks of about *most* bytes, by default `CHUNK`: whole rows, unless one has more.
 
     >>> default_chunk((1000, 1000), 8), default_chunk((3, 2**20), 8), default_chunk((0, 5), 4)
     ((131, 1000), (1, 131072), (1, 5))
     """
-    chunk, left = [], max(1, most // max(1, itemsize))
+    chunk, left = [], max(1, (most or CHUNK) // max(1, itemsize))
     for n in reversed(shape):
         chunk.append(max(1, min(n, left)))
         left //= chunk[-1]

@@ -101,8 +101,8 @@ class Series:
             held = contents(self.path)
             found = held.arrays
             missing = [name for name in self._layouts if name not in found]
-            if missing and len(missing) == len(self._layouts):
-                return [0, None]
+            if missing and all(found[name].shape[:1] <= (1,) for name in self._layouts if name in found):
+                return [0, None]  # none is there, or a job was killed as it added the first snapshot
             if missing:
                 raise CheckpointError(f"{self.path} has no {quote(missing[0])}, but other arrays of this series")
             for name, shape in self._shapes.items():
@@ -110,9 +110,9 @@ class Series:
                     raise ShapeError(f"{self.path}: {quote(name)} has {found[name].shape}; snapshots are {shape}")
                 if found[name].dtype != self._dtypes[name]:
                     raise DTypeError(f"{self.path}: {quote(name)} is {found[name].dtype}, not {self._dtypes[name]}")
-            count = min(found[name].shape[0] for name in self._layouts)
             numbers = [name for name in found if name not in self._layouts and held.dims.get(name) == (axis,)]
-            return [count, [name for name in numbers if found[name].shape == (count,)] if count else None]
+            count = min(found[name].shape[0] for name in [*self._layouts, *numbers])
+            return [count, numbers if count else None]
 
         with collective("Series", self._mesh) as here:
             if here is not None:

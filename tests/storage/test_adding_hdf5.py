@@ -1,4 +1,4 @@
-"""mode="a" and Series in HDF5 and netCDF: what is there stays, and what is added is whole or not there."""
+"""mode="a" in HDF5 and netCDF, and Series: what is there stays, and what is added is whole or not there."""
 
 import shutil
 import threading
@@ -9,6 +9,7 @@ from random import Random
 import h5py
 import numpy as np
 import pytest
+import zarr
 
 import meshcomm as mc
 from meshcomm import Layout
@@ -79,7 +80,7 @@ def test_what_others_wrote_stays(name, tmp_path):
         is_kept(path)
         assert numbers_in(path) == [number, number]
         with h5py.File(path) as file:
-            assert (file.attrs["run"], file["a"].attrs["long_name"]) == (number, "field")
+            assert (file.attrs["run"], dict(file["a"].attrs)["long_name"]) == (number, "field")
     assert not journal_of(path).exists()
 
 
@@ -219,16 +220,27 @@ def appended(path, count, ranks=2, **options):
 OPTIONS = [{}, {"compression": "gzip"}, {"chunks": {"u": (3, 4)}}, {"dims": {"u": ("y", "x"), "w": ("z",)}}]
 
 
-@pytest.mark.parametrize("suffix", [".h5", ".nc"])
+@pytest.mark.parametrize("suffix", [".h5", ".nc", ".zarr"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_a_series_goes_on_with_another_number_of_ranks(suffix, options, tmp_path):
     path = tmp_path / f"run{suffix}"
     assert appended(path, 3, 2, **options) == 3
     assert appended(path, 2, 3, **options) == 5
     assert appended(path, 1, 1, **options) == 6
-    with h5py.File(path) as file:
-        assert file["u"].shape == (6, 7, 10)
-        assert file["time"][()].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+    file = zarr.open(path, mode="r") if suffix == ".zarr" else h5py.File(path)
+    assert file["u"].shape == (6, 7, 10)
+    assert (file["u"][4] == A + 4).all()
+    assert file["time"][:].tolist() == [0, 0.5, 1, 1.5, 2, 2.5]
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".zarr"])
+def test_a_series_beside_what_is_there(suffix, tmp_path):
+    path = tmp_path / f"run{suffix}"
+    on(2, lambda: mc.save(path, tree_of(1)))
+    assert appended(path, 2) == 2
+    assert appended(path, 1) == 3
+    with mc.open(path) as file:
+        assert (file["a"][:] == A + 1).all()
 
 
 def test_many_small_snapshots_share_chunks(tmp_path):
@@ -332,13 +344,21 @@ def test_a_process_dies_as_it_adds(name, tmp_path):
     assert unreadable < 12
 
 
-@pytest.mark.parametrize("options", [{}, {"compression": "gzip"}])
-def test_a_process_dies_as_it_appends(options, tmp_path):
-    path, copy = tmp_path / "a.nc", tmp_path / "b.nc"
+@pytest.mark.parametrize(
+    ("suffix", "options"), [(".nc", {}), (".nc", {"compression": "gzip"}), (".zarr", {}), (".zarr", OPTIONS[1])]
+)
+def test_a_process_dies_as_it_appends(suffix, options, tmp_path):
+    path, copy = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
+
+    def restore():
+        if copy.is_dir():
+            shutil.rmtree(copy)
+        (shutil.copytree if path.is_dir() else shutil.copy)(path, copy)
+
     appended(path, 2, **options)
-    shutil.copy(path, copy)
+    restore()
     for at, when in kills(lambda: appended(copy, 1, **options), 30):
-        shutil.copy(path, copy)
+        restore()
         killed(lambda: appended(copy, 1, **options), at, when)
         assert appended(copy, 0, **options) in (2, 3)
         assert appended(copy, 1, **options) in (3, 4)

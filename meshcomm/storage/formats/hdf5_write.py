@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._tuning import CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
 from meshcomm._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
@@ -25,10 +24,15 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, Writer, reading
+from meshcomm.storage.formats.base import (
+    Described,
+    Writer,
+    reading,
+)
 from meshcomm.storage.formats.hdf5 import MARK, library
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_scales import name_axes, take_scales
+from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, refuse_shared_chunks, snapshots_of
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Chunks, Segment, Stored, in_one_file
 
@@ -141,12 +145,9 @@ class Hdf5Writer(Writer):
         nbytes = prod(array.shape) * array.dtype.itemsize
         if array.grows is None and (not nbytes or not array.shape or not (array.chunks or array.codecs)):
             return None
-        most = CHUNK if array.codecs or array.grows is None else SERIES_CHUNK
-        found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, most)
-        if array.grows is None:
-            return found
-        together = 1 if array.codecs or array.chunks else max(1, min(SNAPSHOTS, PAGE // max(1, nbytes)))
-        return (together, *(max(1, n) for n in found))
+        if array.grows:
+            return chunks_of_snapshots(array)
+        return array.chunks or default_chunk(array.shape, array.dtype.itemsize)
 
     def _lay_out(self, array: Described) -> Stored:
         """Make the dataset, and return where its data go."""
@@ -181,19 +182,11 @@ class Hdf5Writer(Writer):
         for array in self.arrays:
             found = self._old(array.name) if array.grows else None
             if found is not None:
-                if found.shape[1:] != array.shape or found.ndim != len(array.shape) + 1 or found.dtype != array.dtype:
-                    raise ShapeError(
-                        f"{self.path}: the snapshots of {quote(array.name)} are {found.shape[1:]} {found.dtype}, not "
-                        f"{array.shape} {array.dtype}"
-                    )
+                check_snapshots(self.path, array, found.shape, found.dtype)
                 if found.maxshape[0] is not None:
                     raise CheckpointError(f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed")
                 counts[array.name] = found.shape[0]
-        count = min(counts.values(), default=0)
-        missing = [array.name for array in self.arrays if array.grows and array.name not in counts]
-        if count and missing:
-            raise ValueError(f"{self.path} has {count} snapshots without {quote(missing[0])}")
-        return count
+        return snapshots_of(self.path, self.arrays, counts)
 
     def _grow(self, array: Described) -> Stored:
         """Reserve space for a snapshot, and return where its data go."""
@@ -207,8 +200,7 @@ class Hdf5Writer(Writer):
         self._grown[array.name] = (count // together,)
         stored = Stored(array.name, array.shape, array.dtype, ())
         if _codecs(made) or tuple(lengths[1:]) != array.shape[1:] or (together > 1 and tuple(lengths) != array.shape):
-            if together > 1:
-                raise CheckpointError(f"{self.path}: the chunks of {quote(array.name)} have {together} snapshots each")
+            refuse_shared_chunks(self.path, array, together)
             return stored._replace(chunks=Chunks(tuple(lengths), _codecs(made)))
         row, whole = prod(array.shape[1:]) * made.dtype.itemsize, prod(made.chunks) * made.dtype.itemsize
         segments, rows = [], lengths[0] if lengths else 1

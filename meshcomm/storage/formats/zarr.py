@@ -7,6 +7,7 @@ A store, and each array and group that is added to one, is made beside the store
 """
 
 import json
+import os
 import struct
 from base64 import b64decode
 from collections.abc import Iterator
@@ -35,8 +36,9 @@ from meshcomm.storage.formats.base import (
     parsed_json,
     reading,
 )
+from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, refuse_shared_chunks, snapshots_of
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
-from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, dtype_of, group_metadata
+from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunks, Segment, Stored
 from meshcomm.storage.values import attribute
 
@@ -99,7 +101,54 @@ class ZarrWriter(Writer):
         attributes = self._root_attributes()
         if "" not in self._names.values():
             self._put_json(self.aside, group_metadata(attributes))
-        return self.aside, [self._lay_out_array(array, attributes) for array in self.arrays]
+        self._count = self._snapshots()
+        self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
+        return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
+
+    def _snapshots(self) -> int:
+        """Return how many snapshots all the arrays have that grow. Errors unless those in the store fit them."""
+        found = {}
+        for array in self.arrays if self._adding else ():
+            metadata = zarr_store.node(self.path / array.name) if array.grows else None
+            if metadata is not None:
+                shape, dtype = checked_shape(metadata.get("shape"), array.name), dtype_of(metadata.get("data_type"))
+                check_snapshots(self.path, array, shape, dtype)
+                found[array.name] = shape[0]
+        return snapshots_of(self.path, self.arrays, found)
+
+    def _lay_out(self, array: Described, root: dict[str, Json]) -> Stored:
+        if array.grows is None:
+            return self._lay_out_array(array, root)
+        if self._count:
+            return self._grow(array)
+        dims = array.dims or tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
+        first = array._replace(shape=(1, *array.shape), dims=(array.grows, *dims), chunks=chunks_of_snapshots(array))
+        stored = self._lay_out_array(first, root)
+        self._grown[array.name] = (0,)
+        chunks = stored.chunks and stored.chunks._replace(shape=stored.chunks.shape[1:])
+        return stored._replace(shape=array.shape, chunks=chunks)
+
+    def _grow(self, array: Described) -> Stored:
+        """Reserve space for one more snapshot, and return where its data go: to files of the store itself."""
+        metadata = zarr_store.node(self.path / array.name) or {}
+        together, *lengths = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
+        codecs, count = codecs_of(metadata["codecs"], self.path / array.name), self._count
+        self._grown[array.name] = (count // together,)
+        stored = Stored(array.name, array.shape, array.dtype, ())
+        if codecs or tuple(lengths[1:]) != array.shape[1:] or (together > 1 and tuple(lengths) != array.shape):
+            refuse_shared_chunks(self.path, array, together)
+            return stored._replace(chunks=Chunks(tuple(lengths), codecs))
+        size, its = prod((together, *lengths)) * array.dtype.itemsize, prod(lengths) * array.dtype.itemsize
+        segments = []
+        for number, start in enumerate(range(0, stored.nbytes, its) if stored.nbytes else ()):
+            index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
+            with self._new_chunk(array.name, index) as file:
+                if not count % together:
+                    file.sized(size)
+                file.sync()
+            stop, offset = min(start + its, stored.nbytes), count % together * stored.nbytes
+            segments.append(Segment(os.path.relpath(file.path, self.aside), start, stop, offset))
+        return stored._replace(segments=tuple(segments))
 
     def _root_attributes(self) -> dict[str, Json]:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
@@ -118,6 +167,8 @@ class ZarrWriter(Writer):
                 self._put_json(self.aside / group, group_metadata({}))
         codecs = with_levels(array.codecs) if shape else ()
         chunk = array.chunks
+        if array.dims is None and self._adding:
+            array = array._replace(dims=self._old_dims(array))
         if chunk is None:
             rows = max(1, min(shape[0], ZARR_CHUNK // max(1, prod(shape[1:]) * itemsize))) if shape else 1
             chunk = default_chunk(shape, itemsize) if codecs else (rows, *shape[1:])[: len(shape)]
@@ -133,6 +184,11 @@ class ZarrWriter(Writer):
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
         return Stored(array.name, shape, array.dtype, tuple(self._segments(array, nbytes, size)))
 
+    def _old_dims(self, array: Described) -> tuple[str, ...] | None:
+        """Return the names of the axes of the array that is replaced, if it has as many."""
+        found = (zarr_store.node(self.path / array.name) or {}).get("dimension_names") or ()
+        return tuple(found) if len(found) == len(array.shape) and all(isinstance(n, str) for n in found) else None
+
     def _segments(self, array: Described, nbytes: int, size: int) -> Iterator[Segment]:
         """Make the files of an array of *nbytes*, in chunks of whole rows of *size* bytes."""
         for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
@@ -144,8 +200,12 @@ class ZarrWriter(Writer):
             yield Segment(str(file.path.relative_to(self.aside)), start, min(start + size, nbytes), 0)
 
     def _new_chunk(self, name: str, index: Shape) -> File:
-        path = self.aside.joinpath(self._names[name], "c", *map(str, index))
+        """Return the file of a chunk: a new one, or that of a snapshot, which a killed job may have left."""
+        within = self.path if self._count else self.aside
+        path = within.joinpath(self._names[name], "c", *map(str, (*self._grown.get(name, ()), *index)))
         files.make_folders(path.parent)
+        if path.exists():
+            return files.for_writing(path)
         made = files.create(path)
         made.take_mode_of(self.path / METADATA)
         return made
@@ -155,7 +215,7 @@ class ZarrWriter(Writer):
         for index, nbytes in chunks:
             with self._new_chunk(name, index) as file:
                 file.sized(nbytes)
-            found.append((str(file.path.relative_to(self.aside)), 0))
+            found.append((os.path.relpath(file.path, self.aside), 0))
         return found
 
     def _put_json(self, folder: Path, metadata: dict[str, Any], name: str = METADATA) -> None:
@@ -170,6 +230,8 @@ class ZarrWriter(Writer):
         root = zarr_store.node(self.path)
         assert root is not None
         self._add(self.aside, self.path)
+        for array in self.arrays if self._count else ():  # the last one is the axis, if that has numbers
+            self._lengthen(array.name)
         changed = zarr_store.without_consolidated(root) | {"attributes": self._root_attributes()}
         if zarr_store.is_consolidated(root):
             changed = zarr_store.with_consolidated(changed, zarr_store.look(self.path))
@@ -178,6 +240,19 @@ class ZarrWriter(Writer):
         with suppress(OSError):  # the next save tries again
             files.remove(self.aside)
         self.release()
+
+    def _lengthen(self, name: str) -> None:
+        """Let the array have the new snapshot, in one step."""
+        folder = self.path / name
+        metadata = zarr_store.node(folder) or {}
+        ours = (folder / zarr_store.MARK).is_file() and name in zarr_store.look(self.path).ours
+        metadata["shape"] = [self._count + 1, *metadata["shape"][1:]]
+        self._replace_metadata(folder, metadata)
+        if ours:
+            root = zarr_store.attributes_of(zarr_store.node(self.path))
+            mark = self.aside / zarr_store.MARK
+            files.put(mark, zarr_store.mark(metadata, root if self._root_is_ours else None), self.path / METADATA)
+            files.replace(mark, folder / zarr_store.MARK)
 
     def _add(self, new: Path, group: Path) -> None:
         """Give all that is below the folder *new* its name in *group*, each array and each new group in one step."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from meshcomm._arguments import quote
 from meshcomm._types import DType, Json, Shape
-from meshcomm.errors import DTypeError
+from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.formats.base import Described
 from meshcomm.storage.options import Codecs
@@ -100,6 +100,20 @@ def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
             }
         found.append({"name": name, "configuration": configuration})
     return found
+
+
+def codecs_of(metadata: Json, what: object) -> Codecs:
+    """Return the codecs that `codec_metadata` has written. ``CheckpointError`` for others."""
+    found: list[tuple[str, int | None]] = []
+    for codec in metadata:
+        name, settings = codec.get("name"), codec.get("configuration") or {}
+        if name == "bytes" and settings.get("endian", "little") == "little":
+            continue
+        own = ((name, settings.get("clevel" if name == "blosc" else "level")),)
+        if name not in ("gzip", "zstd", "blosc") or codec_metadata(own, settings.get("typesize", 1)) != [codec]:
+            raise CheckpointError(f"{what}: chunks with the codec {quote(codec)} cannot be added here")
+        found += own
+    return tuple(found)
 
 
 def as_attributes(metadata: Mapping[str, Json]) -> dict[str, Json]:

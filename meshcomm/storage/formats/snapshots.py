@@ -1,0 +1,45 @@
+"""Arrays that grow along their first axis: what a snapshot has to be, and in which chunks it is stored."""
+
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+
+from meshcomm._arguments import counted, quote
+from meshcomm._tuning import CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
+from meshcomm._types import DType, Shape
+from meshcomm.errors import CheckpointError, DTypeError, ShapeError
+from meshcomm.storage.chunked import default_chunk
+from meshcomm.storage.formats.base import Described
+
+
+def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | None) -> None:
+    """Raise ``ShapeError`` or ``DTypeError`` unless *array* is a snapshot of one with this *shape* and *dtype*."""
+    if shape[1:] != array.shape or len(shape) != len(array.shape) + 1:
+        raise ShapeError(f"{path}: the snapshots of {quote(array.name)} are {shape[1:]}, not {array.shape}")
+    if dtype is None or dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
+        raise DTypeError(f"{path}: the snapshots of {quote(array.name)} are {dtype}, not {array.dtype}")
+
+
+def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, int]) -> int:
+    """Return how many snapshots all *arrays* have that grow, of the *counts* of those that are there."""
+    count = min(counts.values(), default=0)
+    missing = [array.name for array in arrays if array.grows and array.name not in counts]
+    if missing and max(counts.values(), default=0) == 1:
+        return 0  # a job was killed as it added the first snapshot
+    if count and missing:
+        raise ValueError(f"{path} has {counted(count, 'snapshot')} without {quote(missing[0])}")
+    return count
+
+
+def chunks_of_snapshots(array: Described) -> Shape:
+    """Return the shape of chunks of snapshots; small ones share a chunk."""
+    nbytes = prod(array.shape) * array.dtype.itemsize
+    found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
+    together = 1 if array.codecs or array.chunks else max(1, min(SNAPSHOTS, PAGE // max(1, nbytes)))
+    return (together, *(max(1, n) for n in found))
+
+
+def refuse_shared_chunks(path: Path, array: Described, together: int) -> None:
+    """Raise ``CheckpointError`` if chunks that have to be written as a whole have several snapshots."""
+    if together > 1:
+        raise CheckpointError(f"{path}: the chunks of {quote(array.name)} have {together} snapshots each")
