@@ -5,7 +5,8 @@ added, removed or changed something since, the mark does not fit any more.
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Any
 
 from meshcomm._arguments import quote
@@ -16,7 +17,10 @@ OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIM
 
 
 def inventory(file: Any) -> Iterator[tuple[str, str, str]]:
-    """Yield all that is in a file: the name, what it is for people, and what tells it from others."""
+    """Yield all that is in a file: the name, what it is for people, and what tells it from others.
+
+    The length of an axis that may grow is not in the latter: so a mark fits as long as only snapshots are added.
+    """
     h5py, seen = library(), set()
 
     def attributes(name: str, found: Any) -> Iterator[tuple[str, str, str]]:
@@ -35,7 +39,10 @@ def inventory(file: Any) -> Iterator[tuple[str, str, str]]:
             yield from attributes(name, found)
             if isinstance(found, h5py.Dataset):
                 kind = "dimension" if is_no_variable(found) else "dataset"
-                yield name, f"{kind} {quote(name)} {found.shape} {found.dtype}", ""
+                shape = [
+                    n if most == n else "any" for n, most in zip(found.shape or (), found.maxshape or (), strict=True)
+                ]
+                yield name, f"{kind} {quote(name)} {found.shape} {found.dtype}", f"{kind} {shape} {found.dtype}"
             elif isinstance(found, h5py.Group):
                 address = h5py.h5o.get_info(found.id).addr
                 if address not in seen:
@@ -56,17 +63,26 @@ def is_no_variable(found: Any) -> bool:
     return (name if isinstance(name, bytes) else str(name).encode()).startswith(NO_VARIABLE.encode())
 
 
-def mark_of(things: list[tuple[str, str, str]]) -> str:
-    """Return the mark of a file that holds these things, all written by meshcomm."""
-    from importlib.metadata import version  # here, as its import takes long
-
-    crc = zlib.crc32(repr(sorted(things)).encode())
-    return f"version=2,meshcomm={version('meshcomm')},content={crc:08x},hdf5={library().version.hdf5_version}"
+def mark_of(file: Any) -> str:
+    """Return the mark of a file that holds nothing but what meshcomm wrote."""
+    content = _content(inventory(file))
+    return f"version=2,meshcomm={_version()},{content},hdf5={library().version.hdf5_version}"
 
 
-def is_ours(file: Any, things: list[tuple[str, str, str]]) -> bool:
-    """Return whether meshcomm wrote all that is in a file."""
+def is_ours(file: Any, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
+    """Return whether meshcomm wrote all that is in a file: *things*, which are its inventory."""
     mark = file.attrs.get(MARK, "")
     mark = mark.decode(errors="replace") if isinstance(mark, bytes) else str(mark)
-    content = f",content={zlib.crc32(repr(sorted(things)).encode()):08x}"
-    return "meshcomm=" in mark and content in mark
+    return "meshcomm=" in mark and _content(inventory(file) if things is None else things) in mark
+
+
+def _content(things: Iterable[tuple[str, str, str]]) -> str:
+    named = sorted((name, own or text) for name, text, own in things)
+    return f"content={zlib.crc32(repr(named).encode()):08x}"
+
+
+@lru_cache
+def _version() -> str:
+    from importlib.metadata import version  # here, as its import takes long
+
+    return version("meshcomm")

@@ -110,7 +110,7 @@ class Hdf5Writer(Writer):
         self._changes = Changes(self._file, 0)
         with files.at_files():
             self._made = library().File(self._changes, "w", track_order=self.netcdf)
-        self._ours = True
+        self._marks = True
 
     def _open(self) -> None:
         self._journal = begin_journal(self.path)
@@ -125,7 +125,8 @@ class Hdf5Writer(Writer):
         if self._made.userblock_size:
             raise CheckpointError(f"{self.path} begins with a block of another program: nothing can be added to it")
         with reading(self.path):
-            self._ours = is_ours(self._made, list(inventory(self._made)))
+            grows = not self.metadata and all(array.grows for array in self.arrays) and self._snapshots()
+            self._marks = not grows and is_ours(self._made)  # snapshots leave the mark as it is
 
     def _check(self, array: Described) -> None:
         kinds = "iuf" if self.netcdf else None
@@ -268,8 +269,8 @@ class Hdf5Writer(Writer):
     def commit(self, pieces: object) -> None:
         made, self._made = self._made, None
         with files.at_files():
-            if self._ours:
-                made.attrs[MARK] = mark_of(list(inventory(made)))
+            if self._marks:
+                made.attrs[MARK] = mark_of(made)
             self._datasets, self._replaced = {}, []
             made.close()
         assert self._changes is not None
