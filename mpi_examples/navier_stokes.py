@@ -3,12 +3,16 @@
     mpiexec -n 4 python mpi_examples/navier_stokes.py                                   # 2-D
     mpiexec -n 4 python mpi_examples/navier_stokes.py --dimensions 3 --pencils          # 3-D, cut along two axes
     mpiexec -n 4 python mpi_examples/navier_stokes.py --picture vorticity.png
+    mpiexec -n 4 python mpi_examples/navier_stokes.py --series flow.nc                  # for xarray, and to go on from
 
 The flow is periodic in a box of length 2 pi. The program keeps the spectrum of the velocity. Derivatives are products
 with wave numbers, which are sharded like the spectrum: nothing moves. Products of fields are computed on a grid. One
 call of the plan takes all fields there, with one exchange for each relayout, and one call takes the products back. The
 grid has 3/2 as many points as the spectrum has waves along each axis, so products have no aliases. With --mask, the
 grid is not finer, and waves above 2/3 of its limit stay zero. Each step in time is a Runge-Kutta step of order 4.
+
+With --series, the velocity after each step goes to a file, behind what is there. If the job is killed, start it again
+with any number of ranks: it goes on from the last step in the file.
 
 The program checks itself, and exits with status 1 if a check fails:
 
@@ -201,6 +205,20 @@ def check(flow, u, t, checks):
     return energy, enstrophy
 
 
+def snapshots_in(path, flow):
+    """Return the series of velocities in the file at *path*. Collective."""
+    names = [f"u{i}" for i in range(flow.dimensions)]
+    dims = ["x", "y", "z"][: flow.dimensions]
+    layouts = dict.fromkeys(names, flow.plan.source)
+    return mc.Series(path, layouts, shape=flow.grid, dtype=float, dims=dims, metadata={"viscosity": flow.nu})
+
+
+def last_of(snapshots, flow):
+    """Return the spectrum of the last velocity in the series, and its time. Collective."""
+    last = snapshots[-1]
+    return flow.to_waves([last[f"u{i}"] for i in range(flow.dimensions)]), last["time"]
+
+
 def draw(flow, u, t, path):
     """Write a picture of the vorticity to *path*; in 3-D, of its last component where z is 0. Collective."""
     vorticity = flow.to_grid(flow.curl(u))[-1]
@@ -227,6 +245,9 @@ def options():
     parser.add_argument("--dt", type=float, default=0.02, help="length of a step (0.02)")
     parser.add_argument("--pencils", action="store_true", help="cut the grid along two axes instead of one")
     parser.add_argument("--mask", action="store_true", help="dealias by the 2/3 rule instead of the 3/2 rule")
+    parser.add_argument(
+        "--series", type=Path, help="write each step to this .nc, .h5 or .zarr file, and go on from it"
+    )
     parser.add_argument("--picture", type=Path, help="write a picture of the vorticity to this file")
     given = parser.parse_args()
     given.n = given.n or {2: 64, 3: 24}[given.dimensions]
@@ -242,20 +263,26 @@ def main(given):
     flow, checks = Flow(given.n, layout, given.nu, mask=given.mask), Checks(mesh)
     if mesh.rank == 0:
         print(flow.plan)
-    u, seconds, early = flow.to_waves(flow.velocity(0.0)), [], (0.0, 0.0)
-    for number in range(1, given.steps + 1):
+    u, t, seconds, early = flow.to_waves(flow.velocity(0.0)), 0.0, [], (0.0, 0.0)
+    snapshots = snapshots_in(given.series, flow) if given.series else None
+    if snapshots:
+        u, t = last_of(snapshots, flow)
+    done = round(t / given.dt)
+    for number in range(done + 1, given.steps + 1):
         mc.barrier(mesh)
         begin = perf_counter()
         u = flow.step(u, given.dt)
         seconds.append(perf_counter() - begin)
+        t = number * given.dt
+        if snapshots is not None:
+            snapshots.append(**{f"u{i}": each for i, each in enumerate(flow.to_grid(u))}, time=t)
         if given.dimensions == 3:
-            expected, last = series(given.nu, number * given.dt)
+            expected, last = series(given.nu, t)
             if last < 1e-4:  # early enough for the series
-                early = number * given.dt, abs(flow.enstrophy(u) - expected) / expected
+                early = t, abs(flow.enstrophy(u) - expected) / expected
     slowest = mc.all_reduce(np.array(seconds), None, op="max")
-    t = given.steps * given.dt
-    if mesh.rank == 0:
-        print(f"{given.steps} steps on {mesh.size} ranks: {1000 * np.median(slowest):.1f} ms for a step (median)")
+    if mesh.rank == 0 and seconds:
+        print(f"{len(seconds)} steps on {mesh.size} ranks: {1000 * np.median(slowest):.1f} ms for a step (median)")
     if early[0]:
         checks(f"enstrophy at time {early[0]:g}, from the series of Taylor and Green", early[1], 1e-5)
     energy, enstrophy = check(flow, u, t, checks)

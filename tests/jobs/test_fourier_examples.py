@@ -48,6 +48,24 @@ def test_flow_has_the_energy_that_others_found(launch):
     assert float(enstrophy) == pytest.approx(0.375249930801, abs=1e-8)
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_flow_goes_on_from_a_file_that_others_read(launch, suffix, tmp_path):
+    xarray = pytest.importorskip("xarray")
+    path = tmp_path / f"flow{suffix}"
+    for ranks, steps in ((2, 2), (3, 4)):
+        job = launch(ranks, FLOW, "--n", "16", "--steps", steps, "--series", path)
+        assert job.code == 0, job
+        assert verdicts(job) == ["right"] * 4
+        assert f"2 steps on {ranks} ranks" in job.text
+    engine = {"engine": "zarr", "consolidated": False} if suffix == ".zarr" else {}
+    with xarray.open_dataset(path, **engine) as flow:
+        assert flow.sizes == {"time": 4, "x": 24, "y": 24}
+        assert flow.time.values.round(9).tolist() == [0.02, 0.04, 0.06, 0.08]
+        assert flow.attrs["viscosity"] == 0.01
+        energy = 0.5 * (flow.u0**2 + flow.u1**2).mean(("x", "y"))
+        assert (energy.diff("time") < 0).all()
+
+
 @pytest.mark.slow
 def test_flow_without_small_waves_is_found_wrong(launch):
     job = launch(2, FLOW, "--dimensions", "3", "--n", "6")
