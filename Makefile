@@ -258,6 +258,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/contractions.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/linalg.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/random_numbers.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/series.py
 
 bench-compare: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

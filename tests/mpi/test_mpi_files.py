@@ -53,6 +53,29 @@ def test_chunks_of_zarr(world, folder):
         assert all((found[name].local == t.local).all() for name in ("a", "b"))
 
 
+def test_a_series_in_chunks_of_all_ranks(world, folder):
+    pytest.importorskip("h5py")
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+    whole = np.arange(50 * 33.0).reshape(50, 33)
+    for name, options in (("a.h5", {}), ("b.nc", {"compression": "gzip", "chunks": (7, 33)}), ("c.zarr", {})):
+        with mc.Series(folder / name, {"u": rows}, shape=whole.shape, dtype=float, **options) as series:
+            for step in range(3):
+                files.counts.clear()
+                series.append(u=mc.distribute(whole + step, columns), time=0.5 * step)
+                written = world.allgather(files.counts["written"])
+                assert min(written) > (0 if options else whole.nbytes // SIZE - 2 * 4096)
+                assert max(written[1:], default=0) <= whole.nbytes // SIZE + 2 * 4096
+            for step in range(3):
+                found = series[step]
+                assert found["time"] == 0.5 * step
+                assert (found["u"].relayout(columns).local == (whole + step)[:, found_slice(columns, whole)]).all()
+
+
+def found_slice(layout, whole):
+    return layout.block_slices(whole.shape, layout.mesh.rank)[1]
+
+
 def test_bytes_that_cross_the_disk(world, folder):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
     whole = np.arange(512 * 256.0).reshape(512, 256)

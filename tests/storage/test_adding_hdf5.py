@@ -113,6 +113,15 @@ def test_chunks_in_any_layout(options, seed, tmp_path):
         assert (file["more/b"][()] == np.arange(3)).all()
 
 
+@pytest.mark.parametrize("codec", ["zstd", ["shuffle", ("zstd", 9)]])
+def test_filters_of_a_plugin(codec, tmp_path):
+    pytest.importorskip("hdf5plugin")  # blosc asks for the HDF5 of h5py, which netCDF4 hides once it is imported
+    on(2, lambda: mc.save(tmp_path / "a.h5", tree_of(1), compression=codec, chunks={"a": (2, 10)}))
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert (file["a"][()] == A + 1).all()
+    assert (on(2, lambda: mc.load(tmp_path / "a.h5")["a"].to_numpy())[0] == A + 1).all()
+
+
 def test_each_rank_writes_what_it_has_compressed(tmp_path, monkeypatch):
     threads, encoded = [], chunked.encoded
 
