@@ -39,6 +39,9 @@ from meshcomm.storage.stored import Chunks, Segment, Stored, in_one_file
 LARGEST_CHUNK = 2**32 - 1
 """Bytes of a chunk, by the format."""
 
+_NETCDF = frozenset(("f4", "f8", *(f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8))))
+"""Elements that netCDF has, by their names in NumPy."""
+
 _PLUGINS = {"zstd": 32015, "blosc": 32001}
 """Filters that are registered with the HDF Group, and come with hdf5plugin."""
 
@@ -60,10 +63,6 @@ class Hdf5Writer(Writer):
     _made: Any = None
     _journal: File | None = None
     _changes: Changes | None = None
-
-    @property
-    def _adding(self) -> bool:
-        return self.mode == "a" and self._journal is not None
 
     def would_lose(self) -> list[str]:
         if self.path.is_dir() or not self.path.stat().st_size:
@@ -129,10 +128,7 @@ class Hdf5Writer(Writer):
             self._marks = not grows and is_ours(self._made)  # snapshots leave the mark as it is
 
     def _check(self, array: Described) -> None:
-        kinds = "iuf" if self.netcdf else None
-        if kinds and (
-            array.dtype.kind not in kinds or array.dtype.itemsize not in (1, 2, 4, 8) or array.dtype == "f2"
-        ):
+        if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
             raise DTypeError(f"a netCDF file cannot hold {array.dtype}, of array {quote(array.name)}: save it to .h5")
         chunks = self._chunks_of(array)
         nbytes = prod(chunks or ()) * array.dtype.itemsize
