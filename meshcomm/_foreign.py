@@ -92,5 +92,5 @@ def _of_torch(x: Any, name: str, torch: Any) -> NDArray[Any]:
         dtype = np.dtype(getattr(import_module("ml_dtypes"), kind))
     except (ImportError, AttributeError) as error:
         raise DTypeError(f"NumPy has no dtype {kind}: {error}") from None
-    of_bits: NDArray[Any] = x.view(torch.int16 if x.itemsize == 2 else torch.uint8).numpy()
+    of_bits: NDArray[Any] = x.view((torch.int8, torch.int16, torch.int32)[x.itemsize // 2]).numpy()
     return of_bits.view(dtype)
