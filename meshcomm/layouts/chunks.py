@@ -6,6 +6,7 @@ All chunks but the last ones have one length, so seven elements on three devices
 
 from collections.abc import Sequence
 
+from meshcomm._arguments import counted
 from meshcomm.errors import LayoutError
 from meshcomm.layouts.layout import Layout, refuse_match
 from meshcomm.layouts.layout_text import UNSHARDED, Spec
@@ -50,6 +51,8 @@ a relayout to Layout([Cuts('x', (0, 3, 6, 7)), UNSHARDED], Mesh(x=3)) brings it 
     """
     refuse_match(layout)
     lengths = tuple(shape)
+    if layout.ndim != len(lengths):
+        raise LayoutError(f"shape {lengths} has {counted(len(lengths), 'axis')}, but the layout is for {layout.ndim}")
     layout.check_fits(lengths)
     axis_of = {name: axis for axis, names in enumerate(layout.axes) for name in names}
     sharded = [axis_of.get(name) for name in layout.mesh.dim_names]
