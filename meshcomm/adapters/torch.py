@@ -43,11 +43,19 @@ class _Linear(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return _Linear.apply(grad, *_ADJOINTS[ctx.operation](*ctx.call)), None, None
+        return _applied(grad, *_ADJOINTS[ctx.operation](*ctx.call)), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
-        return _Linear.apply(tangent, ctx.operation, ctx.call)
+        return _applied(tangent, ctx.operation, ctx.call)
+
+
+def _applied(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
+    """Return what *operation* makes of *x*. torch.compile must not look into it: messages are no graph of tensors."""
+    apply = _Linear.apply
+    if torch.compiler.is_compiling():
+        apply = torch.compiler.disable(apply)
+    return apply(x, operation, call)
 
 
 def _shared(array: Array) -> torch.Tensor:
@@ -95,7 +103,7 @@ def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: Sha
         if not hasattr(layout, "match_axis"):
             raise LayoutError(f"{name} must be a Layout, not {layout!r}")
     to = target if target.match_axis is None else target.matched(source)
-    return _Linear.apply(block, _relaid, (source, to, shape))
+    return _applied(block, _relaid, (source, to, shape))
 
 
 def all_to_all(  # noqa: PLR0917 - the order of meshcomm.all_to_all
@@ -118,7 +126,7 @@ def all_to_all(  # noqa: PLR0917 - the order of meshcomm.all_to_all
     ...     print(world.run(program))
     [[[1.0], [11.0]], [[2.0], [12.0]]]
     """
-    return _Linear.apply(
+    return _applied(
         x, collectives.all_to_all, (group_assignment, concat_dimension, split_dimension, split_count, comm)
     )
 
@@ -138,7 +146,7 @@ def all_gather(
     ...     print(world.run(lambda: all_gather(torch.tensor([world.rank])).tolist()))
     [[0, 1], [0, 1]]
     """
-    return _Linear.apply(x, collectives.all_gather, (group_assignment, dimension, comm))
+    return _applied(x, collectives.all_gather, (group_assignment, dimension, comm))
 
 
 def all_reduce(
@@ -162,7 +170,7 @@ def all_reduce(
     [[3.0], [3.0]]
     """
     _check_sum(x, op)
-    return _Linear.apply(x, collectives.all_reduce, (group_assignment, op, comm))
+    return _applied(x, collectives.all_reduce, (group_assignment, op, comm))
 
 
 def reduce_scatter(
@@ -183,7 +191,7 @@ def reduce_scatter(
     [[1], [10]]
     """
     _check_sum(x, op)
-    return _Linear.apply(x, collectives.reduce_scatter, (group_assignment, dimension, op, comm))
+    return _applied(x, collectives.reduce_scatter, (group_assignment, dimension, op, comm))
 
 
 def _check_sum(x: torch.Tensor, op: str) -> None:
