@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm._foreign import as_numpy, is_foreign
 from meshcomm._types import Array, DType, Shape
 from meshcomm.errors import AxisError, DTypeError, GroupError, IntegerError, MeshError, ShapeError
 
@@ -143,12 +144,17 @@ def counts_in_zeros(dtype: DType) -> bool:
 
 
 def as_array(x: object) -> Array:
-    """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none."""
+    """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none.
+
+    An array of another library shares its memory, if that is in the host.
+    """
     # Not np.ma, which imports it: two threads at once would find NumPy half ready, and end in a RecursionError.
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
-    if hasattr(x, "layout"):
+    if type(getattr(x, "layout", None)).__module__ == "meshcomm":
         raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")
+    if is_foreign(x):
+        return as_numpy(x)
     try:
         array: Array = np.asarray(x)
     except ValueError as error:

@@ -54,6 +54,7 @@ OF_THE_PACKAGE = {
     **dict.fromkeys(("allgather", "Allgather"), f"mc.all_gather is {_GROUPS}"),
     **dict.fromkeys(("alltoall", "Alltoall", "alltoallv", "Alltoallv"), f"mc.all_to_all is {_GROUPS}"),
     **dict.fromkeys(("bcast", "Bcast"), f"mc.broadcast is {_GROUPS}"),
+    "torch": "import meshcomm.torch, which needs PyTorch",
 }
 """For names that the packages of other libraries have, what there is instead."""
 

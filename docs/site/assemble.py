@@ -12,7 +12,7 @@ docs/index.md says in which order the pages come: its lists are the navigation. 
 """
 
 import ast
-import importlib
+import importlib.util
 import inspect
 import os
 import posixpath
@@ -26,6 +26,8 @@ import meshcomm
 ROOT = Path(__file__).parents[2]
 MODULES = ("fft", "linalg", "linalg.scalapack", "random", "ndimage", "gradients", "logical_devices", "array_api")
 """The public modules of the package, besides the package itself."""
+if importlib.util.find_spec("torch"):
+    MODULES += ("torch",)  # its reference is made of the docstrings, so it needs PyTorch
 
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$|^(?: {4}[^\n]*\n)+", re.MULTILINE | re.DOTALL)

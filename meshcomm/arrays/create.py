@@ -108,7 +108,7 @@ def from_local(
             raise ShapeError("a rank outside of the mesh has no block to find the shape from: pass global_shape")
         shape = as_shape(global_shape)
         _check_fits(layout, shape)
-        return DTensor(None, layout, shape, np.asarray(block).dtype if block is not None else np.dtype(float))
+        return DTensor(None, layout, shape, _as_array(block).dtype if block is not None else np.dtype(float))
     if global_shape is not None:
         shape = as_shape(global_shape)
         _check_ndim(layout, shape)

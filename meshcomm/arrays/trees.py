@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 
 from meshcomm._arguments import quote
+from meshcomm._foreign import is_foreign
 from meshcomm._tracing import is_traced, opened, untraced
 from meshcomm._types import Json
 from meshcomm.arrays.dtensor import DTensor, unwrapped
@@ -70,6 +71,7 @@ def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
         isinstance(unwrapped(each), kinds)
         or is_traced(each)
         or holds_variables(each)
+        or (not of_arrays and is_foreign(each))
         or (isinstance(each, list | tuple) and not is_one_array(each, of_arrays))
         for each in items
     )

@@ -48,7 +48,10 @@ def test_sessions_run_and_none_is_left_out():
 PROGRAMS = [page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.parents and blocks(page, "python")]
 RANKS = {"all_to_all.md": 2, "logical_devices.md": 8}
 CODE_AND_OUTPUT = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
-ELSEWHERE = {"scalapack.md": "tests/mpi/test_scalapack.py runs it: ScaLAPACK needs an MPI"}
+ELSEWHERE = {
+    "scalapack.md": "tests/mpi/test_scalapack.py runs it: ScaLAPACK needs an MPI",
+    "torch.md": "tests/adapters/test_torch.py runs it, if PyTorch is there",
+}
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in ELSEWHERE])

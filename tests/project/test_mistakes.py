@@ -65,6 +65,7 @@ TABLE = [
     mistake("of NumPy", "t.strides", "AttributeError", "t.local"),
     mistake("of mpi4py", "t.gather()", "AttributeError", "t.to_numpy(root=0)"),
     mistake("of PyTorch", "t.redistribute(rows)", "AttributeError", "t.relayout(layout)"),
+    mistake("of PyTorch: the library", "mc.torch", "AttributeError", "import meshcomm.torch", "PyTorch"),
     mistake("of PyTorch: the whole", "t.full_tensor()", "AttributeError", "t.to_numpy()"),
     mistake("of PyTorch: the block", "t.to_local()", "AttributeError", "t.local"),
     mistake("of PyTorch: the layout", "t.placements", "AttributeError", "t.layout"),

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from support.optional import NEEDED
 from support.paths import ROOT
 from support.patience import run
 
@@ -187,7 +188,7 @@ def test_the_wheel_contains_the_package_and_its_compiled_modules(wheel):
 
 def needs_another_library(module):
     """Adapters import the library that they adapt to; it may be missing."""
-    return ".adapters." in module or module == "meshcomm._autograd"
+    return module in NEEDED
 
 
 # Imports the modules named in its arguments; a line for each: its name and its file, or the library that is missing.

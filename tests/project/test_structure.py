@@ -29,6 +29,7 @@ ONLY_IN = {
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
     r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",
     r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "cli/|__init__",  # its public names
+    r"(import|from) (torch|jax|cupy)\b": "adapters/torch",  # programs without them do not pay for them
     # Messages, and collective calls.
     r"\.(?=[A-Z])(?i:[ibsr]?(send|recv)|i?(bcast|gather|scatter|all(gather|to|reduce)|reduce|e?x?scan|barrier|m?probe))"
     r"\w*\(": "ranks/(mpi|channels)|failures/side_channel",
