@@ -67,7 +67,7 @@ def traceable(
         @wraps(function)
         def operation(*args: P.args, **kwargs: P.kwargs) -> R:
             given = args[:operands]
-            if kwargs:
+            if kwargs and len(given) < operands:
                 given = (*given, *[kwargs[name] for name in names if name in kwargs])
             for value in given:
                 if not isinstance(value, np.ndarray) and is_traced(value):  # this is on the way of every call

@@ -236,7 +236,12 @@ def reduce_scatter(
         terms = ExchangeSpec(fingerprint(f"reduce_scatter of {shape} {array.dtype} {dimension}"), array.nbytes)
         tensor = from_boxes(array.itemsize, position, sources, targets)
         scatter = on_arrays(exchange(group, [tensor], terms), (count, *block))
-        return lambda a: reduce(scatter(a))
+
+        def run(a: Array) -> Array:
+            with np.errstate(all="ignore"):
+                return reduce(scatter(a))
+
+        return run
 
     return _run(_Call("reduce_scatter", x, _rows(group_assignment), (dimension, op)), comm, build)
 

@@ -350,6 +350,8 @@ def unwrapped(x: T) -> DTensor | T:
 
 def as_tensor(name: str, operand: object) -> DTensor:
     """Return the tensor that *operand* is or holds; ``LayoutError`` for an array."""
+    if isinstance(operand, DTensor):
+        return operand
     tensor = unwrapped(operand)
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; NumPy has its own for arrays")

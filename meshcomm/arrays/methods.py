@@ -91,15 +91,17 @@ class NumpyMethods:
         """A view of the imaginary parts, as ``numpy.imag(t)``; zeros to read only of numbers that are not complex."""
         return self._made_by(np.imag)
 
-    def conj(self) -> "DTensor":
-        """Return the complex conjugates, as ``numpy.conj(t)``.
+    def conj(self: "DTensor") -> "DTensor":  # type: ignore[misc]
+        """Return the complex conjugates, as ``numpy.conj(t)``; the tensor itself if it has real numbers.
 
         >>> import numpy as np, meshcomm as mc
         >>> t = mc.distribute(np.array([1 + 2j, 3 - 1j]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
         >>> t.conj().to_numpy().tolist()
         [(1-2j), (3+1j)]
         """
-        conjugates: DTensor = np.conjugate(self)  # type: ignore[call-overload]
+        if self.dtype.kind in "biuf":
+            return self
+        conjugates: DTensor = np.conjugate(self)  # type: ignore[assignment]
         return conjugates
 
     conjugate = conj

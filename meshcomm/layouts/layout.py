@@ -76,10 +76,11 @@ class Layout:
         layout._axes = axes
         layout._match = match
         layout._type = layout_type
-        layout._along = tuple(tuple((mesh.stride(name), mesh.dim_size(name)) for name in names) for names in axes)
-        layout._shards = tuple(
-            -1 if axis == match else math.prod(size for _, size in dims) for axis, dims in enumerate(layout._along)
-        )
+        layout._along = tuple([tuple([mesh._steps[name] for name in names]) for names in axes])
+        shards = [math.prod([size for _, size in dims]) for dims in layout._along]
+        if match is not None:
+            shards[match] = -1
+        layout._shards = tuple(shards)
         layout._hash = None
         return layout
 

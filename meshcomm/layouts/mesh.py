@@ -94,6 +94,7 @@ class Mesh:
         "_name",
         "_names",
         "_ranks",
+        "_steps",
         "_strides",
         "_use_xla_spmd",
         "_world",
@@ -107,6 +108,7 @@ class Mesh:
     _use_xla_spmd: bool
     _strides: tuple[int, ...]
     _index: dict[str, int]
+    _steps: dict[str, tuple[int, int]]  # stride and size: each new layout reads them
     _hash: int | None
     _world: World | None  # where the mesh runs; None: where all meshes run. Not part of the value
 
@@ -146,6 +148,7 @@ class Mesh:
         mesh._use_xla_spmd = use_xla_spmd
         mesh._strides = row_major_strides(dims)
         mesh._index = {dim.name: i for i, dim in enumerate(dims)}
+        mesh._steps = {dim.name: (stride, dim.size) for dim, stride in zip(dims, mesh._strides, strict=True)}
         mesh._hash = mesh._world = None
         if use_xla_spmd and mesh.device_type() != "TPU":
             raise MeshError(f"use_xla_spmd on a mesh of {mesh.device_type()} devices; XLA SPMD needs TPU devices")

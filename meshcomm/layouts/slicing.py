@@ -62,8 +62,8 @@ def parsed(index: object, shape: Shape) -> Items:
     (Stretch(start=0, length=4, step=1), Stretch(start=0, length=5, step=1), 5, None)
     """
     given: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
-    taken = sum(1 for each in given if each is not None and each is not Ellipsis)
-    ellipses = sum(1 for each in given if each is Ellipsis)
+    ellipses = len([each for each in given if each is Ellipsis])
+    taken = len([each for each in given if each is not None]) - ellipses
     if taken > len(shape):
         raise IndexError(
             f"too many indices: {quote(index)} has {taken} for the {counted(len(shape), 'axis')} of shape {shape}"

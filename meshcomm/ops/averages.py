@@ -37,8 +37,9 @@ def average(
     returned: whether to return the sums of the weights, too
     keepdims: whether reduced axes stay, with length 1
 
-    ``ZeroDivisionError`` on all ranks of the mesh if weights add up to zero somewhere. ``TypeError`` if *weights* have
-    another shape and *axis* is None, ``ShapeError`` if they have another shape than *a* along *axis*.
+    ``ZeroDivisionError`` on all ranks of the mesh if weights add up to zero somewhere, or, without *weights*, the
+    result has no elements. ``TypeError`` if *weights* have another shape and *axis* is None, ``ShapeError`` if they
+    have another shape than *a* along *axis*.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -51,7 +52,8 @@ def average(
     tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
     if weights is None:
         found: Value = mean(tensor, axis, keepdims=keepdims)
-        return (found, np.full_like(found, tensor.size / max(found.size, 1))) if returned else found
+        count = tensor.size / found.size  # or, as in NumPy, its error
+        return (found, np.full_like(found, count)) if returned else found
     given: Value = weights_along("numpy.average", tensor, weights, axis)
     integers = tensor.dtype.kind in "biu"
     kind = np.result_type(tensor.dtype, given.dtype, *([np.float64] if integers else []))

@@ -6,7 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_shape, counted, integer, quote
+from meshcomm._arguments import as_shape, integer, quote
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Indices, Shape, ShapeLike
 from meshcomm.arrays import create
@@ -15,6 +15,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import replicated, tensors_of
 from meshcomm.ops.reductions import spread
+from meshcomm.ops.shaping import broadcast_to
 from meshcomm.ops.signatures import Function, table
 
 Triangle: TypeAlias = Callable[[Indices, Indices], Array]
@@ -63,7 +64,8 @@ def _as_in(
 def tril(m: DTensor, k: int = 0) -> DTensor:
     """Return the lower triangle of each matrix, up to its diagonal number *k*, with zeros above.
 
-    The matrices lie along the last two axes; the layout stays. ``ShapeError`` if there are no two axes.
+    The matrices lie along the last two axes; the layout stays. A tensor with one axis is each row of a matrix.
+    ``ShapeError`` if there are no axes.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -85,10 +87,10 @@ def triu(m: DTensor, k: int = 0) -> DTensor:
 
 def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     tensor = as_tensor(name, matrices)
-    if tensor.ndim < 2:
-        raise ShapeError(
-            f"{name} takes matrices, but a tensor of shape {tensor.shape} has {counted(tensor.ndim, 'axis')}"
-        )
+    if tensor.ndim == 0:
+        raise ShapeError(f"{name} takes matrices, or a row for all rows of one, but this tensor has no axes")
+    if tensor.ndim == 1:
+        tensor = broadcast_to(tensor, tensor.shape * 2)
     local, device, zero = tensor.local, tensor.mesh.rank, np.zeros((), tensor.dtype)
     dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
     if local is not None:

@@ -1,6 +1,6 @@
 """Transposes of tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -48,8 +48,8 @@ def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTenso
     return relayout_transposed(tensor, _order(tensor, axes), layout)
 
 
-def _order(tensor: DTensor, axes: Sequence[int] | None) -> tuple[int, ...]:
-    given = range(tensor.ndim)[::-1] if axes is None else axes
+def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    given = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
     order = tuple([integer(a, "an axis", TypeError) for a in given])
     if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
         raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")

@@ -222,7 +222,7 @@ def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) ->
         raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
     n = prod(tensor.shape[each] for each in _axes(name, axis, tensor.ndim))
     wrong = listed[(listed < -n) | (listed >= n)]
-    if wrong.size:
+    if wrong.size and tensor.size:
         raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
 
 

@@ -464,11 +464,12 @@ def core_product(
     """
     name, product = f"numpy.{ufunc.__name__}", _PRODUCTS[ufunc]
     factors: list[Value] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
-    if options or out or product is not matmul:
-        dtype = _asked(ufunc, factors, (), options)
-        if out:
-            _asked(ufunc, factors, out, options)
-        factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
+    if product is matmul and not options and not out:
+        return matmul(factors[0], factors[1])
+    dtype = _asked(ufunc, factors, (), options)
+    if out:
+        _asked(ufunc, factors, out, options)
+    factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
     factors = [_moved(x, each, None) for x, each in zip(factors, axes, strict=False)]
     made: Value = product(factors[0], factors[1])

@@ -80,7 +80,7 @@ def numpy_protocol(
     try:
         if isinstance(function, np.ufunc) and method is not None:
             return _ufunc(function, method, args, kwargs)
-        return _defined(function)(*args, **kwargs)
+        return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
     except Exception as error:
         if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
@@ -146,14 +146,14 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         return None
     if not all(map(is_operand, operands)):
         return _refused(name, [x for x in operands if not is_operand(x)])
-    if not all(isinstance(target, DTensor) for target in out if target is not None):
+    if out and not all(isinstance(target, DTensor) for target in out if target is not None):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
-    if any(target is None for target in out):  # some of several results
+    if out and any(target is None for target in out):  # some of several results
         several: Value = _ufunc(ufunc, method, inputs, kwargs)
         return tuple(written(name, target, each) for target, each in zip(out, several, strict=True))
     if method != "__call__":
         return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
-    source = _source(name, operands[0], out)
+    source = _source(name, operands[0], out) if out else None
     if source is not None:
         indexing.fetch_again(*source, out[0])
     if products.is_product(ufunc):

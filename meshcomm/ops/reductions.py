@@ -88,15 +88,8 @@ def _prepared(
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
     dtype = partial.dtype if partial.shares is None else partial.shares
-    compute, reduce = partial.compute, reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
-    all_reduce = AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None).run
-
-    def run(block: Array) -> Array:
-        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
-        with np.errstate(all="ignore"):
-            return all_reduce(compute(block))
-
-    return run
+    reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
+    return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None, compute=partial.compute).run
 
 
 _REDUCE = Collective[Array](_text, _prepared)
@@ -232,7 +225,7 @@ def _prepared_reduction(how: Reduction, of: _Source) -> _PreparedReduction:
         return all(block[a] > 0 for a in axes)
 
     def compute(block: Array) -> Array:
-        if not takes_empty and any(block.shape[a] == 0 for a in axes):  # a share that does not count
+        if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
             return np.zeros(without(block.shape, axes), dtype)
         return np.asarray(share(block), dtype, order="C")
 
@@ -386,7 +379,7 @@ def _prepared_mean(
         "mean",
         axes,
         lambda block: np.mean(block, axis=over, dtype=dtype),
-        lambda block: np.sum(block, axis=over, dtype=None if wide.kind == "m" else wide),
+        lambda block: np.add.reduce(block, axis=over, dtype=None if wide.kind == "m" else wide),
         "sum",
         kind,
         wide,

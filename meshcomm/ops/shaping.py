@@ -278,8 +278,9 @@ def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequen
 
 def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
     """Return *axes* from 0, in the order in which they are given."""
-    normalised_axes(axes, ndim)  # which finds an axis that is named twice
-    return [axis_of(a, ndim) for a in (axes if isinstance(axes, list | tuple) else [axes])]
+    listed = tuple(axes) if np.ndim(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
+    normalised_axes(listed, ndim)  # which finds an axis that is named twice
+    return [axis_of(a, ndim) for a in listed]
 
 
 def _swapaxes(a: DTensor, axis1: int, axis2: int) -> DTensor:

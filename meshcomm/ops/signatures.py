@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import Parameter, Signature, signature
+from itertools import repeat
+from operator import is_not
 from typing import TypeAlias
 
 from meshcomm._arguments import NO_VALUE
@@ -26,7 +28,7 @@ def like_numpy(function: Function, ours: Function) -> Function:
     taken = frozenset(signature(ours).parameters)
 
     def called(*args: object, **kwargs: object) -> object:
-        if len(args) == 1 and taken.issuperset(kwargs) and not any(value is NO_VALUE for value in kwargs.values()):
+        if len(args) == 1 and taken.issuperset(kwargs) and all(map(is_not, kwargs.values(), repeat(NO_VALUE))):
             return ours(*args, **kwargs)  # as the methods of tensors call it
         form = _form(function)
         given = form.bind(*args, **kwargs).arguments

@@ -11,11 +11,11 @@ from meshcomm._arguments import as_array, as_shape, quote
 from meshcomm._types import Array, Names, Shape
 from meshcomm.arrays.create import distribute
 from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.arrays.views import check_writable
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import relaid, replicated
+from meshcomm.ops.elementwise import relaid, replicated, written
 from meshcomm.ops.order import argsort
 from meshcomm.ops.shaping import axis_of, regrouped
 from meshcomm.ops.taking import take, take_along_axis
@@ -152,12 +152,9 @@ class Generator(Distributions):
         else:
             number = axis_of(axis, tensor.ndim)
             made = take_along_axis(tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number)
-        if out is None:
-            return made if layout is None or layout == made.layout else relayout(made, layout)
-        target = as_tensor("permuted: out=", out)
-        check_writable("permuted: out=", target)
-        target[...] = made
-        return target
+        if out is None and layout is not None and layout != made.layout:
+            return relayout(made, layout)
+        return written("permuted", out, made)
 
     def choice(
         self,

@@ -32,6 +32,7 @@ class AllReduce:
     reduce: reduces an array over its first axis, as `reduction` gives it
     n, itemsize: how many elements the array of each rank has, and their bytes
     counted: the positions in the group whose arrays count, by default all
+    compute: makes the array of this rank from what `run` is given, by default that itself
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class AllReduce:
         itemsize: int,
         *,
         counted: list[int] | None = None,
+        compute: Callable[[Array], Array] | None = None,
     ) -> None:
-        self._reduce, self._counted = reduce, counted
+        self._reduce, self._counted, self._compute = reduce, counted, compute
         count = len(group.members)
         elements = Cut(n, count)
         cuts = [elements.interval(number) for number in range(count)]
@@ -69,9 +71,13 @@ class AllReduce:
 
     def run(self, array: Array) -> Array:
         """Return the reduced array. Collective over the group."""
-        columns = self._gather(array) if self._at_once else self._scatter(array)
-        reduced = self._reduce(columns if self._counted is None else columns[self._counted])
-        return (reduced if self._at_once else self._gather(reduced)).reshape(array.shape)
+        # An overflow, which concerns one rank, must not stop it while the others go on.
+        with np.errstate(all="ignore"):
+            if self._compute is not None:
+                array = self._compute(array)
+            columns = self._gather(array) if self._at_once else self._scatter(array)
+            reduced = self._reduce(columns if self._counted is None else columns[self._counted])
+            return (reduced if self._at_once else self._gather(reduced)).reshape(array.shape)
 
 
 class ExclusiveScan:
@@ -120,6 +126,7 @@ class ExclusiveScan:
 def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:
     """Return a function that reduces an array over its first axis, in its dtype and in order.
 
+    Callers ignore floating-point errors, which must not stop one rank between two communications.
     ``DTypeError`` for an unknown *op*, or one that *dtype* does not have.
     """
     ufunc = _OPS.get(op) if isinstance(op, str) else None
@@ -127,12 +134,10 @@ def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:
         raise DTypeError(f"op must be one of {', '.join(_OPS)}, not {op!r}{suggestion(op, _OPS)}")
 
     def reduce(rows: Array) -> Array:
-        # One after the other: ufunc.reduce may sum in pairs, or in another precision. An overflow must not stop one
-        # rank between two communications.
+        # One after the other: ufunc.reduce may sum in pairs, or in another precision.
         result: Array = rows[0].copy()
-        with np.errstate(all="ignore"):
-            for row in rows[1:]:
-                ufunc(result, row, out=result)
+        for row in rows[1:]:
+            ufunc(result, row, out=result)
         return result
 
     try:

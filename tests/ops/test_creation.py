@@ -28,8 +28,8 @@ def test_errors():
     mesh, other = mc.create_mesh([("x", 2)]), mc.create_mesh([("y", 2)], devices=[1, 0])
     row = mc.zeros(3, float, Layout(["x"], mesh))
     matrix = mc.zeros((3, 3), float, Layout(["x", U], mesh))
-    with pytest.raises(ShapeError, match=r"tril takes matrices, but a tensor of shape \(3,\) has 1 axis"):
-        np.tril(row)
+    with pytest.raises(ShapeError, match="tril takes matrices, or a row"):
+        np.tril(row[0])
     with pytest.raises(ShapeError, match="k 'a' is a str; it must be an integer"):
         np.triu(matrix, "a")
     with pytest.raises(ValueError, match="indexing must be 'xy' or 'ij', not 'yx'"):

@@ -57,6 +57,7 @@ WRONG = {
     "an axis that is no integer": lambda rng, **where: rng.permutation([1, 2], axis="x", **where),
     "a number in an order": lambda rng, **where: rng.permuted(5, **where),
     "no bound": lambda rng, **where: rng.integers(None, size=3, **where),
+    "an order in a list": lambda rng, **where: rng.permuted([1, 2], out=[1, 2], **where),
     "a negative number of children": lambda rng, **where: rng.spawn(-1),
 }
 

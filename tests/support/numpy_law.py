@@ -19,8 +19,8 @@ from support.view_cases import MOVED
 CALLS = {**TABLE, **DRAWN}
 """All calls, by the name of what they try."""
 RAISED = (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, AttributeError)
-REFUSED = f"{MOVED}|elements of another size need a last axis that is"
-"""What views refuse in some layouts; tests/ops/test_views.py says when."""
+REFUSED = {r"out=\w\[": MOVED, r"c\.view\(": "elements of another size need a last axis that is"}
+"""What calls refuse in some layouts, and how; tests/ops/test_views.py says in which."""
 TOLERANCES = {"e": 2e-2, "f": 1e-4, "F": 1e-4}
 TIMES = 2
 
@@ -52,12 +52,14 @@ def in_layouts(random, mesh, given):
     return found
 
 
+def is_refused(call, message):
+    return any(re.search(of, call) and why in message for of, why in REFUSED.items())
+
+
 def check(found, expected):
     if isinstance(expected, Exception):
         kind = next((kind for kind in RAISED if isinstance(expected, kind)), type(expected))
         assert isinstance(found, kind), f"{found!r}, but NumPy raises {expected!r}"
-        return
-    if isinstance(found, mc.MeshcommError | ValueError) and re.search(REFUSED, str(found)):
         return
     if isinstance(found, Exception):
         raise AssertionError(f"{type(found).__name__}: {found}") from found
@@ -69,11 +71,8 @@ def check(found, expected):
     elif expected is None or isinstance(expected, str | bytes | bool | np.dtype):
         assert found == expected
     elif isinstance(found, mc.DTensor):
-        expected = np.asarray(expected)
-        if found.dtype.newbyteorder("=") == expected.dtype.newbyteorder("="):  # NumPy drops a byte order here or there
-            expected = expected.astype(found.dtype)
-        if expected.dtype.kind == found.dtype.kind == "f" and expected.size and np.isnan(expected).all():
-            expected = expected.astype(found.dtype)  # of NaN alone NumPy's quantiles have other dtypes
+        if isinstance(expected, np.generic) and found.dtype.newbyteorder("=") == expected.dtype:
+            expected = np.asarray(expected, found.dtype)  # scalars have no byte order
         blocks.check(found, expected, exact=same)
     else:
         assert (np.shape(found), np.asarray(found).dtype) == (np.shape(expected), np.asarray(expected).dtype)
@@ -115,6 +114,8 @@ def law(name, seed, mesh, times=TIMES):
             with np.errstate(all="ignore"):
                 expected = outcome(call, given_to(call, which))
                 found = outcome(call, in_layouts(random, mesh, given_to(call, which)))
+            if isinstance(found, ValueError) and is_refused(call, str(found)) and not isinstance(expected, Exception):
+                continue
             try:
                 (check if mesh.rank is not None else check_outside)(found, expected)
             except AssertionError as error:
