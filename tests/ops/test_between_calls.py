@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm._tuning import WHOLE_ARRAY
 from meshcomm import Layout
+from meshcomm._tuning import WHOLE_ARRAY
 from support.reference import on_ranks
 
 U = "unsharded"
