@@ -4,6 +4,12 @@
 chosen, not measured, say what they are a compromise of.
 """
 
+# -- arrays of NumPy --------------------------------------------------------------------------------------------------
+
+WHOLE_ARRAY = 2**26
+"""Bytes of a sharded tensor. Up to this size ``numpy.asarray(t)`` gathers it. A compromise: libraries do so with
+labels and results, which are small; each rank needs the memory, and a program should ask for more by `to_numpy`."""
+
 # -- planning ---------------------------------------------------------------------------------------------------------
 
 DEFAULT_SCRATCH = 2**25

@@ -11,6 +11,7 @@ from meshcomm import _hooks
 from meshcomm._arguments import quote
 from meshcomm._mistakes import OF_TENSORS, meant_by_caller, missing
 from meshcomm._tracing import untraced
+from meshcomm._tuning import WHOLE_ARRAY
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.contents import Contents
 from meshcomm.arrays.methods import NumpyMethods
@@ -208,25 +209,34 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
         if root is not None:
             with collective("to_numpy", self.mesh):  # so that the others learn of a wrong root
                 check_root(root, self.mesh)
-        mesh = self.mesh if root is None else only(self.mesh, root)
-        key = "to_numpy", self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
-        return RELAYOUT("to_numpy", (self.mesh, mesh), key, (key,), (self.local, None))
+        return self._gathered("to_numpy", self.mesh if root is None else only(self.mesh, root))
+
+    def _gathered(self, name: str, mesh: Mesh) -> Array | None:
+        """Return the global array on the ranks of *mesh*, and else None. Collective over the tensor's mesh."""
+        key = name, self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
+        return RELAYOUT(name, (self.mesh, mesh), key, (key,), (self.local, None))
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise.
+        """Return the global array, for ``numpy.asarray``. Collective over the mesh, unless each rank has all of it.
 
         It is read-only, unless a copy is asked for, as ``numpy.array`` does: NumPy's functions that write to what they
-        are given, such as ``numpy.nditer``, fail instead of writing to the copy.
+        are given, such as ``numpy.nditer``, fail instead of writing to the copy. ``TypeError`` on a rank outside of
+        the mesh, and for a sharded tensor of more than 64 MiB: `to_numpy` gathers that.
         """
-        if self.local is None or not self.layout.is_fully_replicated():
-            why = "this rank is outside of its mesh" if self.local is None else "it is sharded over its ranks"
+        whole = self.layout.is_fully_replicated()
+        if self.local is None or not (whole or self.nbytes <= WHOLE_ARRAY):
+            size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
+            why = "this rank is outside of its mesh" if self.local is None else size
             raise TypeError(
                 f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
                 "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
-        array = np.array(self.local, dtype=dtype)
+        array = self.local.copy() if whole else self._gathered("numpy.asarray", self.mesh)
+        assert array is not None
+        if dtype is not None:
+            array = array.astype(dtype, copy=False)
         array.flags.writeable = bool(copy)
         return array
 

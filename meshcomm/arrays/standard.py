@@ -23,11 +23,25 @@ class StandardMethods:
 
     __slots__ = ()
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
-        """Return :mod:`meshcomm.array_api`; ``ValueError`` for a version of the standard after that."""
+    def __array_namespace__(self: "DTensor", *, api_version: str | None = None) -> ModuleType:  # type: ignore[misc]
+        """Return :mod:`meshcomm.array_api` bound to the mesh, with NumPy's functions: what it makes lies there, whole.
+
+        ``ValueError`` for a version of the standard after 2025.12.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     xp = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 2)]))).__array_namespace__()
+        ...     return xp.arange(3).local.tolist(), xp.identity(2).layout.sharding_specs
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[1])
+        ([0, 1, 2], ['unsharded', 'unsharded'])
+        """
         if api_version is not None and not api_version <= VERSION:
             raise ValueError(f"{NAMESPACE} follows version {VERSION} of the array API standard, not {api_version!r}")
-        return import_module(NAMESPACE)  # it stands above all layers, and is loaded when a program asks for it
+        # These stand above, and are loaded when a program asks for them.
+        standard, bound = import_module(NAMESPACE), import_module("meshcomm.compat.array_api.bound")
+        namespace: ModuleType = bound.namespace_of(self.mesh, standard)
+        return namespace
 
     @property
     def device(self: "DTensor") -> Mesh:  # type: ignore[misc]  # all that have these methods are tensors
@@ -46,7 +60,7 @@ class StandardMethods:
             raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
         return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
-    def to_device(self, device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":
+    def to_device(self: "DTensor", device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":  # type: ignore[misc]
         """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.
 
         On its own mesh the tensor stays as it is. On another mesh its first axis is sharded over all of it; pass a

@@ -71,6 +71,7 @@ def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
         isinstance(unwrapped(each), kinds)
         or is_traced(each)
         or holds_variables(each)
+        or each is None
         or (not of_arrays and is_foreign(each))
         or (isinstance(each, list | tuple) and not is_one_array(each, of_arrays))
         for each in items

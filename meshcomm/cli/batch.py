@@ -330,6 +330,7 @@ def _surroundings(job: Job, number: str) -> list[str]:
         "# One thread per rank: else NumPy takes one for each core, in every rank.",
         "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1",
         "export PYTHONUNBUFFERED=1 # what the program prints is in the file at once",
+        "export PYTHONHASHSEED=0 # a loop over a set of names has one order on all ranks",
     ]
 
 

@@ -18,6 +18,7 @@ from meshcomm.cli import about
 from meshcomm.cli.about import Host
 from meshcomm.cli.checks import PROBLEM, Finding, findings, line
 from meshcomm.cli.facts import Facts, gather, measured_connections
+from meshcomm.cli.hashes import VARIABLE, hashes_text
 from meshcomm.errors import MeshError
 from meshcomm.failures import launchers
 from meshcomm.layouts.layout_text import specs_text
@@ -147,8 +148,9 @@ def _hosts(hosts: Sequence[Host]) -> Told:
 
 
 def _settings(settings: dict[str, str]) -> Told:
-    shared = rendezvous.describe()
-    return Told([("shared memory", shared), *settings.items()], {"shared_memory": shared, "settings": settings})
+    shared, hashes = rendezvous.describe(), hashes_text()
+    rows = [("shared memory", shared), (VARIABLE, hashes), *settings.items()]
+    return Told(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
 
 
 def rank_rows(hosts: Sequence[Host]) -> Rows:

@@ -31,6 +31,7 @@ from meshcomm._mistakes import suggestion
 from meshcomm.cli.batch import SCRIPTS, script_command
 from meshcomm.cli.bench.options import BENCH
 from meshcomm.cli.commands import PROGRAM, Argument, Command, Commands, imported
+from meshcomm.cli.hashes import same_hashes
 from meshcomm.cli.once import print_once
 from meshcomm.cli.plan import PLAN
 from meshcomm.cli.show import SHOW
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         _refuse(options.parser, unknown)
     try:
+        if options.command == "run" and arguments is None:
+            same_hashes()
         if options.command is not None:
             code: int = options.action(options)
             return code

@@ -87,6 +87,17 @@ def numpy_protocol(
         raise
 
 
+@_hooks.provides("takes tensors")
+def takes_tensors(function: object) -> bool:
+    """Return whether *function*, one of NumPy, is defined for tensors."""
+    if isinstance(function, np.ufunc):
+        return function.signature is None or products.is_product(function)
+    module = str(getattr(function, "__module__", "numpy"))
+    if module in _ELSEWHERE:
+        import_module(_ELSEWHERE[module])
+    return function in _FUNCTIONS
+
+
 def _may_move(function: object, args: tuple[object, ...], error: Exception) -> bool:
     """Return whether elements may have to move in the call that ended with *error*, so that it is Collective."""
     if isinstance(function, np.ufunc):

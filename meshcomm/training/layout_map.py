@@ -25,8 +25,8 @@ from meshcomm.training.scopes import scope
 
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
 Key: TypeAlias = str | re.Pattern[str]
-Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | Sequence[Tree]"]
-Nested: TypeAlias = dict[str, Any]  # in the form of a tree, with something else for each array
+Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | None"] | Sequence["ArrayLike | Tree | None"]
+Nested: TypeAlias = Any  # in the form of a tree, with something else for each array
 D = TypeVar("D")
 
 
@@ -347,12 +347,13 @@ class LayoutMap(MutableMapping[str, Layout]):
         return layout
 
     def distribute(self, tree: Tree | None, root: int | None = None) -> Nested:
-        """Return a nested dict of arrays with a DTensor for each array. With *root*, Collective over the map's mesh.
+        """Return a tree of arrays with a DTensor for each array. With *root*, Collective over the map's mesh.
 
-        The tree may have lists and tuples in it; a list of numbers is an array. The name of an array is its keys and
-        indices joined by dots; it has the layout of the rule for this name, or is replicated on the map's mesh. Every
-        rank passes the same tree, or device *root* passes it and the others pass None. ``LayoutError`` for keys that
-        are no strings, and for missing or wrong layouts.
+        A tree is a dict, list or tuple of arrays and trees, as `save` takes them; a list of numbers in it is an array,
+        None stays, and a namedtuple becomes a tuple. The name of an array is its keys and indices joined by dots; it
+        has the layout of the rule for this name, or is replicated on the map's mesh. Every rank passes the same tree,
+        or device *root* passes it and the others pass None. ``LayoutError`` for keys that are no strings, and for
+        missing or wrong layouts.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -374,13 +375,15 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _described(self, tree: object) -> "_Described":
         """Return what all ranks must know of *tree*, and its arrays."""
-        if not isinstance(tree, Mapping):
+        if branch_of_arrays(tree) is None:
             raise LayoutError(
-                f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict of arrays and dicts"
+                f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict, list or tuple of arrays"
             )
         found = _Described(None, [], [])
 
         def leaf(path: Path, array: Any) -> Json:
+            if array is None:
+                return ["value", None]
             found.ndims.append((name_of(path), as_array(array).ndim))
             found.arrays.append(array)
             return ["array", len(found.arrays) - 1]

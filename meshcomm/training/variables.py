@@ -5,18 +5,15 @@ and keys that lead to it from the outermost module made in the scope. The path g
 its own block; the global array is never made.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeAlias, overload
+from typing import TypeAlias, overload
 
 import numpy as np
-from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm import _hooks
 from meshcomm._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm._types import Array, DType, Shape, ShapeLike
 from meshcomm.arrays.create import distribute, from_callback
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
@@ -25,12 +22,13 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ops.random import Initializer
 from meshcomm.ranks.local_errors import refusable
 from meshcomm.ranks.meshes import get_default_mesh
+from meshcomm.training.as_values import ActsAsValue
 from meshcomm.training.scopes import ScopedVariable, current_scope
 
 Initial: TypeAlias = Array | DTensor | Initializer
 
 
-class Variable(NDArrayOperatorsMixin, ScopedVariable):
+class Variable(ActsAsValue, ScopedVariable):
     """A distributed tensor that has a name and can be assigned to.
 
     The variable gets its value
@@ -40,8 +38,9 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
       variable and the program asks for the value. Until then do not change an array given as *initial*;
     - at once elsewhere, replicated on the mesh of `default_mesh`.
 
-    NumPy's operators and functions work on its `value`, with two exceptions: ``==`` asks whether two variables are the
-    same one, and ``+=`` and ``-=`` assign.
+    Operators, NumPy's functions, slices and methods of tensors work on its `value`: ``v == 0`` compares elements, and
+    ``v[0] = 1`` writes to them. ``+=`` and the other operators in place assign. As a key of a dict a variable is
+    itself; ``v is w`` asks whether two variables are the same one.
 
     ``path`` is the path in the scope, or None for a variable made outside of scopes. ``LayoutError`` if there is no
     layout, no scope and no default mesh, or if *layout* and a DTensor conflict. ``ShapeError`` or ``DTypeError`` if
@@ -118,9 +117,10 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
 
     @property
     def value(self) -> DTensor:
-        """The value. Later assignments do not change this tensor. ``LayoutError`` if the path is not known yet.
+        """The value. ``LayoutError`` if the path is not known yet.
 
-        In a scope this makes the value if a module holds the variable already.
+        `assign`, `assign_add`, ``v += x`` and the like do not change this tensor: they make a new one. ``v[i] = x``
+        writes to its elements. In a scope this makes the value if a module holds the variable already.
 
         >>> import numpy as np, meshcomm as mc
         >>> v = Variable(np.arange(3), layout=mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -248,22 +248,11 @@ class Variable(NDArrayOperatorsMixin, ScopedVariable):
             return tensor
         return relayout(tensor, layout)
 
-    __eq__ = object.__eq__
-    __ne__ = object.__ne__
-    __hash__ = object.__hash__
     __iadd__ = assign_add
     __isub__ = assign_sub
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:
-        return _hooks.call("numpy", ufunc, method, inputs, kwargs)
-
-    def __array_function__(
-        self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Any:
-        return _hooks.call("numpy", func, None, tuple(map(unwrapped, args)), kwargs)
-
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
-        """Return a copy of the block if it is the whole array; ``TypeError`` otherwise."""
+        """Return the global array, as `DTensor` does. Collective over the mesh, unless each rank has all of it."""
         return self.value.__array__(dtype, copy)
 
     def __repr__(self) -> str:

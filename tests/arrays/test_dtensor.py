@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
+from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
+from meshcomm._tuning import WHOLE_ARRAY
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.strategies import DTYPES, dtype_id
 
@@ -240,18 +241,50 @@ def test_errors_of_root_are_raised_on_all_ranks(rank):
 
 
 @on_ranks(2)
-def test_arrays_of_sharded_tensors_are_refused():
-    tensor = a_tensor()
-    for use in (
-        np.asarray,
-        np.array,
-        lambda t: [*map(float, t)],
-    ):
-        with pytest.raises(TypeError) as caught:
+def test_arrays_of_large_sharded_tensors_are_refused():
+    tensor = mc.empty(WHOLE_ARRAY + 1, "i1", Layout(["x"], mc.create_mesh([("x", 2)])))
+    for use in (np.asarray, np.array, np.vectorize(abs)):
+        with pytest.raises(TypeError, match=r"67,108,865 bytes of at most .* t\.local .* t\.to_numpy\(\)"):
             use(tensor)
-    with pytest.raises(TypeError, match=r"t\.local.*t\.to_numpy\(\)"):
-        np.asarray(tensor)
-    del caught
+    with pytest.raises(TypeError, match="not iterated over"):
+        list(map(float, a_tensor()))
+
+
+@on_ranks(3)
+def test_small_sharded_tensors_become_arrays(rank):
+    for specs, devices in ((["x", U], [0, 1]), ([U, "x"], [2, 0])):
+        tensor = a_tensor(specs=specs, devices=devices)
+        if tensor.mesh.rank is None:
+            with pytest.raises(TypeError, match="outside of its mesh"):
+                np.asarray(tensor)
+            continue
+        whole = numbered((5, 4))
+        assert same_bits(np.asarray(tensor), whole)
+        assert same_bits(np.asarray(tensor.T), whole.T)
+        assert np.asarray(tensor, "f4").dtype == np.float32
+        with pytest.raises(ValueError, match="read-only"):
+            np.asarray(tensor)[0] = 1
+        np.array(tensor)[0] = 1
+        with pytest.raises(ValueError, match="lend"):
+            np.asarray(tensor, copy=False)
+        # What NumPy does without its protocol, with arrays of its own and Python's lists
+        assert same_bits(np.array([tensor[0], tensor[1]]), whole[:2])
+        assert same_bits(whole[:, 0].dot(tensor), whole[:, 0].dot(whole))
+        assert same_bits(np.arange(20)[tensor], whole)
+        into = np.zeros((5, 4), int)
+        into[...] = tensor
+        assert same_bits(into, whole)
+
+
+def test_a_rank_that_makes_an_array_alone_is_found():
+    with mc.simulate(2) as world:
+
+        def program():
+            tensor = a_tensor()
+            return np.asarray(tensor) if world.rank == 0 else tensor.sum()
+
+        with pytest.raises(CollectiveMismatch, match=r"numpy\.asarray of \(5, 4\)"):
+            world.run(program)
 
 
 @on_ranks(2)

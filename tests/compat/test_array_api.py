@@ -1,5 +1,6 @@
 """The namespace of the array API standard: what it creates is NumPy's, and its devices are meshes and layouts."""
 
+import itertools
 import operator
 
 import numpy as np
@@ -256,9 +257,109 @@ def test_without_a_default_mesh_there_is_no_device():
 def test_tensors_name_the_namespace(mesh):
     t = xp.zeros(3)
     for version in (None, "2021.12", "2025.12"):
-        assert t.__array_namespace__(api_version=version) is xp
+        bound = t.__array_namespace__(api_version=version)
+        assert bound.__name__ == xp.__name__
+        assert bound is t.__array_namespace__()
     with pytest.raises(ValueError, match=r"follows version 2025\.12 .*, not '2031\.12'"):
         t.__array_namespace__(api_version="2031.12")
+
+
+@on_ranks(3)
+def test_a_mesh_has_one_namespace():
+    mesh, pair = mc.create_mesh([("x", 3)]), mc.create_mesh([("x", 2)], devices=[0, 1])
+    rows, columns = mc.ones((4, 3), int, Layout(["x", U], mesh)), mc.ones((4, 3), int, Layout([U, "x"], mesh))
+    bound = rows.__array_namespace__()
+    assert bound is columns.__array_namespace__()
+    equal = mc.ones(3, int, Layout(["x"], mc.create_mesh([("x", 3)]))).__array_namespace__()
+    assert len({bound, equal}) == 1, "libraries put the namespaces of all arguments in a set"
+    other = mc.ones(3, int, Layout(["x"], pair)).__array_namespace__()
+    assert len({bound, other}) == 2
+    assert other.__array_namespace_info__().default_device() == pair
+
+
+CREATED = {
+    "asarray": ([[1, 2], [3, 4]],),
+    "zeros": ((3, 2),),
+    "ones": (4,),
+    "full": ((2, 2), 7),
+    "arange": (2, 9, 3),
+    "linspace": (0.0, 1.0, 5),
+    "eye": (3, 2),
+    "from_dlpack": (np.arange(3.0),),
+    "fft.fftfreq": (5,),
+    "fft.rfftfreq": (5,),
+    "array": ([1.5, 2],),
+    "identity": (3,),
+    "tri": (3, 4, 1),
+    "fromfunction": (lambda i, j: i + 2 * j, (2, 3)),
+}
+
+
+@on_ranks(3)
+def test_the_namespace_of_a_mesh_creates_whole_tensors_there():
+    for name, devices in itertools.product(CREATED, ([0, 1, 2], [2, 0])):  # the second one without rank 1
+        mesh = mc.create_mesh([("x", len(devices))], devices=devices)
+        bound = mc.zeros(5, "f4", Layout(["x"], mesh)).__array_namespace__()
+        made = operator.attrgetter(name)(bound)(*CREATED[name])
+        assert made.layout == Layout.replicated(mesh, made.ndim)
+        assert made.mesh is mesh
+        expected = operator.attrgetter(name)(np)(*CREATED[name])
+        if mesh.rank is None:
+            assert (made.local, made.shape, made.dtype) == (None, expected.shape, expected.dtype)
+        else:
+            check(made, expected)
+
+
+@on_ranks(2)
+def test_the_namespace_of_a_mesh_takes_devices():
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.zeros((4, 2), "f4", Layout([U, "x"], mesh))
+    bound = t.__array_namespace__()
+    assert bound.zeros(5, device=t.device).layout == Layout(["x"], mesh)
+    assert bound.empty((3, 4), device=t.layout).layout is t.layout
+    assert bound.asarray(t) is t
+    assert bound.zeros_like(t).layout is t.layout
+
+
+@on_ranks(3)
+def test_the_namespace_of_a_mesh_has_the_functions_of_numpy():
+    whole = np.random.default_rng(0).random((6, 5))
+    t = mc.distribute(whole, Layout(["x", U], mc.create_mesh([("x", 3)])))
+    bound = t.__array_namespace__()
+    for name in ("pad", "transpose", "einsum", "gradient", "nanmean", "percentile", "erf", "save", "ndarray"):
+        assert hasattr(bound, name) == (name in dir(bound)) == (name not in {"erf", "save", "ndarray"}), name
+    assert set(xp.__all__) < set(dir(bound))
+    assert set(xp.linalg.__all__) | {"cond", "multi_dot"} <= set(dir(bound.linalg))
+    assert set(xp.fft.__all__) | {"fft2"} <= set(dir(bound.fft))
+    assert [getattr(bound, name) for name in dir(bound)]
+    check(bound.pad(t, 1), np.pad(whole, 1))
+    assert np.allclose(bound.einsum("ij->i", t).to_numpy(), np.einsum("ij->i", whole))
+    assert np.allclose(bound.fft.fft2(t).to_numpy(), np.fft.fft2(whole))
+    # NumPy's arguments of a function that the standard has, too
+    assert np.allclose(bound.std(t, 0, ddof=1).to_numpy(), np.std(whole, 0, ddof=1))
+    check(bound.round(t, decimals=1), np.round(whole, decimals=1))
+    check(bound.where(t > 0.5)[0], np.where(whole > 0.5)[0])
+    with pytest.raises(AttributeError, match="did you mean 'linspace'"):
+        getattr(bound, "linspase")  # noqa: B009 - a name that nobody has
+    with pytest.raises(TypeError):
+        bound.sum(t, axes=0)
+
+
+def test_array_api_compat_knows_tensors():
+    compat = pytest.importorskip("array_api_compat")
+    extra = pytest.importorskip("array_api_extra")
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.distribute(np.arange(12.0).reshape(4, 3), Layout(["x", U], mesh))
+        assert compat.is_array_api_obj(t)
+        assert compat.array_namespace(t, t[0], 3.0) == t.__array_namespace__()
+        assert compat.device(t) is mesh
+        assert compat.size(t) == 12
+        for function in (extra.cov, lambda a: extra.pad(a, 2), lambda a: extra.kron(a, a[:2]), extra.sinc):
+            check(function(t), function(np.arange(12.0).reshape(4, 3)))
+
+    on(2, program)
 
 
 def test_all_is_what_is_public():

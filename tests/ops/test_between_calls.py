@@ -5,6 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm._tuning import WHOLE_ARRAY
 from support.reference import on_ranks
 
 U = "unsharded"
@@ -115,7 +116,8 @@ def test_the_nearest_function_is_named(mesh):
 def test_functions_that_make_arrays_name_the_module_that_takes_tensors(mesh):
     scipy_fft = pytest.importorskip("scipy.fft")
     with pytest.raises(TypeError, match=r"meshcomm\.fft has the functions of scipy\.fft; or use t\.local"):
-        scipy_fft.fft(sharded(np.eye(4), mesh))
+        scipy_fft.fft(mc.empty(WHOLE_ARRAY + 1, "i1", mc.Layout(["x"], mesh)))
+    assert np.array_equal(scipy_fft.fft(sharded(np.eye(4), mesh)), scipy_fft.fft(np.eye(4)))  # it is gathered
 
 
 @on_two

@@ -6,7 +6,9 @@ import re
 import sys
 import time
 import tracemalloc
+from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +26,40 @@ from support.saved import INDICES, RANKS, SUFFIXES, cases, here, mesh_of_4, on, 
 
 U = mc.UNSHARDED
 DTYPES = ("f8", "f4", "i2", "u1", "?", "c8")
+
+
+class Pair(NamedTuple):
+    """A tuple that a program names."""
+
+    first: object
+    second: object
+
+
+@dataclass
+class State:
+    """What is no tree."""
+
+    step: int
+
+
+def test_of_trees_only_containers_of_json_and_tuples_are_saved(tmp_path):
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        t = mc.distribute(np.arange(3.0), Layout(["x"], mesh))
+        mc.save(tmp_path / "run", {"pair": Pair(t, 2), "z": np.complex128(1 + 2j)})
+        found = mc.load(tmp_path / "run")
+        assert type(found["pair"]) is tuple
+        assert (found["pair"][0].to_numpy().tolist(), found["pair"][1], complex(found["z"])) == ([0, 1, 2], 2, 1 + 2j)
+        assert type(mc.relayout(Pair(t, [t]), Layout([U], mesh))) is tuple
+        for tree, says in (
+            ({"s": State(3)}, "State at 's' cannot be saved"),
+            ({"s": {3: t}}, "a key of a saved tree is a str, not 3 at 's'"),
+            ({"s": [1j]}, "complex at 's.0' cannot be saved"),
+        ):
+            with pytest.raises(TypeError, match=says):
+                mc.save(tmp_path / "wrong", tree)
+
+    on(2, program)
 
 
 @pytest.mark.parametrize(("suffix", "seed"), sampled(product(SUFFIXES, range(12))))

@@ -4,6 +4,7 @@ import pickle
 import re
 import time
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -359,6 +360,13 @@ TREE = {
 }
 
 
+class Pair(NamedTuple):
+    """A tuple that a program names."""
+
+    first: object
+    second: object
+
+
 def world_map():
     mesh = mc.create_mesh([("X", -1)])
     m = LayoutMap(mesh)
@@ -398,10 +406,10 @@ def test_distribute(size, root):
     ("tree", "says"),
     [
         (np.ones(3), "must be a dict"),
+        ([1.0, 2.0], "must be a dict, list or tuple"),
         (None, "must be a dict"),
         ({"a": {3: np.ones(2)}}, "key 3 below 'a' is a int"),
         ({"a": [np.ones(2), {(1, 2): np.ones(2)}]}, "key .* below 'a.1' is a tuple"),
-        ({"a": [np.ones(2), None]}, "None"),
         ({"blocks.kernel": np.ones(2)}, "'blocks.kernel' has 1 axis"),
         ({"a": {"b": np.array(None)}}, "object"),
     ],
@@ -416,6 +424,30 @@ def test_trees_that_cannot_be_distributed(tree, says):
         return m.distribute({"a": np.ones(2)}, 0)["a"].shape
 
     assert on(2, program) == [(2,), (2,)]
+
+
+@pytest.mark.parametrize("root", [None, 0])
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [np.eye(3), {"kernel": np.eye(2), "bias": None}],
+        (None, [np.arange(3), None], [None, None]),
+        Pair(np.ones(2), {"n": Pair(np.ones(1), None)}),
+    ],
+)
+def test_trees_are_lists_and_tuples_with_none_too(tree, root):
+    def program():
+        m = world_map()
+        m["1.kernel"] = Layout(["X", UNSHARDED], m.get_default_mesh())
+        made = m.distribute(tree if root in (None, m.get_default_mesh().rank) else None, root)
+        assert type(made) is (tuple if isinstance(tree, tuple) else list)
+        for (path, array), (other, tensor) in zip(flat(tree), flat(made), strict=True):
+            assert path == other
+            assert (tensor is None) == (array is None)
+            assert array is None or np.array_equal(tensor.to_numpy(), array)
+            assert tensor is None or len(set(tensor.layout.sharding_specs)) == 1 + (path == ("1", "kernel"))
+
+    on(2, program)
 
 
 def test_a_list_of_numbers_is_distributed_as_one_array():

@@ -221,10 +221,80 @@ def test_operators_of_variables_are_those_of_their_values(ranks):
             assert isinstance(made, mc.DTensor)
             assert np.array_equal(made.to_numpy(), right)
         assert float(np.sum(v)) == 28
-        assert (v == v, v == DVariable(v.value), len({v, v})) == (True, False, 1)
         same = v
         v += 1
         assert v is same
         assert np.array_equal(v.to_numpy(), array + 1)
 
     on(ranks, program)
+
+
+AS_VALUES = {
+    "equal": lambda v: v == 2,
+    "not equal": lambda v: v != 2,
+    "numbers first": lambda v: 2 == v,  # noqa: SIM300
+    "where": lambda v: np.where(v == 0, 1, v),
+    "concatenate": lambda v: np.concatenate([v, v[1:]]),
+    "matmul": lambda v: v @ v,
+    "slice": lambda v: v[::2],
+    "mask": lambda v: v[v > 2],
+    "index array": lambda v: v[[3, 0]],
+    "sum": lambda v: v.sum(),
+    "reshape": lambda v: v.reshape(4, 2),
+    "transpose": lambda v: v.T,
+    "ndim": lambda v: (v.ndim, v.size, len(v)),
+    "astype": lambda v: v.astype("f4"),
+    "in": lambda v: (3 in v, 9 in v),
+    "number": lambda v: float(v[3:4].sum()) + int(v.sum()),
+    "clip": lambda v: np.clip(v, v.min(), 4),
+}
+
+
+@on_ranks(3)
+def test_variables_are_used_as_their_values():
+    array, layout = np.arange(8.0), Layouts()("x")
+    for name, use in AS_VALUES.items():
+        found, expected = use(DVariable(array, layout)), use(array)
+        assert np.array_equal(found.to_numpy() if isinstance(found, mc.DTensor) else found, expected), name
+
+
+@on_ranks(3)
+def test_elements_of_variables_are_assigned():
+    array, layout = np.arange(8.0), Layouts()("x")
+    v = Variable(array, layout=layout)
+    w = DVariable(v.value)
+    for x in (v, array):
+        x[0] = 5
+        x[1:3] = [6, 7]
+        x[3:6] += 1
+        x[x > 6] = 0
+        x *= 2
+        x -= 1
+        np.add(x, 1, out=x)
+        np.cumsum(x, out=x)
+        x.sort()
+    assert type(v) is Variable
+    assert np.array_equal(v.to_numpy(), array)
+    assert np.array_equal(w.to_numpy(), np.arange(8.0)), "another variable has a block of its own"
+    assert np.add(v, 1, out=v) is v
+    before = v.value
+    v *= 2
+    assert np.array_equal(v.to_numpy(), before.to_numpy() * 2), "an assignment makes a new tensor"
+    integers = Variable(np.arange(8), layout=layout)
+    with pytest.raises(mc.DTypeError, match="would lose"):
+        integers /= 2
+
+
+@on_ranks(2)
+def test_variables_are_keys_by_identity():
+    layout = Layouts()("x")
+    v, w = Variable(np.zeros(4), layout=layout), Variable(np.zeros(4), layout=layout)
+    slots = {v: "v", w: "w"}
+    assert (slots[v], slots[w], len({v, w, v})) == ("v", "w", 2)
+    assert [v, w].index(v) == 0
+    with pytest.raises(TypeError, match="the truth of"):
+        [v].index(w)
+    assert v.__array_namespace__() is v.value.__array_namespace__()
+    assert not hasattr(v, "__array_interface__")
+    with pytest.raises(AttributeError, match="nothing"):
+        getattr(v, "nothing")  # noqa: B009

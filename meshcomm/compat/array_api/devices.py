@@ -1,6 +1,6 @@
 """What the array API standard calls a device: a mesh, or a layout on one."""
 
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from meshcomm._arguments import quote
 from meshcomm.errors import MeshError
@@ -8,7 +8,14 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.meshes import required_default_mesh
 
-Device: TypeAlias = Mesh | Layout
+
+class Everywhere(NamedTuple):
+    """Where the namespace of a mesh creates tensors unless it is given a device: whole, on each rank of *mesh*."""
+
+    mesh: Mesh
+
+
+Device: TypeAlias = Mesh | Layout | Everywhere
 
 
 def layout_on(device: Device | None, ndim: int) -> Layout:
@@ -22,6 +29,8 @@ def layout_on(device: Device | None, ndim: int) -> Layout:
     """
     if isinstance(device, Layout):
         return device
+    if isinstance(device, Everywhere):
+        return Layout.replicated(device.mesh, ndim)
     mesh = required_default_mesh("device=") if device is None else device
     if not isinstance(mesh, Mesh):
         raise MeshError(f"device must be a Mesh or a Layout, not {quote(device)}")
@@ -31,7 +40,7 @@ def layout_on(device: Device | None, ndim: int) -> Layout:
 
 
 def moved(layout: Layout, device: Device | None) -> Layout:
-    """Return the layout that a tensor in *layout* has on *device*: the same one on its own mesh."""
-    if device is None or device is layout.mesh or device == layout.mesh:
+    """Return the layout that a tensor in *layout* has on *device*: the same one on its own mesh, or everywhere."""
+    if device is None or isinstance(device, Everywhere) or device is layout.mesh or device == layout.mesh:
         return layout
     return layout_on(device, layout.ndim)

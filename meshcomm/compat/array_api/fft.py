@@ -16,6 +16,23 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.compat.array_api.devices import Device, layout_on
 from meshcomm.errors import ShapeError
 
+__all__ = [
+    "fft",
+    "fftfreq",
+    "fftn",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifftn",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "irfftn",
+    "rfft",
+    "rfftfreq",
+    "rfftn",
+]
+
 Norm = Literal["backward", "ortho", "forward"]
 Lengths = Sequence[int] | None
 Axes = Sequence[int] | None

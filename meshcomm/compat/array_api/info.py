@@ -18,19 +18,22 @@ _NAMES = (
 
 
 class Info:
-    """What `__array_namespace_info__` returns."""
+    """What `__array_namespace_info__` returns, of the namespace of *mesh* if it is one's."""
+
+    def __init__(self, mesh: Mesh | None = None) -> None:
+        self._mesh = mesh
 
     def capabilities(self) -> dict[str, builtins.bool | int | None]:
         """Return what the namespace can do: masks, and functions such as ``nonzero`` and ``unique_values``."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
     def default_device(self) -> Mesh | None:
-        """Return the mesh of `default_mesh`, or None."""
-        return get_default_mesh()
+        """Return the mesh of the namespace, else that of `default_mesh`, or None."""
+        return get_default_mesh() if self._mesh is None else self._mesh
 
     def devices(self) -> tuple[Mesh, ...]:
-        """Return the default mesh; any other mesh, and any layout, is a device too."""
-        mesh = get_default_mesh()
+        """Return the default device; any other mesh, and any layout, is a device too."""
+        mesh = self.default_device()
         return () if mesh is None else (mesh,)
 
     def default_dtypes(self, *, device: Device | None = None) -> dict[str, type[np.generic]]:
