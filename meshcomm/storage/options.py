@@ -37,6 +37,8 @@ class Options(NamedTuple):
         """
         if self.mode not in MODES:
             raise ValueError(f"mode is 'w' or 'a', not {quote(self.mode)}")
+        if self.mode == "a" and self.overwrite is not None:
+            raise ValueError("overwrite is for mode 'w'; with mode 'a' what is there stays")
         if self.overwrite is not None and not isinstance(self.overwrite, bool | np.bool_):
             raise TypeError(f"overwrite is True, False or None, not {quote(self.overwrite)}")
         return self._replace(metadata=checked_metadata(self.metadata or {}, numpy=numpy))

@@ -12,11 +12,11 @@ from meshcomm._arguments import as_dtype, as_path, as_shape, quote
 from meshcomm._types import Array, DType, Json, Shape
 from meshcomm.arrays.create import told_by_root
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.errors import CheckpointError, DTypeError, ShapeError
+from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ranks.calls import collective, made_by_all
 from meshcomm.storage.formats.known import contents, writer_for
-from meshcomm.storage.load import load
+from meshcomm.storage.load import load, meshes_of
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.save import PathLike, TreeSaving, run
@@ -73,7 +73,7 @@ class Series:
         metadata: Mapping[str, Json] | None = None,
         max_scratch_bytes: int | None = None,
     ) -> None:
-        self._mesh = common_mesh(layout.mesh for layout in dict(layouts).values() if isinstance(layout, Layout))
+        self._mesh = common_mesh(meshes_of(layouts, None))
 
         def make() -> tuple[Path, dict[str, Shape], dict[str, DType]]:
             check_limits(max_scratch_bytes)
@@ -108,6 +108,9 @@ class Series:
             for name, shape in self._shapes.items():
                 if found[name].shape[1:] != shape or not found[name].shape:
                     raise ShapeError(f"{self.path}: {quote(name)} has {found[name].shape}; snapshots are {shape}")
+                along = held.dims.get(name, (axis,))[0]
+                if along != axis:
+                    raise CheckpointError(f"{self.path}: the snapshots are along {quote(along)}, not {quote(axis)}")
                 if found[name].dtype != self._dtypes[name]:
                     raise DTypeError(f"{self.path}: {quote(name)} is {found[name].dtype}, not {self._dtypes[name]}")
             numbers = [name for name in found if name not in self._layouts and held.dims.get(name) == (axis,)]
@@ -143,7 +146,11 @@ class Series:
         def make() -> TreeSaving:
             self._check_open()
             tree = {name: self._checked(name, values) for name in self._layouts}
-            numbers = {name: _number(name, value) for name, value in values.items() if name not in self._layouts}
+            given = {name: value for name, value in values.items() if name not in self._layouts}
+            along = given.get(self._axis)
+            if type(along) is int:
+                given[self._axis] = float(along)  # a time may begin with 0, and go on with 0.1
+            numbers = {name: _number(name, value) for name, value in given.items()}
             self._check_numbers(tuple(numbers))
             first = self._options if self._count == 0 else self._options._replace(metadata=None)
             # The number with the name of the axis comes last: in zarr a snapshot is whole when it is there.
@@ -243,6 +250,8 @@ def _kinds(layouts: Mapping[str, Layout], shape: Any, dtype: Any) -> tuple[dict[
         if given[0] is None or given[1] is None:
             raise ValueError(f"{'dtype' if given[1] is None else 'shape'} has nothing for {quote(name)}")
         shapes[name], dtypes[name] = as_shape(given[0]), as_dtype(given[1])
+        if layout.ndim != len(shapes[name]):
+            raise LayoutError(f"snapshots of {quote(name)} have the shape {shapes[name]}, but its layout is {layout}")
         layout.check_fits(shapes[name])
     return shapes, dtypes
 

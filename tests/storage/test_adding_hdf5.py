@@ -201,6 +201,86 @@ def test_no_hdf5_file(tmp_path):
     refused(path, lambda mesh: tree_of(1, mesh), "would replace it; overwrite=True")
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".h5", ".zarr"])
+def test_coordinates_are_added_to_axes_that_have_none(suffix, tmp_path):
+    path = tmp_path / f"a{suffix}"
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        mc.save(path, {"a": mc.distribute(A, Layout(["x", U], mesh))}, dims=["lat", "lon"])
+        lat = {"lat": np.arange(7.0), "lon": np.arange(10.0)}
+        mc.save(path, lat, mode="a", dims={"lat": ["lat"], "lon": ["lon"]})
+        return sorted(mc.load(path))
+
+    assert on(2, program)[0] == ["a", "lat", "lon"]
+    xarray = pytest.importorskip("xarray")
+    how = {"engine": "zarr", "consolidated": False} if suffix == ".zarr" else {"engine": "h5netcdf"}
+    with xarray.open_dataset(path, **how) as found:
+        assert found.a.lat.values.tolist() == list(range(7))
+
+
+def test_an_axis_of_another_length(tmp_path):
+    for name in ("a.nc", "b.zarr"):
+        on(2, lambda name=name: mc.save(tmp_path / name, {"a": A}, dims=["y", "x"]))
+
+        def program(name=name):
+            with pytest.raises(mc.ShapeError, match=r"the axis 'x' of 'b' has"):
+                mc.save(tmp_path / name, {"b": np.zeros(3)}, mode="a", dims=["x"])
+
+        on(2, program)
+
+
+def test_an_array_of_another_shape_keeps_names_of_axes_that_fit(tmp_path):
+    def program():
+        mc.save(tmp_path / "a.nc", {"a": A}, dims=["y", "x"])
+        mc.save(tmp_path / "a.nc", {"a": A[:5]}, mode="a")
+
+    on(2, program)
+    with mc.open(tmp_path / "a.nc") as file:
+        assert file["a"].dims == ("axis_0_of_5", "x")
+
+
+@pytest.mark.parametrize("key", ["DIMENSION_LIST", "_Netcdf4Coordinates", "CLASS"])
+def test_attributes_that_libraries_keep_for_themselves(key, tmp_path):
+    with pytest.raises(TypeError, match="keep the attribute"):
+        mc.save(tmp_path / "a.nc", {"a": A}, metadata={"a": {key: "x"}})
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["a"] = A
+        file["a"].attrs[key] = "x"
+    assert (mc.load(tmp_path / "b.h5")["a"].to_numpy() == A).all()
+    mc.save(tmp_path / "b.h5", {"a": A + 1}, mode="a", dims=["y", "x"])
+    assert (mc.load(tmp_path / "b.h5")["a"].to_numpy() == A + 1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("a.nc", {"metadata": {"a": {"m": np.eye(2)}}}, "one axis at most"),
+        ("a.nc", {"metadata": {"uu": {"units": "m"}}}, "the metadata 'uu' are a dict.*the arrays are a"),
+        ("a.h5", {"mode": "a", "overwrite": True}, "overwrite is for mode 'w'"),
+        ("a.h5", {"mode": "b"}, "mode is 'w' or 'a'"),
+        ("a.h5", {"compression": "rar"}, "compression is one of"),
+        ("a.h5", {"chunks": (3,)}, "its chunks are"),
+        ("a.h5", {"dims": ["x"]}, "but 1 dims"),
+        ("a.npy", {"dims": ["y", "x"]}, "no names of axes"),
+        ("a.npy", {"mode": "a"}, "nothing can be added"),
+        ("a", {"compression": "gzip"}, "no compression"),
+    ],
+)
+def test_options_that_do_not_fit(name, options, says, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=says):
+        mc.save(tmp_path / name, {"a": A}, **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_classic_netcdf_is_not_changed(tmp_path):
+    netcdf = pytest.importorskip("scipy.io").netcdf_file
+    with netcdf(tmp_path / "a.nc", "w") as file:
+        file.createDimension("x", 3)
+        file.createVariable("v", "f8", ("x",))[:] = 1
+    refused(tmp_path / "a.nc", lambda mesh: tree_of(1, mesh), "classic netCDF file", mode="a")
+
+
 # -- series -----------------------------------------------------------------------------------------------------------
 
 KINDS = {"shape": {"u": (7, 10), "w": (3,)}, "dtype": {"u": float, "w": "i4"}}
@@ -271,6 +351,7 @@ def test_many_small_snapshots_share_chunks(tmp_path):
         ({"dtype": {"u": "f4", "w": "i4"}}, "float64, not float32"),
         ({"shape": {"u": (7, 10)}}, "shape has nothing for 'w'"),
         ({"axis": "u"}, "cannot be that of a tensor"),
+        ({"axis": "t"}, "snapshots are along 'time', not 't'"),
     ],
 )
 def test_another_series(change, says, tmp_path):
@@ -286,6 +367,18 @@ def test_another_series(change, says, tmp_path):
 
     on(2, program)
     assert (tmp_path / "a.h5").read_bytes() == before
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".nc", ".zarr"])
+def test_snapshots_without_elements_and_times_that_begin_with_0(suffix, tmp_path):
+    def program():
+        line = Layout(["x"], mc.create_mesh([("x", 2)]))
+        with mc.Series(tmp_path / f"a{suffix}", {"e": line}, shape=(0,), dtype=float) as series:
+            for time in (0, 0.5):
+                series.append(e=mc.zeros(0, float, line), time=time, step=3)
+            return len(series), series[-1]["time"], series[-1]["step"], series[0]["e"].shape
+
+    assert on(2, program)[0] == (2, 0.5, 3, (0,))
 
 
 @pytest.mark.parametrize(

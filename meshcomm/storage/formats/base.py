@@ -214,7 +214,7 @@ def reading(what: object) -> Iterator[None]:
     try:
         with files.at_files():
             yield
-    except (MeshcommError, ImportError):
+    except (MeshcommError, ImportError, BlockingIOError):  # the last one: another program writes the file
         raise
     except Exception as error:
         raise CheckpointError(f"{what} is damaged, or has another format: {quote(str(error))}") from error

@@ -119,7 +119,7 @@ class _Walk:
         self.attributes[name] = self.attributes_of(found)
         if "_Netcdf4Coordinates" in keys:
             self._coordinates[name] = np.asarray(found.attrs["_Netcdf4Coordinates"]).ravel().tolist()
-        elif not keys.isdisjoint(("DIMENSION_LIST", "DIMENSION_LABELS")):
+        elif has_scales(found):
             self._dims[name] = tuple(_last(dim[0].name) if len(dim) else dim.label or None for dim in found.dims)
         elif is_scale and found.ndim == 1:
             self._dims[name] = (_last(name),)
@@ -192,6 +192,22 @@ class _Walk:
             for name, dims in found.items()
             if dims and None not in dims and len(dims) == len(self.arrays[name].shape)
         }
+
+
+def has_scales(found: Any) -> bool:
+    """Return whether axes of a dataset have names or scales, by attributes that are as HDF5 writes them.
+
+    The library ends the process when it looks for scales in others.
+    """
+    h5py, right = library(), []
+    for key, kind in (("DIMENSION_LIST", "references"), ("DIMENSION_LABELS", "texts")):
+        if key in found.attrs:
+            its = found.attrs.get_id(key)
+            inner = h5py.check_vlen_dtype(its.dtype) if kind == "references" else None
+            of_texts = kind == "texts" and h5py.check_string_dtype(its.dtype) is not None
+            refers = inner is not None and h5py.check_ref_dtype(np.dtype(inner)) is not None
+            right.append((of_texts or refers) and its.shape == (found.ndim,))
+    return bool(right) and all(right)
 
 
 def is_netcdf(path: Path) -> bool:

@@ -5,6 +5,7 @@ scale itself.
 """
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,26 @@ from meshcomm._arguments import quote
 from meshcomm._types import Shape
 from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import Described
-from meshcomm.storage.formats.hdf5 import NO_VARIABLE, library
+from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, library
+from meshcomm.storage.formats.hdf5_inventory import is_no_variable
 
 
 def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
     """Attach a scale to each axis of the dataset *made* that has a name, or with *default* to all axes."""
     named = made.is_scale or any(len(axis) for axis in made.dims)
-    dims = array.dims
-    if dims is None and default and not named:
-        dims = tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
     if array.grows and named:
         _grow_scales(made)
         return
+    dims = array.dims
+    if dims is None and default and not made.is_scale:
+        kept = (
+            made.dims if named else [()] * len(array.shape)
+        )  # an array that replaces another one has some of its scales
+        numbered = zip(count(), array.shape, kept, strict=False)
+        dims = tuple(_last(had[0].name) if len(had) else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
     if array.grows and dims is not None:
         dims = (array.grows, *dims)
-    if dims == (array.name.rpartition("/")[2],):
+    if dims == (_last(array.name),):
         _make_scale(file, made, dims[0])
         return
     for axis, dim in enumerate(dims or ()):
@@ -36,6 +42,10 @@ def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
         for old in list(made.dims[axis].values()):
             made.dims[axis].detach_scale(old)
         made.dims[axis].attach_scale(_scale(file, made.shape[axis], dim, array, grows=array.grows == dim))
+
+
+def _last(name: str) -> str:
+    return str(name).rpartition("/")[2]
 
 
 def _grow_scales(made: Any) -> None:
@@ -54,6 +64,8 @@ def _scale(file: Any, length: int, dim: str, array: Described, *, grows: bool) -
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
         found = file.create_dataset(name, (length,), ">f4", **more)
         _make_scale(file, found, f"{NO_VARIABLE}.{length:10}")
+    if isinstance(found, library().Dataset) and found.maxshape == (None,) and is_no_variable(found):
+        found.resize(max(length, found.shape[0]), axis=0)
     if not isinstance(found, library().Dataset) or found.shape != (length,):
         shape: Shape | str = getattr(found, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
@@ -77,7 +89,7 @@ def _scales(file: Any) -> Iterator[Any]:
 
 def take_scales(file: Any, old: Any, made: Any) -> None:
     """Attach the scales of *old* to *made*, which replaces it; where *old* is a scale of others, so is *made*."""
-    for axis, scales in enumerate(old.dims):
+    for axis, scales in enumerate(old.dims if has_scales(old) else ()):
         for scale in list(scales.values()):
             old.dims[axis].detach_scale(scale)
             if made.shape[axis : axis + 1] == scale.shape:
@@ -87,8 +99,7 @@ def take_scales(file: Any, old: Any, made: Any) -> None:
     users = [(file[reference], int(axis)) for reference, axis in old.attrs.get("REFERENCE_LIST", ())]
     if users and made.shape != old.shape:
         raise ShapeError(f"{quote(made.name)} is the scale of other arrays: it must keep the shape {old.shape}")
-    name = old.attrs["NAME"]
-    made.make_scale(name if isinstance(name, str) else name.decode())
+    made.make_scale(made.name.rpartition("/")[2])
     for user, axis in users:
         user.dims[axis].detach_scale(old)
         user.dims[axis].attach_scale(made)

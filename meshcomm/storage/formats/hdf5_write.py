@@ -29,12 +29,15 @@ from meshcomm.storage.formats.base import (
     Writer,
     reading,
 )
-from meshcomm.storage.formats.hdf5 import MARK, library
+from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, library
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_scales import name_axes, take_scales
 from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, refuse_shared_chunks, snapshots_of
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Chunks, Segment, Stored, in_one_file
+
+LONGEST_NAME = 256
+"""Characters of a name in netCDF."""
 
 LARGEST_CHUNK = 2**32 - 1
 """Bytes of a chunk, by the format."""
@@ -117,6 +120,8 @@ class Hdf5Writer(Writer):
         self._held.append(self._file)
         if not self._file.lock(shared=True):
             raise BlockingIOError(11, "another program has the file open for writing", str(self.path))
+        if files.section(self._file, 0, min(3, self._file.size())) == b"CDF":
+            raise CheckpointError(f"{self.path} is a classic netCDF file, which is only read: save to a new file")
         self._end = _end_of(self._file)
         self._changes = Changes(self._file, self._end)
         with reading(self.path):
@@ -129,7 +134,10 @@ class Hdf5Writer(Writer):
 
     def _check(self, array: Described) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
-            raise DTypeError(f"a netCDF file cannot hold {array.dtype}, of array {quote(array.name)}: save it to .h5")
+            holds = "integers of 8 to 64 bits and floats of 32 and 64"
+            raise DTypeError(f"a netCDF file holds {holds}, not {array.dtype} as {quote(array.name)} has")
+        if self.netcdf and (array.name.strip() != array.name or len(array.name) > LONGEST_NAME):
+            raise ValueError(f"no name of netCDF: {quote(array.name)}; it begins or ends with a space, or is too long")
         chunks = self._chunks_of(array)
         nbytes = prod(chunks or ()) * array.dtype.itemsize
         if chunks and nbytes > LARGEST_CHUNK:
@@ -235,6 +243,11 @@ class Hdf5Writer(Writer):
 
     def _put_attributes(self, made: Any, attributes: Mapping[str, Json], dtype: DType | None) -> None:
         for key, value in attributes.items():
+            if key in OF_LIBRARIES:
+                raise TypeError(f"HDF5 and netCDF keep the attribute {quote(key)} for themselves")
+            if dtype is None and isinstance(value, Mapping):
+                names = ", ".join(array.name for array in self.arrays)
+                raise TypeError(f"the metadata {quote(key)} are a dict, as an array has them; the arrays are {names}")
             found = _attribute(value, self.netcdf)
             if dtype is not None and key in ("_FillValue", "missing_value"):
                 found = np.asarray(found, dtype).reshape(-1)
@@ -356,6 +369,8 @@ def _attribute(value: Any, netcdf: bool) -> Any:
     if isinstance(value, str):
         return value
     found = np.asarray(value)
+    if netcdf and found.ndim > 1:
+        raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
     if found.dtype.kind in "US":
         return np.asarray(found.astype("U"), library().string_dtype())
     if found.dtype.kind not in "biufc":

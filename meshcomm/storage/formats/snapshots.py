@@ -16,7 +16,7 @@ def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | N
     """Raise ``ShapeError`` or ``DTypeError`` unless *array* is a snapshot of one with this *shape* and *dtype*."""
     if shape[1:] != array.shape or len(shape) != len(array.shape) + 1:
         raise ShapeError(f"{path}: the snapshots of {quote(array.name)} are {shape[1:]}, not {array.shape}")
-    if dtype is None or dtype.newbyteorder("=") != array.dtype.newbyteorder("="):
+    if dtype != array.dtype:
         raise DTypeError(f"{path}: the snapshots of {quote(array.name)} are {dtype}, not {array.dtype}")
 
 
@@ -35,7 +35,7 @@ def chunks_of_snapshots(array: Described) -> Shape:
     """Return the shape of chunks of snapshots; small ones share a chunk."""
     nbytes = prod(array.shape) * array.dtype.itemsize
     found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
-    together = 1 if array.codecs or array.chunks else max(1, min(SNAPSHOTS, PAGE // max(1, nbytes)))
+    together = 1 if array.codecs or array.chunks or not nbytes else max(1, min(SNAPSHOTS, PAGE // nbytes))
     return (together, *(max(1, n) for n in found))
 
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from meshcomm._arguments import quote
 from meshcomm._tuning import ZARR_CHUNK
 from meshcomm._types import Json, Shape
-from meshcomm.errors import CheckpointError
+from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
@@ -93,6 +93,7 @@ class ZarrWriter(Writer):
         self._adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
         if self._adding:
             zarr_store.refuse_to_add(self.path, self._names.values())
+        self._check_dims()
         self.remove_leftovers()
         files.make_folder(self.aside)
         folder = files.File(self.aside, 0)
@@ -105,6 +106,20 @@ class ZarrWriter(Writer):
         self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
         return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
 
+    def _check_dims(self) -> None:
+        """Raise ``ShapeError`` if axes of one name have different lengths: xarray does not open such a store."""
+        lengths: dict[str, int] = {}
+        if self._adding:
+            for name, metadata in zarr_store.look(self.path).arrays.items():
+                if name not in self._names.values():
+                    lengths |= zip(metadata.get("dimension_names") or (), metadata.get("shape") or (), strict=False)
+        for array in self.arrays:
+            for dim, n in zip(array.dims or (), array.shape, strict=False):
+                if lengths.setdefault(dim, n) != n:
+                    raise ShapeError(
+                        f"{self.path}: the axis {quote(dim)} of {quote(array.name)} has {n}, not {lengths[dim]}"
+                    )
+
     def _snapshots(self) -> int:
         """Return how many snapshots all the arrays have that grow. Errors unless those in the store fit them."""
         found = {}
@@ -112,6 +127,8 @@ class ZarrWriter(Writer):
             metadata = zarr_store.node(self.path / array.name) if array.grows else None
             if metadata is not None:
                 shape, dtype = checked_shape(metadata.get("shape"), array.name), dtype_of(metadata.get("data_type"))
+                order = (metadata["codecs"][0].get("configuration") or {}).get("endian", "little")
+                dtype = dtype and dtype.newbyteorder("<" if order == "little" else ">")
                 check_snapshots(self.path, array, shape, dtype)
                 found[array.name] = shape[0]
         return snapshots_of(self.path, self.arrays, found)

@@ -107,7 +107,7 @@ def codecs_of(metadata: Json, what: object) -> Codecs:
     found: list[tuple[str, int | None]] = []
     for codec in metadata:
         name, settings = codec.get("name"), codec.get("configuration") or {}
-        if name == "bytes" and settings.get("endian", "little") == "little":
+        if name == "bytes":
             continue
         own = ((name, settings.get("clevel" if name == "blosc" else "level")),)
         if name not in ("gzip", "zstd", "blosc") or codec_metadata(own, settings.get("typesize", 1)) != [codec]:
