@@ -374,12 +374,12 @@ def _prepared_mean(
     kind = result_dtype(np.mean, [source.dtype], ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
-    over, count = axis_of(axes, ndim), prod(source.shape[a] for a in axes)
+    over, count, total = axis_of(axes, ndim), prod(source.shape[a] for a in axes), _UFUNCS[np.sum].reduce
     how = Reduction(
         "mean",
         axes,
         lambda block: np.mean(block, axis=over, dtype=dtype),
-        lambda block: np.add.reduce(block, axis=over, dtype=None if wide.kind == "m" else wide),
+        lambda block: total(block, axis=over, dtype=None if wide.kind == "m" else wide),
         "sum",
         kind,
         wide,
