@@ -129,18 +129,28 @@ def _complete_at_once(move: Move) -> Start:
     return start
 
 
+class _Planned:
+    """What an exchange of several tensors needs to know of a plan of one step."""
+
+    def __init__(self, plan: Plan, here: Location) -> None:
+        (self.step,) = exchanging_steps(plan)
+        self.tensor, self.text, self.most_bytes = described(self.step, here), _text(self.step), most_bytes(self.step)
+        self.size, self.shape = _target(self.step, here), target_shape(plan, here.device)
+
+
 def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Array | None]], list[Array | None]]:
     """Return a function that makes the new blocks of several *plans* in one exchange. To call it is Collective.
 
     Each plan has one step, and all of them exchange among the same ranks.
     """
-    steps = [exchanging_steps(plan)[0] for plan in plans]
-    tensors = [described(step, here) for step in steps]
-    sizes, shapes = [_target(step, here) for step in steps], [target_shape(plan, here.device) for plan in plans]
+    once = {id(plan): _Planned(plan, here) for plan in {id(plan): plan for plan in plans}.values()}
+    planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
+    tensors = [each.tensor for each in planned]
+    sizes, shapes = [each.size for each in planned], [each.shape for each in planned]
     offsets = stretch_offsets(sizes)
-    number = fingerprint("; ".join(map(_text, steps)))
-    terms = ExchangeSpec(number, sum(map(most_bytes, steps)))
-    operation = choose.exchange(group_of(steps[0], here), tensors, terms)
+    number = fingerprint("; ".join(each.text for each in planned))
+    terms = ExchangeSpec(number, sum(each.most_bytes for each in planned))
+    operation = choose.exchange(group_of(planned[0].step, here), tensors, terms)
     dtypes = [plan.dtype for plan in plans]
 
     def move(blocks: list[Array | None]) -> list[Array | None]:

@@ -308,13 +308,14 @@ class _Batch:
 
     def text(self) -> str:
         """Return what the ranks compare."""
-        calls = []
-        for source, target, shape, dtype, has_out, key in self._specs:
-            call = "relayout" if key is None else f"relayout {key!r}"
-            calls.append(
-                relayout_text((call, shape, dtype, source, target, self._limit, None)) + " into out" * has_out
-            )
-        return "; ".join(calls)
+        known: dict[Hashable, str] = {}
+        for each in self._specs:
+            if each not in known:
+                source, target, shape, dtype, has_out, key = each
+                call = "relayout" if key is None else f"relayout {key!r}"
+                text = relayout_text((call, shape, dtype, source, target, self._limit, None))
+                known[each] = text + " into out" * has_out
+        return "; ".join(known[each] for each in self._specs)
 
     def build(self, here: Location) -> MoveAll:
         """Return what makes the new blocks. To call it is Collective over the team."""
@@ -323,7 +324,14 @@ class _Batch:
         return _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
-        return [plan_relayout(shape, dtype, a, b, self._limit, machine) for a, b, shape, dtype, *_ in self._specs]
+        known: dict[
+            Hashable, Plan
+        ] = {}  # tensors of one shape, dtype and layouts share a plan: there may be thousands
+        for each in self._specs:
+            if each[:4] not in known:
+                a, b, shape, dtype, *_ = each
+                known[each[:4]] = plan_relayout(shape, dtype, a, b, self._limit, machine)
+        return [known[each[:4]] for each in self._specs]
 
 
 _TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)
@@ -351,6 +359,18 @@ def _prepare_many(plans: Sequence[Plan], here: Location, limit: int | None, alon
     return run
 
 
+def _small_step(plan: Plan) -> tuple[Hashable, int] | None:
+    """Return the group of a *plan* of one small step, and the scratch that this needs; None for any other plan."""
+    steps = exchanging_steps(plan)
+    if len(steps) != 1 or steps[0] is not plan.steps[-1]:
+        return None
+    (step,) = steps
+    if step.rounds > 1 or most_bytes(step) > MERGED_UP_TO:
+        return None
+    # Packed and unpacked; what goes to several ranks may be packed for each of them.
+    return (step.ranks, step.mesh, step.dims), (step.group_size + 1) * most_bytes(step)
+
+
 def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[list[int]]:
     """Return the numbers of plans that can share an exchange: one small step each, among the same ranks.
 
@@ -359,16 +379,12 @@ def _alike(plans: Sequence[Plan], limit: int | None, alone: Set[int]) -> list[li
     groups: dict[Hashable, list[list[int]]] = {}
     free: dict[Hashable, int] = {}
     scratch = DEFAULT_SCRATCH if limit is None else limit
+    found = {id(plan): _small_step(plan) for plan in {id(plan): plan for plan in plans}.values()}
     for number, plan in enumerate(plans):
-        steps = exchanging_steps(plan)
-        if number in alone or len(steps) != 1 or steps[0] is not plan.steps[-1]:
+        small = found[id(plan)]
+        if number in alone or small is None:
             continue
-        (step,) = steps
-        if step.rounds > 1 or most_bytes(step) > MERGED_UP_TO:
-            continue
-        key = (step.ranks, step.mesh, step.dims)
-        # Packed and unpacked; what goes to several ranks may be packed for each of them.
-        needed = (step.group_size + 1) * most_bytes(step)
+        key, needed = small
         if key not in groups or free[key] < needed:
             groups.setdefault(key, []).append([])
             free[key] = scratch

@@ -68,14 +68,18 @@ def as_byte_boxes(sides: Sequence[Strided], itemsizes: Sequence[int]) -> tuple[S
     if len(sides) == 1:
         return sides[0], itemsizes[0]
     ndim = max(boxes.extents.shape[1] for boxes in sides) + 1
-    strides, extents = [], []
-    for boxes, itemsize in zip(sides, itemsizes, strict=True):
-        lacking = ((0, 0), (ndim - 1 - boxes.extents.shape[1], 1))
-        strides.append(np.pad(boxes.strides, lacking, constant_values=1))
-        extents.append(np.pad(boxes.extents, lacking, constant_values=1))
-        extents[-1][:, -1] = itemsize
     regions, offsets = (np.concatenate([boxes[i] for boxes in sides]) for i in (0, 1))
-    return Strided(regions, offsets, np.concatenate(strides), np.concatenate(extents)), 1
+    strides, extents = np.ones((2, len(regions), ndim), dtype=np.intp)
+    start = 0
+    for boxes, itemsize in zip(sides, itemsizes, strict=True):
+        count, own = boxes.extents.shape
+        if count:
+            rows, columns = slice(start, start + count), slice(ndim - 1 - own, ndim - 1)
+            strides[rows, columns] = boxes.strides
+            extents[rows, columns] = boxes.extents
+            extents[rows, -1] = itemsize
+            start += count
+    return Strided(regions, offsets, strides, extents), 1
 
 
 def _strides(shape: Shape, itemsize: int) -> Indices:

@@ -8,7 +8,7 @@ memory, in `Exchanged.in_source` and `Exchanged.in_target`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from meshcomm.layouts.boxes import Box, Boxes, box_shape, in_block, intersection
 from meshcomm.memory.blocks import block_bytes
 from meshcomm.memory.copies import Loops, Strided, as_byte_boxes, strided
 
+T = TypeVar("T")
 BoxOf: TypeAlias = Callable[[int], Box | None]
 BoxesOf: TypeAlias = Callable[[int], Boxes]
 Order: TypeAlias = tuple[int, ...] | None
@@ -86,13 +87,24 @@ class Exchanged:
             receives_of=lambda position: with_peers(self.receives_of(position), senders),
         )
 
+    @cached_property
+    def _known_bytes(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The bytes of the blocks before and after, by position: of those that were asked for."""
+        return {}, {}
+
     def source_bytes(self, position: int) -> int:
         """Return the bytes of the block of *position* before."""
-        return _bytes(self.source(position), self.itemsize)
+        known = self._known_bytes[0]
+        if position not in known:
+            known[position] = _bytes(self.source(position), self.itemsize)
+        return known[position]
 
     def target_bytes(self, position: int) -> int:
         """Return the bytes of the block of *position* after."""
-        return _bytes(self.target(position), self.itemsize)
+        known = self._known_bytes[1]
+        if position not in known:
+            known[position] = _bytes(self.target(position), self.itemsize)
+        return known[position]
 
     def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
         """Return where *boxes* lie in the block of *position* before, which is this *region* of memory."""
@@ -149,6 +161,20 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
     )
 
 
+def once_each(tensors: Sequence[Exchanged], find: Callable[[Exchanged], T]) -> list[T]:
+    """Return what *find* finds of each tensor. It is asked once for those of one description, which are many."""
+    known: dict[int, T] = {}
+    for tensor in tensors:
+        if id(tensor) not in known:
+            known[id(tensor)] = find(tensor)
+    return [known[id(tensor)] for tensor in tensors]
+
+
+def numbered(blocks: Sequence[Strided]) -> list[Strided]:
+    """Return where boxes lie, with a region for each of *blocks*: that of its number."""
+    return [Strided(np.full(len(each.regions), i, dtype=np.intp), *each[1:]) for i, each in enumerate(blocks)]
+
+
 class BlockSizes:
     """The bytes that the blocks of some tensors have on this rank before and after.
 
@@ -188,12 +214,16 @@ class BlockSizes:
 
 def own_copies(tensors: Sequence[Exchanged]) -> BoxCopies | None:
     """Return the copies of what this rank sends to itself, from block to block, if there are any."""
-    froms, tos = [], []
-    for region, tensor in enumerate(tensors):
-        here, sends, receives = tensor.position, tensor.sends, tensor.receives
-        sent, received = sends.of(here), receives.of(here)
-        froms.append(tensor.in_source(here, region, sends.some(sent)))
-        tos.append(tensor.in_target(here, region, receives.some(received)))
+
+    def before(tensor: Exchanged) -> Strided:
+        here, sends = tensor.position, tensor.sends
+        return tensor.in_source(here, 0, sends.some(sends.of(here)))
+
+    def after(tensor: Exchanged) -> Strided:
+        here, receives = tensor.position, tensor.receives
+        return tensor.in_target(here, 0, receives.some(receives.of(here)))
+
+    froms, tos = numbered(once_each(tensors, before)), numbered(once_each(tensors, after))
     itemsizes = [tensor.itemsize for tensor in tensors]
     (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
     if not len(source.offsets):

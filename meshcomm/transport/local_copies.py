@@ -16,7 +16,7 @@ from meshcomm._kernels import BoxCopies
 from meshcomm._tuning import LINE
 from meshcomm.layouts.boxes import Boxes
 from meshcomm.memory.copies import Strided, as_byte_boxes, concatenated
-from meshcomm.transport.exchange import Exchanged
+from meshcomm.transport.exchange import Exchanged, numbered, once_each
 
 
 def stretch_offsets(sizes: Sequence[int]) -> list[int]:
@@ -50,7 +50,7 @@ class LocalCopies:
     def pairs(self, receives: bool) -> list[tuple[int, bool]]:
         """Return the local peers with bytes for this rank, or from it, and whether the sender should rather write."""
         found: dict[int, bool] = {}
-        for tensor in self.tensors:
+        for tensor in {id(tensor): tensor for tensor in self.tensors}.values():  # many have one description
             boxes = tensor.receives if receives else tensor.sends
             for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
                 extent = boxes.stops[box] - boxes.starts[box]
@@ -95,26 +95,34 @@ class LocalCopies:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
         offsets = {number: self._offsets_of(self.members[number]) for number in peers}
         sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
-        ours, theirs = [], []
-        for region, tensor in enumerate(self.tensors):
-            mine: list[Strided] = []
-            others: list[Strided] = []
-            for number in sorted(peers):
-                which = tensor.sends.of(self.members[number])
-                if len(which):
-                    chosen = tensor.sends.some(which)
-                    mine.append(tensor.in_source(tensor.position, region, chosen))
-                    there = tensor.in_target(self.members[number], number, chosen)
-                    others.append(there._replace(offsets=there.offsets + offsets[number][region]))
-            loops = mine[0].extents.shape[1] if mine else tensor.sends.starts.shape[1]
-            ours.append(concatenated(mine, loops))
-            theirs.append(concatenated(others, loops))
+        found = once_each(self.tensors, lambda tensor: self._written(tensor, sorted(peers)))
+        ours = numbered([mine for mine, _ in found])
+        begins = np.zeros((len(self.members), len(self.tensors)), dtype=np.intp)
+        for number, its in offsets.items():
+            begins[number] = its[: len(self.tensors)]
+        theirs = [
+            there._replace(offsets=there.offsets + begins[there.regions, region])
+            for region, (_, there) in enumerate(found)
+        ]
         itemsizes = [tensor.itemsize for tensor in self.tensors]
         (source, itemsize), (target, _) = as_byte_boxes(ours, itemsizes), as_byte_boxes(theirs, itemsizes)
         if not len(source.offsets):
             return None
         own = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
         return BoxCopies(own, sizes, itemsize, *source[:3], *target, len(self.members))
+
+    def _written(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
+        """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
+        mine: list[Strided] = []
+        others: list[Strided] = []
+        for number in peers:
+            which = tensor.sends.of(self.members[number])
+            if len(which):
+                chosen = tensor.sends.some(which)
+                mine.append(tensor.in_source(tensor.position, 0, chosen))
+                others.append(tensor.in_target(self.members[number], number, chosen))
+        loops = mine[0].extents.shape[1] if mine else tensor.sends.starts.shape[1]
+        return concatenated(mine, loops), concatenated(others, loops)
 
     def _offsets_of(self, position: int) -> list[int]:
         """Return where the new blocks of a position begin in its stretch, and the length of this."""

@@ -23,7 +23,7 @@ from meshcomm.memory.scratch import Buffer, scratch
 from meshcomm.ranks.communicator import Buffers, Channel, Communicator, Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.comparison import Beside, Comparing, Header, comparing
-from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Left, own_copies
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_copies
 
 
 class Side:
@@ -116,19 +116,15 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
 
 def _sending(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
-    blocks = [
-        tensor.in_source(tensor.position, region, found)
-        for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
-    ]
+    its = {id(tensor): found for tensor, found in zip(tensors, boxes, strict=True)}
+    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_source(tensor.position, 0, its[id(tensor)])))
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
 def _receiving(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
-    blocks = [
-        tensor.in_target(tensor.position, region, found)
-        for region, (tensor, found) in enumerate(zip(tensors, boxes, strict=True))
-    ]
+    its = {id(tensor): found for tensor, found in zip(tensors, boxes, strict=True)}
+    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_target(tensor.position, 0, its[id(tensor)])))
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
@@ -172,8 +168,8 @@ class Packed:
         self._in_messages = between_pairs or (terms.most_bytes > LARGEST_COUNT and not group.team.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
         ranks = len(group.members)
-        sends = [without_peer(tensor.sends, tensor.position) for tensor in tensors]
-        receives = [without_peer(tensor.receives, tensor.position) for tensor in tensors]
+        sends = once_each(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
+        receives = once_each(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))
         self._comparing: Comparing | None = None
         carried = list(tensors)
         if ranks > 1 and not between_pairs:

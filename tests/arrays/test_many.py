@@ -8,6 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
+from meshcomm.arrays import compile as compile_
 from support.random_cases import random_case
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled
@@ -380,3 +381,23 @@ def test_ranks_that_differ_in_the_order_of_their_tensors():
 
     with pytest.raises(mc.CollectiveMismatch, match="rank 1: relayout of"):
         simulated(4, program)
+
+
+def test_many_tensors_of_few_kinds_are_described_once_each(monkeypatch):
+    described = []
+    kept = compile_.described
+    monkeypatch.setattr(compile_, "described", lambda *args: described.append(args) or kept(*args))
+
+    def program():
+        mesh = mc.create_mesh([("x", 2)])
+        rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
+        kinds = [((4, 6), "f4"), ((5, 3), "f8"), ((4, 6), "i2"), ((1, 2), "i1")]
+        arrays = [numbered(shape).astype(dtype) + i % 7 for i in range(300) for shape, dtype in kinds]
+        moved = mc.relayout([mc.distribute(array, rows) for array in arrays], columns)
+        for array, tensor in zip(arrays, moved, strict=True):
+            assert tensor.dtype == array.dtype
+            assert np.array_equal(tensor.local, array[tensor.slices])
+
+    with mc.simulate(2) as world:
+        world.run(program)
+    assert len(described) == 2 * 4  # ranks and kinds
