@@ -324,14 +324,14 @@ class _Batch:
         return _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
-        known: dict[
-            Hashable, Plan
-        ] = {}  # tensors of one shape, dtype and layouts share a plan: there may be thousands
-        for each in self._specs:
-            if each[:4] not in known:
-                a, b, shape, dtype, *_ = each
-                known[each[:4]] = plan_relayout(shape, dtype, a, b, self._limit, machine)
-        return [known[each[:4]] for each in self._specs]
+        known: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
+        plans = []
+        for a, b, shape, dtype, *_ in self._specs:
+            key = a, b, id(a.mesh), id(b.mesh), shape, dtype  # equal meshes may belong to different worlds
+            if key not in known:
+                known[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
+            plans.append(known[key])
+        return plans
 
 
 _TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)
