@@ -87,7 +87,6 @@ def numpy_protocol(
         raise
 
 
-@_hooks.provides("takes tensors")
 def takes_tensors(function: object) -> bool:
     """Return whether *function*, one of NumPy, is defined for tensors."""
     if isinstance(function, np.ufunc):

@@ -13,7 +13,6 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from meshcomm import _hooks
 from meshcomm._mistakes import missing
 from meshcomm.arrays.create import zeros
 from meshcomm.arrays.dtensor import LIKE, DTensor
@@ -21,6 +20,7 @@ from meshcomm.compat.array_api.devices import Everywhere
 from meshcomm.compat.array_api.info import Info
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh
+from meshcomm.ops.protocols import takes_tensors
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -102,7 +102,7 @@ def _takes_tensors(numpys: ModuleType, name: str) -> bool:
     found = getattr(numpys, name, None)
     if isinstance(found, type):
         return issubclass(found, np.generic) or name in _ABOUT_DTYPES
-    return callable(found) and (name in _ABOUT_DTYPES or found in LIKE or _hooks.call("takes tensors", found))
+    return callable(found) and (name in _ABOUT_DTYPES or found in LIKE or takes_tensors(found))
 
 
 def _creates(function: Function) -> bool:
