@@ -189,9 +189,9 @@ TABLE = [
     mistake("two meshes", "t + on_other", "MeshError", "on one mesh", "rows=2, columns=2", "x=4"),
     mistake(
         "a function of NumPy by its full name",
-        "np.lib.stride_tricks.sliding_window_view(t, 2)",
+        "__import__('numpy.lib.recfunctions', fromlist=['_']).structured_to_unstructured(t)",
         "TypeError",
-        "numpy.lib.stride_tricks.sliding_window_view",
+        "numpy.lib.recfunctions.structured_to_unstructured",
         "t.to_numpy()",
     ),
     mistake("another", "np.savetxt('t', t)", "TypeError", "numpy.savetxt", "mc.save(path, t)"),

@@ -217,6 +217,14 @@ SEQUENCES = {
         "np.diff(n, 2, append=[[1, 2]] * 7)",
         "np.diff(f, append=v)",
     ],
+    "windows": [
+        "np.lib.stride_tricks.sliding_window_view(v, 4)",
+        "np.lib.stride_tricks.sliding_window_view(f, (2, 3))",
+        "np.lib.stride_tricks.sliding_window_view(t, 2, axis=-1)",
+        "np.lib.stride_tricks.sliding_window_view(f, (3, 2), axis=(0, 0))",
+        "np.lib.stride_tricks.sliding_window_view(v, 12)",
+        "np.lib.stride_tricks.sliding_window_view(f, 2)",
+    ],
     "trapezoid": [
         f"np.{'trapezoid' if hasattr(np, 'trapezoid') else 'trapz'}({arguments})"
         for arguments in (

@@ -59,6 +59,8 @@ class Namespace(ModuleType):
             found = self._of_standard(name)
         elif name[0] != "_" and _takes_tensors(self._numpys, name):
             found = self._of_numpy(getattr(self._numpys, name))
+        elif name == "lib" and self._numpys is np:
+            found = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
         else:
             raise missing(f"module {self.__name__!r}", name, {}, dir(self), self)
         self.__dict__[name] = found
