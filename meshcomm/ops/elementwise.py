@@ -29,6 +29,7 @@ from meshcomm.ops.rules import (
     mesh_of,
     sample,
     shape_of,
+    text_as_scalar,
 )
 from meshcomm.ranks.calls import collective, made_by_all
 from meshcomm.ranks.meshes import location_in
@@ -227,7 +228,8 @@ def where(condition: DTensor | ArrayLike, x: DTensor | ArrayLike, y: DTensor | A
     ...     print(world.run(program))
     [[0, 0], [2, 3]]
     """
-    result = elementwise("numpy.where", np.where, [unwrapped(operand) for operand in (condition, x, y)])
+    operands = [text_as_scalar(unwrapped(operand)) for operand in (condition, x, y)]
+    result = elementwise("numpy.where", np.where, operands)
     assert isinstance(result, DTensor)
     return result
 

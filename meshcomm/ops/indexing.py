@@ -176,7 +176,9 @@ def _check_kind(tensor: DTensor, value: object) -> None:
     elif np.ndim(value) == 0:  # type: ignore[arg-type]
         np.empty(1, tensor.dtype)[...] = value
     else:
-        as_array(value)
+        array = as_array(value)
+        if array.dtype.kind in "SU" and tensor.dtype.kind not in "SU":
+            array.astype(tensor.dtype)
 
 
 def _assign(tensor: DTensor, items: Items, value: Operand) -> None:

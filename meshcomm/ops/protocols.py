@@ -59,7 +59,7 @@ from meshcomm.ops.elementwise import agree_on_plain, where, written
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.linalg import matrix_transpose, transpose
 from meshcomm.ops.reductions import max, min, sum
-from meshcomm.ops.rules import ADVICE, is_operand, not_operand
+from meshcomm.ops.rules import ADVICE, is_operand, not_operand, text_as_scalar
 from meshcomm.ops.signatures import Function, table
 from meshcomm.ranks.local_errors import note_refusal
 
@@ -79,7 +79,12 @@ def numpy_protocol(
     begun = watch.count
     try:
         if isinstance(function, np.ufunc) and method is not None:
-            return _ufunc(function, method, args, kwargs)
+            given: Value = kwargs.get("out")
+            if not given:
+                return _ufunc(function, method, args, kwargs)
+            held = tuple(map(unwrapped, given))  # what a variable holds
+            made = _ufunc(function, method, args, {**kwargs, "out": held})
+            return given[0] if len(given) == 1 and made is held[0] else made
         return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
     except Exception as error:
         if watch.count == begun and _may_move(function, args, error):
@@ -155,7 +160,11 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         _at(f"{name}.at", ufunc, inputs)
         return None
     if not all(map(is_operand, operands)):
-        return _refused(name, [x for x in operands if not is_operand(x)])
+        if any(isinstance(x, DTensor) and x.dtype.kind in "SU" for x in operands):
+            operands = list(map(text_as_scalar, operands))
+        others = [x for x in operands if not is_operand(x)]
+        if others:
+            return _refused(name, others)
     if out and not all(isinstance(target, DTensor) for target in out if target is not None):
         raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
     if out and any(target is None for target in out):  # some of several results

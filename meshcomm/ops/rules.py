@@ -46,6 +46,11 @@ def is_operand(x: object) -> bool:
     return isinstance(x, (DTensor, np.ndarray, list, tuple, *NUMBERS))
 
 
+def text_as_scalar(x: object) -> object:
+    """Return a text of Python as NumPy's, which is an operand; anything else as it is."""
+    return np.asarray(x)[()] if isinstance(x, str | bytes) else x
+
+
 def not_operand(name: str, x: object) -> str:
     """Return why *x* cannot be an operand of the function *name*."""
     return f"{name} of DTensors takes tensors, arrays and numbers, not {type(x).__name__} {quote(x)}"

@@ -108,7 +108,7 @@ def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
 def _outs(name: str, out: object) -> tuple[DTensor, ...]:
     if out is None:
         return ()
-    targets = out if isinstance(out, tuple) else (out,)
+    targets = tuple(map(unwrapped, out if isinstance(out, tuple) else (out,)))
     if len(targets) != 1 or not isinstance(targets[0], DTensor):
         raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
     check_writable(f"numpy.{name}: out=", targets[0])
