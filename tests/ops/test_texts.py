@@ -18,7 +18,7 @@ def here(array):
     "call",
     [
         lambda s: s == "a",
-        lambda s: "bb" != s,
+        lambda s: s != "bb",
         lambda s: s < "b",
         lambda s: s[0] == "a",
         lambda s: np.strings.startswith(s, "a") if hasattr(np, "strings") else s == "a",
