@@ -1,6 +1,7 @@
 """mode="a" in HDF5 and netCDF, and Series: what is there stays, and what is added is whole or not there."""
 
 import shutil
+import subprocess
 import threading
 import zlib
 from collections import Counter
@@ -120,6 +121,36 @@ def test_filters_of_a_plugin(codec, tmp_path):
     with h5py.File(tmp_path / "a.h5") as file:
         assert (file["a"][()] == A + 1).all()
     assert (on(2, lambda: mc.load(tmp_path / "a.h5")["a"].to_numpy())[0] == A + 1).all()
+
+
+@pytest.mark.parametrize("tool", ["ncdump", "h5ls", "h5diff"])
+def test_tools_of_the_formats_read_what_is_written(tool, tmp_path):
+    if shutil.which(tool) is None:
+        pytest.skip(f"there is no {tool}")
+    path, other = tmp_path / "a.nc", tmp_path / "other.h5"
+    on(2, lambda: mc.save(path, tree_of(1), dims={"a": ["y", "x"]}, compression="gzip", metadata={"title": "a run"}))
+    add(path, 2)
+    with h5py.File(other, "w") as file:
+        file["a"] = A + 2
+        file["more/b"] = np.full(3, 2, "i4")
+    on(2, lambda: mc.save(tmp_path / "plain.h5", tree_of(2), compression="gzip"))
+    commands = {
+        "ncdump": [["ncdump", path]],
+        "h5ls": [["h5ls", "-r", path]],
+        "h5diff": [["h5diff", "--exclude-attribute", "/_NCProperties", tmp_path / "plain.h5", other]],
+    }
+    for command in commands[tool]:
+        found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert tool == "h5diff" or "a(y, x)" in found or "/a " in found
+        assert tool != "ncdump" or 'title = "a run"' in found
+
+
+def test_a_chunk_that_is_too_large(tmp_path):
+    mesh = mc.create_mesh([("x", 1)])
+    large = mc.DTensor(np.broadcast_to(np.zeros(1, "u1"), (2**32,)), Layout(["x"], mesh), (2**32,), np.dtype("u1"))
+    with pytest.raises(mc.ShapeError, match="in HDF5 at most 4294967295"):
+        mc.save(tmp_path / "a.h5", {"a": large}, chunks=(2**32,))
+    assert not list(tmp_path.iterdir())
 
 
 def test_each_rank_writes_what_it_has_compressed(tmp_path, monkeypatch):
