@@ -132,12 +132,11 @@ def test_tools_of_the_formats_read_what_is_written(tool, tmp_path):
     add(path, 2)
     with h5py.File(other, "w") as file:
         file["a"] = A + 2
-        file["more/b"] = np.full(3, 2, "i4")
     on(2, lambda: mc.save(tmp_path / "plain.h5", tree_of(2), compression="gzip"))
     commands = {
         "ncdump": [["ncdump", path]],
         "h5ls": [["h5ls", "-r", path]],
-        "h5diff": [["h5diff", "--exclude-attribute", "/_NCProperties", tmp_path / "plain.h5", other]],
+        "h5diff": [["h5diff", tmp_path / "plain.h5", other, "/a"]],
     }
     for command in commands[tool]:
         found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
