@@ -70,7 +70,7 @@ ALONE = [
     *("mc.Variable(t).assign(np.ones((3, 3)))", 'mc.Variable(t).assign_add("abc")', "mc.call_with_layout(abs, 3, t)"),
     *('np.add(t, mc.zeros(t.shape, float, columns), dtype="zz")', 'np.matmul(t, t.T, dtype="zz")'),
     *("t.__iand__(mc.zeros(t.shape, float, columns))", 'mc.fft.fft(t, backend="nmupy")'),
-    *('np.where(t > 3, t, object())', 'np.clip(t, "a", "b")', 'np.isclose(t, "a")'),
+    *("np.where(t > 3, t, object())", 'np.clip(t, "a", "b")', 'np.isclose(t, "a")'),
     *('mc.ndimage.gaussian_filter(t, "x")', "mc.array_api.unstack(t, axis=9)"),
     *("mc.array_api.cumulative_sum(t, axis=9)", "mc.array_api.asarray(t, device=3)", "mc.transpose(t, (0, 0), rows)"),
     *("strategy().experimental_split_to_logical_devices(t, [3, 1])",),
