@@ -457,15 +457,11 @@ def test_a_process_dies_as_it_adds(name, tmp_path):
     add(path, 1)
     copy = tmp_path / f"copy-{name}"
     shutil.copy(path, copy)
-    unreadable = 0
     for at, when in kills(lambda: add(copy, 2), 40):
         shutil.copy(path, copy)
         killed(lambda: add(copy, 2), at, when)
-        try:
-            numbers_in(copy)
-        except (OSError, KeyError, AssertionError):
-            assert journal_of(copy).exists()  # it has all that is needed
-            unreadable += 1
+        numbers_in(copy)  # h5py reads the file also before meshcomm has opened it
+        is_kept(copy)
         mc.open(copy).close()
         assert not journal_of(copy).exists()
         is_kept(copy)
@@ -473,7 +469,6 @@ def test_a_process_dies_as_it_adds(name, tmp_path):
         add(copy, 3)
         is_kept(copy)
         assert numbers_in(copy) == [3, 3]
-    assert unreadable < 12
 
 
 @pytest.mark.parametrize(
