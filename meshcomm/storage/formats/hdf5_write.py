@@ -32,9 +32,9 @@ from meshcomm.storage.formats.base import (
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, library
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_scales import name_axes, take_scales
-from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, refuse_shared_chunks, snapshots_of
+from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, laid_out, snapshots_of
 from meshcomm.storage.options import Codecs
-from meshcomm.storage.stored import Chunks, Segment, Stored, in_one_file
+from meshcomm.storage.stored import Chunks, Stored, in_one_file
 
 LONGEST_NAME = 256
 """Characters of a name in netCDF."""
@@ -201,20 +201,12 @@ class Hdf5Writer(Writer):
             self._link(array.name, made, None)
         self._datasets[array.name] = made
         made.resize(count + 1, axis=0)
-        together, *lengths = made.chunks
-        self._grown[array.name] = (count // together,)
-        stored = Stored(array.name, array.shape, array.dtype, ())
-        if _codecs(made) or tuple(lengths[1:]) != array.shape[1:] or (together > 1 and tuple(lengths) != array.shape):
-            refuse_shared_chunks(self.path, array, together)
-            return stored._replace(chunks=Chunks(tuple(lengths), _codecs(made)))
-        row, whole = prod(array.shape[1:]) * made.dtype.itemsize, prod(made.chunks) * made.dtype.itemsize
-        segments, rows = [], lengths[0] if lengths else 1
-        for number, first in enumerate(range(0, array.shape[0] if array.shape else 1, rows) if stored.nbytes else ()):
-            index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
-            offset = self._reserve(array.name, index, 0 if count % together else whole)
-            start, stop = first * row, min((first + rows) * row, stored.nbytes)
-            segments.append(Segment("", start, stop, offset + count % together * stored.nbytes))
-        return stored._replace(segments=tuple(segments))
+        self._grown[array.name] = (count // made.chunks[0],)
+
+        def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
+            return "", self._reserve(array.name, index, nbytes)
+
+        return laid_out(self.path, array, Chunks(made.chunks, _codecs(made)), count, reserve)
 
     def _old(self, name: str) -> Any:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""

@@ -1,6 +1,6 @@
 """Arrays that grow along their first axis: what a snapshot has to be, and in which chunks it is stored."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
 
@@ -10,6 +10,8 @@ from meshcomm._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.formats.base import Described
+from meshcomm.storage.options import Codecs
+from meshcomm.storage.stored import Chunks, Segment, Stored
 
 
 def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | None) -> None:
@@ -39,7 +41,35 @@ def chunks_of_snapshots(array: Described) -> Shape:
     return (together, *(max(1, n) for n in found))
 
 
-def refuse_shared_chunks(path: Path, array: Described, together: int) -> None:
-    """Raise ``CheckpointError`` if chunks that have to be written as a whole have several snapshots."""
-    if together > 1:
-        raise CheckpointError(f"{path}: the chunks of {quote(array.name)} have {together} snapshots each")
+def laid_out(
+    path: Path,
+    array: Described,
+    chunks: Chunks,
+    count: int,
+    reserve: Callable[[Shape, int], tuple[str, int]],
+) -> Stored:
+    """Return where the data of one more snapshot go. ``CheckpointError`` if they cannot go to such chunks.
+
+    Parameters
+    ----------
+    path: of the file, for errors
+    array: the snapshot
+    chunks: those of the file, the axis that grows first
+    count: how many snapshots there are
+    reserve: returns the file of a chunk, and where it begins there, by its numbers along the axes of a snapshot, and
+        its bytes; these are 0 for a chunk that is there
+    """
+    (together, *lengths), codecs = chunks
+    stored = Stored(array.name, array.shape, array.dtype, ())
+    in_rows = tuple(lengths[1:]) == array.shape[1:] and (together == 1 or tuple(lengths) == array.shape)
+    if codecs or not in_rows:
+        if together > 1:  # they are written as a whole
+            raise CheckpointError(f"{path}: the chunks of {quote(array.name)} have {together} snapshots each")
+        return stored._replace(chunks=Chunks(tuple(lengths), codecs))
+    own, segments = prod(lengths) * array.dtype.itemsize, []
+    for number, start in enumerate(range(0, stored.nbytes, max(1, own))):
+        index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
+        file, offset = reserve(index, 0 if count % together else together * own)
+        stop = min(start + own, stored.nbytes)
+        segments.append(Segment(file, start, stop, offset + count % together * stored.nbytes))
+    return stored._replace(segments=tuple(segments))

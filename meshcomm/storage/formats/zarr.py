@@ -36,7 +36,7 @@ from meshcomm.storage.formats.base import (
     parsed_json,
     reading,
 )
-from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, refuse_shared_chunks, snapshots_of
+from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, laid_out, snapshots_of
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunks, Segment, Stored
@@ -93,6 +93,7 @@ class ZarrWriter(Writer):
         self._adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
         if self._adding:
             zarr_store.refuse_to_add(self.path, self._names.values())
+            self._found = zarr_store.look(self.path)
         self._check_dims()
         self.remove_leftovers()
         files.make_folder(self.aside)
@@ -110,7 +111,7 @@ class ZarrWriter(Writer):
         """Raise ``ShapeError`` if axes of one name have different lengths: xarray does not open such a store."""
         lengths: dict[str, int] = {}
         if self._adding:
-            for name, metadata in zarr_store.look(self.path).arrays.items():
+            for name, metadata in self._found.arrays.items():
                 if name not in self._names.values():
                     lengths |= zip(metadata.get("dimension_names") or (), metadata.get("shape") or (), strict=False)
         for array in self.arrays:
@@ -148,24 +149,18 @@ class ZarrWriter(Writer):
     def _grow(self, array: Described) -> Stored:
         """Reserve space for one more snapshot, and return where its data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
-        together, *lengths = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
-        codecs, count = codecs_of(metadata["codecs"], self.path / array.name), self._count
-        self._grown[array.name] = (count // together,)
-        stored = Stored(array.name, array.shape, array.dtype, ())
-        if codecs or tuple(lengths[1:]) != array.shape[1:] or (together > 1 and tuple(lengths) != array.shape):
-            refuse_shared_chunks(self.path, array, together)
-            return stored._replace(chunks=Chunks(tuple(lengths), codecs))
-        size, its = prod((together, *lengths)) * array.dtype.itemsize, prod(lengths) * array.dtype.itemsize
-        segments = []
-        for number, start in enumerate(range(0, stored.nbytes, its) if stored.nbytes else ()):
-            index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
+        chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
+        codecs = codecs_of(metadata["codecs"], self.path / array.name)
+        self._grown[array.name] = (self._count // chunk[0],)
+
+        def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
             with self._new_chunk(array.name, index) as file:
-                if not count % together:
-                    file.sized(size)
+                if nbytes:
+                    file.sized(nbytes)
                 file.sync()
-            stop, offset = min(start + its, stored.nbytes), count % together * stored.nbytes
-            segments.append(Segment(os.path.relpath(file.path, self.aside), start, stop, offset))
-        return stored._replace(segments=tuple(segments))
+            return os.path.relpath(file.path, self.aside), 0
+
+        return laid_out(self.path, array, Chunks(chunk, codecs), self._count, reserve)
 
     def _root_attributes(self) -> dict[str, Json]:
         """Return the attributes that the root will have, and remember whether meshcomm wrote all of them."""
@@ -262,7 +257,7 @@ class ZarrWriter(Writer):
         """Let the array have the new snapshot, in one step."""
         folder = self.path / name
         metadata = zarr_store.node(folder) or {}
-        ours = (folder / zarr_store.MARK).is_file() and name in zarr_store.look(self.path).ours
+        ours = name in self._found.ours
         metadata["shape"] = [self._count + 1, *metadata["shape"][1:]]
         self._replace_metadata(folder, metadata)
         if ours:
