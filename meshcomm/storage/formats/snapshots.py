@@ -10,7 +10,6 @@ from meshcomm._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.formats.base import Described
-from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Chunks, Segment, Stored
 
 
