@@ -24,7 +24,17 @@ from pathlib import Path
 import meshcomm
 
 ROOT = Path(__file__).parents[2]
-MODULES = ("fft", "linalg", "linalg.scalapack", "random", "ndimage", "gradients", "logical_devices", "array_api")
+MODULES = (
+    "fft",
+    "linalg",
+    "linalg.scalapack",
+    "random",
+    "ndimage",
+    "gradients",
+    "logical_devices",
+    "array_api",
+    "xarray",
+)
 """The public modules of the package, besides the package itself."""
 if importlib.util.find_spec("torch"):
     MODULES += ("torch",)  # its reference is made of the docstrings, so it needs PyTorch

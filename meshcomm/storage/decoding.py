@@ -14,6 +14,8 @@ from meshcomm.storage.transfer import convert
 
 _FILLS = ("_FillValue", "missing_value")
 _PACKS = ("scale_factor", "add_offset")
+CODING = (*_FILLS, *_PACKS, "_Unsigned")
+"""The attributes that say how numbers are decoded."""
 
 
 class Coding(NamedTuple):

@@ -413,15 +413,19 @@ def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Pa
     def look() -> list[Json]:
         base, found = base_and_contents(path)
         arrays = [stored.told() for stored in found.arrays.values()]
-        own = [dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out)]
+        own = [dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out, found.texts)]
         values = node_of_value([found.metadata, found.attributes])
         return [str(base), arrays, values, found.node, found.checks, found.sizes, *own]
 
-    base, arrays, values, node, checks, sizes, others, hints, dims, left_out = told_by_root(0, look, call, mesh, here)
+    base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts = told_by_root(
+        0, look, call, mesh, here
+    )
     stored = {each[0]: Stored.from_told(each) for each in arrays}
     metadata, attributes = value_of_node(values)
-    others, dims = ({name: tuple(each) for name, each in found.items()} for found in (others, dims))
-    return Path(base), Contents(stored, metadata, node, checks, sizes, others, hints, attributes, dims, left_out)
+    others, dims, texts = ({name: tuple(each) for name, each in found.items()} for found in (others, dims, texts))
+    return Path(base), Contents(
+        stored, metadata, node, checks, sizes, others, hints, attributes, dims, left_out, texts
+    )
 
 
 def base_and_contents(path: Path) -> tuple[Path, Contents]:

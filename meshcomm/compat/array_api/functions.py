@@ -38,6 +38,8 @@ def _call(function: Callable[..., object], *args: object, **options: object) -> 
 
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
     """Return the tensor in another dtype. Collective over the meshes if it moves to another *device*."""
+    if not isinstance(x, DTensor):  # xarray passes NumPy's scalars beside tensors
+        return np.asarray(x).astype(as_dtype(dtype), copy=copy)
     result = x.astype(as_dtype(dtype), copy=copy)
     layout = target_on(x.layout, device)
     return result if layout == x.layout else relayout(result, layout)

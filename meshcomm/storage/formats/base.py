@@ -19,6 +19,9 @@ from meshcomm.storage.files import File
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Stored
 
+TEXTS = "it holds texts of any length"
+"""Why an array cannot be loaded."""
+
 MOST_AXES = 32
 """Axes of an array. NumPy has more since version 2, but does not broadcast them."""
 
@@ -48,7 +51,7 @@ class Contents(NamedTuple):
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
     *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
     which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some.
-    *left_out* says of what cannot be loaded why not.
+    *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
     """
 
     arrays: dict[str, Stored]
@@ -61,6 +64,7 @@ class Contents(NamedTuple):
     attributes: Mapping[str, Mapping[str, Any]] = {}
     dims: Mapping[str, tuple[str, ...]] = {}
     left_out: Mapping[str, str] = {}
+    texts: Mapping[str, Shape] = {}
 
 
 class Writer(ABC):

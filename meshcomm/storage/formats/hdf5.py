@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from meshcomm._arguments import quote
-from meshcomm._types import DType, Shape
+from meshcomm._types import Array, DType, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover
-from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, reading, refuse_overlaps
+from meshcomm.storage.formats.base import TEXTS, Contents, checked_dtype, checked_shape, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
 
@@ -62,6 +62,7 @@ def contents(path: Path) -> Contents:
         attributes={name: its for name, its in found.attributes.items() if its},
         dims=found.named_dims(),
         left_out=found.left_out,
+        texts=found.texts,
     )
 
 
@@ -74,6 +75,7 @@ class _Walk:
         self.chunks: dict[str, Shape] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.left_out: dict[str, str] = {}
+        self.texts: dict[str, Shape] = {}
         self._dims: dict[str, tuple[str | None, ...]] = {}
         self._coordinates: dict[str, list[int]] = {}  # numbers of dimensions, of scales with more than one axis
         self._dimensions: dict[int, str] = {}
@@ -114,8 +116,12 @@ class _Walk:
         why = self._why_not(found)
         if why:
             self.left_out[name] = why
+        if why == TEXTS:
+            self.texts[name] = checked_shape(found.shape, f"{self._path}: dataset {quote(name)}", 16)
+        elif why:
             return
-        self._add(name, found)
+        else:
+            self._add(name, found)
         self.attributes[name] = self.attributes_of(found)
         if "_Netcdf4Coordinates" in keys:
             self._coordinates[name] = np.asarray(found.attrs["_Netcdf4Coordinates"]).ravel().tolist()
@@ -136,7 +142,7 @@ class _Walk:
         if dtype.hasobject:
             text = h5py.check_string_dtype(dtype) is not None
             refers = h5py.check_ref_dtype(dtype) is not None
-            return "it holds texts of any length" if text else "it holds references" if refers else _UNEQUAL
+            return TEXTS if text else "it holds references" if refers else _UNEQUAL
         sources = [source.file_name for source in found.virtual_sources()] if found.is_virtual else []
         others = [*(file for file, *_ in found.external or ()), *(file for file in sources if file != ".")]
         return f"it has its data in other files: {quote(others[0])}" if others else ""
@@ -187,10 +193,11 @@ class _Walk:
         found = dict(self._dims)
         for name, numbers in self._coordinates.items():
             found[name] = tuple(map(self._dimensions.get, numbers))
+        shapes = {name: stored.shape for name, stored in self.arrays.items()} | self.texts
         return {
             name: tuple(map(str, dims))
             for name, dims in found.items()
-            if dims and None not in dims and len(dims) == len(self.arrays[name].shape)
+            if dims and None not in dims and len(dims) == len(shapes[name])
         }
 
 
@@ -238,6 +245,14 @@ def open_dataset(path: Path, name: str) -> Any:
         if not all(map(h5py.h5z.filter_avail, unknown)):
             _add_filters()
         return found, opened
+
+
+def texts(path: Path, name: str) -> Array:
+    """Return the texts of a dataset of texts of any length: objects, of the class str."""
+    dataset, opened = open_dataset(path, name)
+    with reading(path), opened:
+        found: Array = np.asarray(dataset.asstr(errors="replace")[...], object)
+        return found
 
 
 def _add_filters() -> None:

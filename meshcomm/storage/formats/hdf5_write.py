@@ -42,7 +42,7 @@ LONGEST_NAME = 256
 LARGEST_CHUNK = 2**32 - 1
 """Bytes of a chunk, by the format."""
 
-_NETCDF = frozenset(("f4", "f8", *(f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8))))
+_NETCDF = frozenset(("f4", "f8", "S1", *(f"{kind}{n}" for kind in "iu" for n in (1, 2, 4, 8))))
 """Elements that netCDF has, by their names in NumPy."""
 
 _PLUGINS = {"zstd": 32015, "blosc": 32001}
@@ -134,7 +134,7 @@ class Hdf5Writer(Writer):
 
     def _check(self, array: Described) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
-            holds = "integers of 8 to 64 bits and floats of 32 and 64"
+            holds = "integers of 8 to 64 bits, floats of 32 and 64, and characters (S1)"
             raise DTypeError(f"a netCDF file holds {holds}, not {array.dtype} as {quote(array.name)} has")
         if self.netcdf and (array.name.strip() != array.name or len(array.name) > LONGEST_NAME):
             raise ValueError(f"no name of netCDF: {quote(array.name)}; it begins or ends with a space, or is too long")
@@ -359,7 +359,10 @@ def _attribute(value: Any, netcdf: bool) -> Any:
     if value is None or isinstance(value, Mapping):
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     if isinstance(value, str):
-        return value
+        raw = value.encode()
+        if not netcdf or not raw or b"\0" in raw:
+            return value
+        return np.array(raw, library().string_dtype("utf-8", len(raw)))  # characters, as netCDF's own library writes
     found = np.asarray(value)
     if netcdf and found.ndim > 1:
         raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")

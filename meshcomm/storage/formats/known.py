@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from meshcomm._arguments import quote
+from meshcomm._types import Array
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr
@@ -80,6 +81,11 @@ def contents(path: Path) -> Contents:
     raise CheckpointError(
         f"{path} has no format that is known: {', '.join(FORMATS)}, or a checkpoint, which is a folder"
     )
+
+
+def texts(path: Path, name: str) -> Array:
+    """Return an array of texts of any length."""
+    return zarr.texts(path, name) if path.is_dir() else hdf5.texts(path, name)
 
 
 def open_array(path: Path, name: str) -> tuple[Any, Callable[[], None]]:

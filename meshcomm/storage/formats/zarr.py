@@ -10,17 +10,19 @@ import json
 import os
 import struct
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from meshcomm._arguments import quote
 from meshcomm._tuning import ZARR_CHUNK
-from meshcomm._types import Json, Shape
+from meshcomm._types import Array, Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
@@ -28,6 +30,7 @@ from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store
 from meshcomm.storage.formats.base import (
+    TEXTS,
     Contents,
     Described,
     Writer,
@@ -293,8 +296,7 @@ def contents(path: Path) -> Contents:
         if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
             return _by_library(path)
         raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
-    arrays: dict[str, Stored] = {}
-    others: dict[str, Shape] = {}
+    arrays: dict[str, Stored | _Library] = {}
     attributes: dict[str, dict[str, Any]] = {}
     dims: dict[str, tuple[str, ...]] = {}
     metadata: dict[str, Any] = {}
@@ -310,10 +312,9 @@ def contents(path: Path) -> Contents:
             stored = _stored(path, folder, name, found)
             if stored is None:
                 _refuse_links(folder)
-                stored, others[name] = _described(path, name)
-            arrays[name] = stored
+            arrays[name] = stored or _described(path, name)
             attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
-    return Contents(arrays, metadata, by_library=others, **_without_empty(attributes, dims))
+    return _held(arrays, metadata, attributes, dims)
 
 
 def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -332,14 +333,6 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
             (found["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
     all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
     return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
-
-
-def _without_empty(attributes: dict[str, dict[str, Any]], dims: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    """Return the attributes and the names of axes of arrays that have some."""
-    return {
-        "attributes": {name: its for name, its in attributes.items() if its},
-        "dims": {name: its for name, its in dims.items() if its},
-    }
 
 
 def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Stored | None:
@@ -391,25 +384,64 @@ def _by_library(path: Path) -> Contents:
         names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
         metadata = dict(opened.attrs)
     found = {name: _described(path, name) for name in names}
-    arrays = {name: stored for name, (stored, _) in found.items()}
-    chunks = {name: chunks for name, (_, chunks) in found.items()}
     with reading(path):
         each = {name: opened if alone else opened[name] for name in names}
         its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
     attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
-    return Contents(arrays, metadata, by_library=chunks, **_without_empty(attributes, dims))
+    return _held(found, metadata, attributes, dims)
 
 
-def _described(path: Path, name: str) -> tuple[Stored, Shape]:
-    """Return what the library says of the array, and the shape of its chunks."""
+class _Library(NamedTuple):
+    """An array as the library describes it: *chunk* is the shape of its chunks, None for texts of any length."""
+
+    stored: Stored
+    chunk: Shape | None
+
+
+def _held(
+    found: Mapping[str, Stored | _Library],
+    metadata: dict[str, Any],
+    attributes: dict[str, dict[str, Any]],
+    dims: dict[str, tuple[str, ...]],
+) -> Contents:
+    """Return what a store holds: *found* are its arrays, in plain runs or not."""
+    others = {name: each for name, each in found.items() if isinstance(each, _Library)}
+    texts = {name: each.stored.shape for name, each in others.items() if each.chunk is None}
+    return Contents(
+        {
+            name: each.stored if isinstance(each, _Library) else each
+            for name, each in found.items()
+            if name not in texts
+        },
+        metadata,
+        by_library={name: each.chunk for name, each in others.items() if each.chunk is not None},
+        attributes={name: its for name, its in attributes.items() if its},
+        dims={name: its for name, its in dims.items() if its},
+        left_out=dict.fromkeys(texts, TEXTS),
+        texts=texts,
+    )
+
+
+def _described(path: Path, name: str) -> _Library:
+    """Return what the library says of the array."""
     array = open_array(path, name)
     with reading(path):
         shape, dtype, chunk = array.shape, array.dtype, array.shards or array.chunks
+    if dtype.kind == "T" or "vlen-utf8" in _codecs(array.metadata.to_dict()):
+        return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
     if dtype.hasobject:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
     stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
-    return stored, tuple(max(1, n) for n in chunk)
+    return _Library(stored, tuple(max(1, n) for n in chunk))
+
+
+def texts(path: Path, name: str) -> Array:
+    """Return the texts of an array of texts of any length: objects, of the class str."""
+    array = open_array(path, name)
+    with reading(path):
+        found: Array = np.asarray(array[...], object)
+        return found
 
 
 def open_array(path: Path, name: str) -> Any:

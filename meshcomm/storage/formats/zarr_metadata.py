@@ -4,6 +4,8 @@ Source: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html.
 """
 
 import json
+import struct
+from base64 import b64encode
 from collections.abc import Mapping
 
 import numpy as np
@@ -23,6 +25,7 @@ KINDS = (
     "complex64",
     "complex128",
 )
+TEXT = "fixed_length_utf32"  # as the library has it: no specification does
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 
 
@@ -37,7 +40,7 @@ def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: J
     codec: dict[str, Json] = {"name": "bytes"}
     if dtype.itemsize > 1:
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
-    fill: Json = {"b": False, "c": [0.0, 0.0], "f": 0.0, "M": -(2**63), "m": -(2**63)}.get(dtype.kind, 0)
+    fill: Json = {"b": False, "U": "", "c": [0.0, 0.0], "f": 0.0, "M": -(2**63), "m": -(2**63)}.get(dtype.kind, 0)
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -47,9 +50,17 @@ def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: J
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill,
         "codecs": [codec, *codec_metadata(codecs, dtype.itemsize)],
-        "attributes": attributes,
+        "attributes": _with_fill(attributes, dtype),
         "dimension_names": list(array.dims or (f"axis_{axis}_of_{n}" for axis, n in enumerate(shape))),
     }
+
+
+def _with_fill(attributes: dict[str, Json], dtype: DType) -> dict[str, Json]:
+    """Return attributes whose ``_FillValue`` is written as xarray reads it: a float in base64."""
+    fill = attributes.get("_FillValue")
+    if dtype.kind != "f" or not isinstance(fill, int | float):
+        return attributes
+    return attributes | {"_FillValue": b64encode(struct.pack("<d", fill)).decode()}
 
 
 def data_type(dtype: DType) -> Json:
@@ -61,6 +72,8 @@ def data_type(dtype: DType) -> Json:
     unit, factor = np.datetime_data(dtype) if dtype.kind in TIMES else ("generic", 1)
     if unit != "generic":  # as the library has it, too
         return {"name": TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": factor}}
+    if dtype.kind == "U" and dtype.itemsize:
+        return {"name": TEXT, "configuration": {"length_bytes": dtype.itemsize}}
     if dtype.name not in KINDS:
         raise DTypeError(f"a zarr array cannot hold {dtype}: save it to a folder, which holds every dtype")
     return dtype.name
@@ -70,6 +83,8 @@ def dtype_of(kind: Json) -> DType | None:
     """Return the dtype that zarr calls *kind*; None if it is another one. ``TypeError`` and such for damaged ones."""
     if not isinstance(kind, dict):
         return np.dtype(kind) if kind in KINDS else None
+    if kind["name"] == TEXT:
+        return np.dtype(f"U{kind['configuration']['length_bytes'] // 4}")
     letter = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
     if letter is None:
         return None

@@ -1,0 +1,273 @@
+"""Files as xarray's datasets: variables are read where they are used, each rank its block; xarray decodes them.
+
+Source of the conventions: https://cfconventions.org. xarray's names for what a backend has to be:
+https://docs.xarray.dev/en/stable/internals/how-to-add-new-backend.html.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import xarray
+from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
+from xarray.core import indexing
+
+from meshcomm._arguments import as_path, quote
+from meshcomm._types import Array, Json, Shape
+from meshcomm.arrays.create import told_by_root
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.errors import LayoutError, MeshError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.layout_text import UNSHARDED
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.calls import collective, exchanging
+from meshcomm.ranks.meshes import create_mesh, get_default_mesh
+from meshcomm.storage.decoding import CODING, Coding, coding_of
+from meshcomm.storage.formats.known import contents, texts
+from meshcomm.storage.load import PathLike, load, told_contents
+from meshcomm.storage.opened import Store
+from meshcomm.storage.stored import Stored
+
+_DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
+
+Cuts: TypeAlias = Mapping[str, Any]
+"""How dimensions are cut, by their names: what a `Layout` takes for an axis."""
+
+
+def open(
+    path: PathLike | Sequence[PathLike],
+    layout: Cuts | None = None,
+    *,
+    mesh: Mesh | None = None,
+    group: str | None = None,
+    preprocess: Callable[[xarray.Dataset], xarray.Dataset] | None = None,
+    **options: Any,
+) -> xarray.Dataset:
+    """Return a file as a dataset of xarray, whose variables are tensors. Collective over the mesh.
+
+    Nothing but the header and the coordinates of dimensions is read before it is used: select first, then compute.
+    A variable that has a dimension in *layout* becomes a tensor, which each rank reads its block of. Coordinates of
+    dimensions, texts, dates and all others are arrays of NumPy, the same on all ranks.
+
+    Parameters
+    ----------
+    path: a netCDF file, a zarr store of version 2 or 3, an HDF5 file, or another one that `load` reads; or a list of
+        them, which are read at once, and joined by their coordinates as `xarray.combine_by_coords` does
+    layout: how dimensions are cut: ``{"lat": "x"}``, or ``{"lat": "x", "lon": "y"}``; the names are those of mesh
+        dimensions
+    mesh: by default that of `default_mesh`, or all ranks along the only mesh dimension that *layout* names
+    group: the path of a group in the file
+    preprocess: what is done to the dataset of each file first, such as a selection
+    options: those of `xarray.open_dataset`, such as ``decode_times=False``, ``drop_variables=["a"]``
+
+    ``LayoutError`` if *layout* does not fit the file, ``MeshError`` without a mesh, and the errors of `load`.
+
+    >>> import tempfile, numpy as np, xarray, meshcomm as mc, meshcomm.xarray
+    >>> path = tempfile.mkdtemp() + "/a.nc"
+    >>> warm = xarray.Dataset({"t": (("lat", "lon"), np.arange(12.0).reshape(4, 3))}, {"lat": [10, 20, 30, 40]})
+    >>> warm.to_netcdf(path, engine="h5netcdf")
+    >>> def program():
+    ...     t = mc.xarray.open(path, {"lat": "x"}).t
+    ...     return t.data.local.shape, t.mean("lat").data.to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     world.run(program)[0]
+    ((2, 3), [4.5, 5.5, 6.5])
+    """
+    several = isinstance(path, Sequence) and not isinstance(path, str)
+    found = [
+        xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
+        for each in (path if several else [path])
+    ]
+    found = [preprocess(each) for each in found] if preprocess else found
+    if not several:
+        return found[0]
+    loaded = [each.load() for each in found]  # xarray would make arrays of NumPy of what is not
+    joined: xarray.Dataset = xarray.combine_by_coords(
+        loaded, data_vars="minimal", coords="minimal", compat="override", join="exact", combine_attrs="override"
+    )
+    return joined
+
+
+class Backend(BackendEntrypoint):
+    """The engine "meshcomm" of xarray: ``xarray.open_dataset(path, engine="meshcomm", layout={"lat": "x"})``.
+
+    Its options *layout*, *mesh* and *group* are those of `open`.
+    """
+
+    __module__ = "meshcomm.xarray"
+    description: ClassVar[str] = "Tensors of meshcomm, which each rank reads its block of"
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = (
+        *("filename_or_obj", "layout", "mesh", "group", "drop_variables", "mask_and_scale", "decode_times"),
+        *("concat_characters", "decode_coords", "use_cftime", "decode_timedelta"),
+    )
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: PathLike,
+        *,
+        layout: Cuts | None = None,
+        mesh: Mesh | None = None,
+        group: str | None = None,
+        drop_variables: str | Iterable[str] | None = None,
+        mask_and_scale: bool | Mapping[str, bool] | None = None,
+        **decoders: Any,
+    ) -> xarray.Dataset:
+        """Return the dataset: `open` says more."""
+        cuts = {} if layout is None else dict(layout)
+        file = File(filename_or_obj, cuts, _mesh_for(cuts, mesh), group, mask_and_scale=mask_and_scale)
+        decoders["mask_and_scale"] = True if mask_and_scale is None else mask_and_scale
+        return xarray.decode_cf(file, drop_variables=drop_variables, **decoders)
+
+
+def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
+    found = mesh or get_default_mesh()
+    if found is not None:
+        return found
+    names = {dim for dim in cuts.values() if isinstance(dim, str) and dim != UNSHARDED}
+    if len(names) > 1 or not all(isinstance(dim, str) for dim in cuts.values()):
+        raise MeshError(f"the layout {quote(dict(cuts))} needs mesh=, as it names several mesh dimensions")
+    return create_mesh([(names.pop(), -1)]) if names else create_mesh()
+
+
+class File(AbstractDataStore):
+    """The variables of a file, not decoded. Collective over *mesh*.
+
+    Parameters
+    ----------
+    path, group: of the file, and in it
+    cuts: how its dimensions are cut
+    mesh: where its variables lie
+    mask_and_scale: whether fill values, scale and offset are applied to tensors; or a dict of that by variable
+    """
+
+    def __init__(
+        self, path: PathLike, cuts: Cuts, mesh: Mesh, group: str | None, *, mask_and_scale: object = None
+    ) -> None:
+        self.path, self.cuts, self.mesh = as_path(path, "open(path)"), cuts, mesh
+        self.mask_and_scale = mask_and_scale
+        self._prefix = "" if not group or not group.strip("/") else f"{group.strip('/')}/"
+        with collective("open", mesh) as here:
+            if here is None:
+                self.found = contents(self.path)
+            else:
+                with exchanging(here.team):
+                    _, self.found = told_contents(self.path, f"open {self.path}, group {group}", mesh, here)
+        shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
+        self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
+        self._dims = _named_axes(self._shapes, self.found.dims)
+        known = {dim for dims in self._dims.values() for dim in dims}
+        wrong = next((dim for dim in cuts if dim not in known), None)
+        if wrong is not None:
+            raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(known))}")
+
+    def _is_own(self, name: str) -> bool:
+        """Return whether an array is in the group, and not in one below it."""
+        return name.startswith(self._prefix) and "/" not in name[len(self._prefix) :]
+
+    def get_attrs(self) -> dict[str, Json]:
+        """Return the attributes of the file."""
+        return {} if self._prefix else dict(self.found.metadata)
+
+    def get_dimensions(self) -> dict[str, int]:
+        """Return the lengths of the dimensions."""
+        return {dim: n for name, dims in self._dims.items() for dim, n in zip(dims, self._shapes[name], strict=True)}
+
+    def get_variables(self) -> dict[str, xarray.Variable]:
+        """Return the variables by name."""
+        return {name[len(self._prefix) :]: self._variable(name) for name in self._dims}
+
+    def _variable(self, name: str) -> xarray.Variable:
+        dims, attributes = self._dims[name], dict(self.found.attributes.get(name, {}))
+        encoding = {"source": str(self.path)}
+        if name in self.found.texts:
+            return xarray.Variable(dims, self._texts(name), attributes, {**encoding, "dtype": str})
+        dtype = self.found.arrays[name].dtype
+        own = name[len(self._prefix) :]
+        layout, coding = None, None
+        if dims != (own,) and dtype.kind not in "SU" and not self.cuts.keys().isdisjoint(dims):
+            layout = Layout([self.cuts.get(dim, UNSHARDED) for dim in dims], self.mesh)
+            layout.check_fits(self._shapes[name])
+            coding = coding_of(attributes, dtype) if self._decodes(own) and not _is_time(attributes) else None
+        if coding is not None:
+            encoding |= {"dtype": dtype} | {key: attributes.pop(key) for key in CODING if key in attributes}
+        data = indexing.LazilyIndexedArray(_OnDisk(self, name, layout, coding))
+        return xarray.Variable(dims, data, attributes, encoding)
+
+    def _decodes(self, name: str) -> bool:
+        """Return whether a tensor is decoded as it is read: xarray would decode a copy of the whole array."""
+        given = self.mask_and_scale
+        return bool(given.get(name, True) if isinstance(given, Mapping) else given in (None, True))
+
+    def _texts(self, name: str) -> Array:
+        """Return texts of any length, which the first rank reads. Collective over the mesh."""
+
+        def read() -> list[str]:
+            found: list[str] = texts(self.path, name).ravel().tolist()
+            return found
+
+        with collective("open", self.mesh) as here:
+            call = f"texts {quote(name)} of {self.path}"
+            told = read() if here is None else told_by_root(0, read, call, self.mesh, here)
+        found = np.empty(len(told), object)
+        found[:] = told
+        return found.reshape(self.found.texts[name])
+
+
+def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the axes of each array. Axes without a name have the same if they have the same length.
+
+    >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {})
+    {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'phony_dim_2')}
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    made: list[int] = []  # the lengths of these dimensions
+    for name, shape in shapes.items():
+        own: list[int] = []
+        for n in shape if name not in dims else ():
+            number = next((k for k, length in enumerate(made) if length == n and k not in own), len(made))
+            made += [n] if number == len(made) else []
+            own.append(number)
+        found[name] = dims.get(name) or tuple(f"phony_dim_{number}" for number in own)
+    return found
+
+
+class _OnDisk(BackendArray):
+    """A variable that is read when it is indexed: a tensor in *layout*, or without one an array of NumPy."""
+
+    def __init__(self, file: File, name: str, layout: Layout | None, coding: Coding | None) -> None:
+        stored = file.found.arrays[name]
+        self.shape, self.dtype = shape_of(stored), (coding or stored).dtype.newbyteorder("=")
+        self._file, self._name, self._layout, self._decodes = file, name, layout, coding is not None
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Array | DTensor:
+        basic = indexing.IndexingSupport.BASIC
+        found: Array | DTensor = indexing.explicit_indexing_adapter(key, self.shape, basic, self._read)
+        return found
+
+    def _read(self, index: tuple[int | slice, ...]) -> Array | DTensor:
+        """Return the elements of an index. Collective over the mesh."""
+        path, mesh, layout = self._file.path, self._file.mesh, self._layout
+        if layout is None:
+            layout = Layout.replicated(mesh, len(self.shape))
+        kept = Layout([axis for axis, item in zip(layout.axes, index, strict=True) if isinstance(item, slice)], mesh)
+        name, dtype = self._name, None if self._decodes else self.dtype
+        tensor: DTensor = load(
+            path, {name: kept}, names=[name], slices={name: index}, dtype=dtype, decode=self._decodes
+        )[name]
+        if self._layout is not None:
+            return tensor
+        if tensor.local is not None:
+            return tensor.local
+        with Store(path) as store:
+            return np.asarray(store[name][index], self.dtype)
+
+
+def _is_time(attributes: Mapping[str, Json]) -> bool:
+    """Return whether attributes are those of dates or durations, which xarray decodes as a whole."""
+    units = str(attributes.get("units", ""))
+    return " since " in units or units in _DURATIONS
+
+
+def shape_of(stored: Stored) -> Shape:
+    """Return the shape of an array, as programs see it."""
+    return stored.shape[::-1] if stored.fortran else stored.shape

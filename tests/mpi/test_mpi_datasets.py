@@ -1,0 +1,36 @@
+"""meshcomm.xarray on real ranks, each with its own order of sets and dicts."""
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import meshcomm as mc
+
+SIZE = MPI.COMM_WORLD.size
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("h5netcdf")
+mx = pytest.importorskip("meshcomm.xarray")
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_dataset_goes_to_a_file_and_back(world, folder, suffix):
+    pytest.importorskip("zarr")
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    rows = mc.Layout([mc.UNSHARDED, "x", mc.UNSHARDED], mesh)
+    field = np.arange(6 * 7 * 5.0).reshape(6, 7, 5)
+    field[2, 3] = np.nan
+    coordinates = {"time": np.datetime64("2001-01-01", "ns") + np.arange(6) * np.timedelta64(6, "h")}
+    others = {"area": (("lat", "lon"), field[0]), "name": ("lat", [f"n{k}" for k in range(7)])}
+    whole = xarray.Dataset({"t": (("time", "lat", "lon"), field, {"units": "K"})}, coordinates | others)
+    its = whole.assign(t=(whole.t.dims, mc.distribute(field, rows), whole.t.attrs))
+    mx.save(folder / f"a{suffix}", its.isel(time=slice(0, 4)), append_dim="time", encoding={"t": {"dtype": "f4"}})
+    mx.save(folder / f"a{suffix}", its.isel(time=slice(4, None)), append_dim="time")
+    mx.save(folder / f"b{suffix}", its, encoding={"t": {"dtype": "i2", "_FillValue": -1, "scale_factor": 0.5}})
+    for name in "ab":
+        found = mx.open(folder / f"{name}{suffix}", {"lon": "x"}, mesh=mesh).load()
+        assert found.t.data.layout.sharding_specs == [mc.UNSHARDED, mc.UNSHARDED, "x"]
+        np.testing.assert_array_equal(np.asarray(found.t.data), field)
+        assert found.drop_vars(["t", "area"]).identical(whole.drop_vars(["t", "area"]))
+        anomaly = found.t.groupby("time.hour") - found.t.groupby("time.hour").mean()
+        right = whole.t.groupby("time.hour") - whole.t.groupby("time.hour").mean()
+        np.testing.assert_allclose(np.asarray(anomaly.data), right.values)
