@@ -11,16 +11,22 @@ if TYPE_CHECKING:  # ``import meshcomm`` imports this file, and so it imports li
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
+LIBRARIES = {
+    "autograd": "gradients do not go through meshcomm",
+    "xarray": "several index arrays do not work on tensors",
+}
+"""Libraries with an adapter of the same name, and what is so without it."""
 
-class _AutogradFinder:
-    """Sees autograd being imported, and then teaches it DTensors."""
+
+class _Finder:
+    """Sees these libraries being imported, and then teaches them DTensors."""
 
     _asks_others = False
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        if name != "autograd" or self._asks_others:
+        if name not in LIBRARIES or self._asks_others:
             return None
         from importlib.util import find_spec
 
@@ -34,20 +40,20 @@ class _AutogradFinder:
 
             def exec_module(module: "ModuleType") -> None:
                 execute(module)
-                _teach_autograd()
+                _teach(name)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def _teach_autograd() -> None:
+def _teach(name: str) -> None:
     try:
-        importlib.import_module("meshcomm.adapters.autograd")
+        importlib.import_module(f"meshcomm.adapters.{name}")
     except (ImportError, AttributeError) as error:
-        warn(f"gradients do not go through meshcomm with this version of autograd: {error}")
+        warn(f"{LIBRARIES[name]} with this version of {name}: {error}")
 
 
-if "autograd" in sys.modules:
-    _teach_autograd()
-else:
-    sys.meta_path.insert(0, _AutogradFinder())
+for _name in LIBRARIES:
+    if _name in sys.modules:
+        _teach(_name)
+sys.meta_path.insert(0, _Finder())

@@ -4,6 +4,7 @@ Source of the conventions: https://cfconventions.org. xarray's names for what a 
 https://docs.xarray.dev/en/stable/internals/how-to-add-new-backend.html.
 """
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
@@ -73,18 +74,18 @@ def open(
     ...     world.run(program)[0]
     ((2, 3), [4.5, 5.5, 6.5])
     """
-    several = isinstance(path, Sequence) and not isinstance(path, str)
+    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     found = [
-        xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
-        for each in (path if several else [path])
+        xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options) for each in paths
     ]
     found = [preprocess(each) for each in found] if preprocess else found
-    if not several:
+    if isinstance(path, str | os.PathLike):
         return found[0]
     loaded = [each.load() for each in found]  # xarray would make arrays of NumPy of what is not
-    joined: xarray.Dataset = xarray.combine_by_coords(
+    joined = xarray.combine_by_coords(
         loaded, data_vars="minimal", coords="minimal", compat="override", join="exact", combine_attrs="override"
     )
+    assert isinstance(joined, xarray.Dataset)  # of arrays without names it would be another one
     return joined
 
 
@@ -112,7 +113,16 @@ class Backend(BackendEntrypoint):
         mask_and_scale: bool | Mapping[str, bool] | None = None,
         **decoders: Any,
     ) -> xarray.Dataset:
-        """Return the dataset: `open` says more."""
+        """Return a file as a dataset: `open` says more. Collective over the mesh.
+
+        Parameters
+        ----------
+        filename_or_obj: the path of the file
+        layout, mesh, group: as for `open`
+        drop_variables: names of variables that are left out
+        mask_and_scale: whether fill values, scale and offset are applied; or a dict of that by variable
+        decoders: the other options of `xarray.decode_cf`
+        """
         cuts = {} if layout is None else dict(layout)
         file = File(filename_or_obj, cuts, _mesh_for(cuts, mesh), group, mask_and_scale=mask_and_scale)
         decoders["mask_and_scale"] = True if mask_and_scale is None else mask_and_scale

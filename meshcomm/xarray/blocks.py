@@ -1,0 +1,158 @@
+"""map_blocks: a function of xarray on the block of each rank."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import xarray
+
+from meshcomm._arguments import quote
+from meshcomm._types import Array, DType
+from meshcomm.arrays.create import from_local
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.ops.whole import whole_along
+from meshcomm.ranks.calls import agree_on, collective
+
+
+def map_blocks(
+    func: Callable[..., xarray.DataArray],
+    array: xarray.DataArray,
+    whole: str | Iterable[str] = (),
+    args: Iterable[object] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> xarray.DataArray:
+    """Return what a function makes of the block of each rank, as one array. Collective over the mesh.
+
+    For functions of xarray that do not know tensors, and would take the whole array: ``interp``, ``rank``,
+    ``interpolate_na``, ``ffill``, ``curvefit``, `apply_ufunc` with ``vectorize=True``.
+
+    Parameters
+    ----------
+    func: takes the block of a rank, an array of NumPy with its coordinates, then *args* and *kwargs*. Its result has
+        the dimensions along which the ranks have different blocks, in the same lengths; it may drop or add others
+    array: with a tensor as data
+    whole: dimensions of which *func* needs all elements: they are whole on each rank, and others are cut for them
+    args, kwargs: passed to *func*
+
+    A rank that has no elements calls *func* with one element along each cut dimension, a NaN or 0. ``LayoutError`` if
+    the array holds no tensor, ``ShapeError`` if a result does not fit. What *func* raises on one rank, all raise.
+    Source: `xarray.map_blocks`.
+
+    >>> import numpy as np, xarray, meshcomm as mc, meshcomm.xarray
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.arange(8.0).reshape(2, 4), rows)
+    ...     array = xarray.DataArray(t, {"lat": [0.0, 10.0]}, ["lat", "lon"])
+    ...     return mc.xarray.map_blocks(lambda a: a.interp(lat=[2.5, 5.0]), array, "lat").values.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     world.run(program)[0]
+    [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]]
+    """
+    if not isinstance(array, xarray.DataArray) or not isinstance(array.data, DTensor):
+        raise LayoutError(f"map_blocks takes a DataArray with a tensor, not {quote(array)}")
+    names = [whole] if isinstance(whole, str) else list(whole)
+    missing = next((name for name in names if name not in array.dims), None)
+    if missing is not None:
+        raise LayoutError(f"{quote(missing)} is no dimension of the array; it has {', '.join(map(str, array.dims))}")
+    tensor = whole_along(array.data, [array.dims.index(name) for name in names], "map_blocks")
+    pieces = _Pieces(array, tensor)
+
+    def run() -> xarray.DataArray:
+        return pieces.checked(func(pieces.block(), *args, **(kwargs or {})))
+
+    with collective("map_blocks", tensor.mesh) as here:
+        if here is None:
+            return pieces.joined(run())
+        made = agree_on(here.team, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run)
+        agree_on(here.team, f"a result of map_blocks: {pieces.text(made)}", lambda: None)
+    return pieces.joined(made)
+
+
+class _Pieces:
+    """An array that is cut over ranks: the block of this rank, and how the blocks of a result are joined."""
+
+    def __init__(self, array: xarray.DataArray, tensor: DTensor) -> None:
+        self._array, self._tensor, layout = array, tensor, tensor.layout
+        self._lengths = dict(zip(array.dims, tensor.shape, strict=True))
+        self._cuts = {dim: axis for dim, axis in zip(array.dims, layout.axes, strict=True) if axis}
+        self._own: dict[Hashable, Array] = {dim: np.zeros(0, int) for dim in self._cuts}  # indices of this rank
+        device = tensor.mesh.rank
+        if device is not None:
+            for axis, dim in enumerate(array.dims):
+                if dim in self._cuts:
+                    self._own[dim] = layout.global_indices(tensor.shape, device, axis)
+        self._has_some = device is not None and all(map(len, self._own.values()))
+        self._coordinates = {name: self._piece(each.variable) for name, each in array.coords.items()}
+
+    def _piece(self, whole: xarray.Variable) -> xarray.Variable:
+        """Return what belongs to the block of this rank of a variable. Collective over the mesh for a tensor."""
+        if not isinstance(whole.data, DTensor):
+            where = self._own if self._has_some else {dim: slice(0, 1) for dim in self._cuts}
+            return whole.isel({dim: index for dim, index in where.items() if dim in whole.dims})
+        layout = Layout([self._cuts.get(dim, ()) for dim in whole.dims], self._tensor.mesh)
+        local = relayout(whole.data, layout).local
+        data = local if self._has_some else self._instead(whole.dims, whole.dtype)
+        return xarray.Variable(whole.dims, data, whole.attrs, whole.encoding)
+
+    def _instead(self, dims: Iterable[Hashable], dtype: DType) -> Array:
+        """Return an array with one element along each cut dimension."""
+        shape = [1 if dim in self._cuts and self._lengths[dim] else self._lengths[dim] for dim in dims]
+        return np.full(shape, np.nan if dtype.kind in "fc" else 0, dtype)
+
+    def block(self) -> xarray.DataArray:
+        """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
+        array, local = self._array, self._tensor.local if self._has_some else None
+        if local is None:
+            local = self._instead(array.dims, self._tensor.dtype)
+        return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
+
+    def checked(self, made: object) -> xarray.DataArray:
+        """Return a result; errors unless it fits the block."""
+        if not isinstance(made, xarray.DataArray):
+            raise TypeError(f"the function of map_blocks returns a DataArray, not {quote(made)}")
+        for dim, own in self._own.items():
+            if dim not in made.dims:
+                raise ShapeError(f"the result has no dimension {quote(dim)}, which is cut: whole={quote(dim)} helps")
+            n = len(own) if self._has_some else min(1, self._lengths[dim])
+            if made.sizes[dim] != n:
+                raise ShapeError(
+                    f"the result has {made.sizes[dim]} along {quote(dim)}, which is cut; the block has {n}"
+                )
+        return made
+
+    def text(self, made: xarray.DataArray) -> str:
+        """Return what is the same of the results of all ranks."""
+        lengths = {str(dim): n for dim, n in made.sizes.items() if dim not in self._cuts}
+        return f"{made.dims} {lengths} {made.dtype} {sorted(map(str, made.coords))}"
+
+    def joined(self, made: xarray.DataArray) -> xarray.DataArray:
+        """Return the results of all ranks as one array. Collective over the mesh."""
+        coordinates: dict[Hashable, xarray.Variable] = {}
+        for name, each in sorted(made.coords.items(), key=lambda item: str(item[0])):
+            variable, original = each.variable, self._array.coords.get(name)
+            if self._cuts.keys().isdisjoint(variable.dims):
+                coordinates[name] = variable
+            elif original is not None and variable.dtype.kind in "OSTU":
+                coordinates[name] = original.variable
+            else:
+                data = self._tensor_of(variable)
+                whole = data.to_numpy() if name in made.xindexes else data
+                if whole is not None:  # on a rank outside of the mesh
+                    coordinates[name] = xarray.Variable(variable.dims, whole, variable.attrs, variable.encoding)
+        return xarray.DataArray(self._tensor_of(made.variable), coordinates, made.dims, made.name, made.attrs)
+
+    def _tensor_of(self, made: xarray.Variable) -> DTensor:
+        """Return the blocks of all ranks as a tensor."""
+        mesh = self._tensor.mesh
+        layout = Layout([self._cuts.get(dim, ()) for dim in made.dims], mesh)
+        shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in made.sizes.items())
+        if self._tensor.local is None:
+            return DTensor(None, layout, shape, made.dtype)
+        local = np.ascontiguousarray(made.values)
+        if not self._has_some:
+            own = tuple(len(self._own[dim]) if dim in self._cuts else n for dim, n in made.sizes.items())
+            local = np.empty(own, made.dtype)
+        return from_local(local, layout, shape)
