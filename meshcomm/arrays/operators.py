@@ -1,11 +1,14 @@
 """The operators of tensors: NumPy's, which come back by its protocol, typed for editors and checkers."""
 
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshcomm.arrays.dtensor import DTensor, Tensor
 
 
@@ -18,6 +21,23 @@ class Operators(NDArrayOperatorsMixin):
         # As arrays do: a square takes less time, and that of booleans is int8.
         found: DTensor = np.square(self) if type(other) is int and other == 2 else super().__pow__(other)
         return found
+
+    def __eq__(self, other: object) -> "DTensor":  # type: ignore[override]
+        found: DTensor = self._by_fields(operator.eq, other) if self._has_fields else super().__eq__(other)
+        return found
+
+    def __ne__(self, other: object) -> "DTensor":  # type: ignore[override]
+        found: DTensor = self._by_fields(operator.ne, other) if self._has_fields else super().__ne__(other)
+        return found
+
+    @property
+    def _has_fields(self) -> bool:
+        """Whether elements are compared as NumPy's operators do, and not its ufuncs, which know no fields."""
+        return self.dtype.type is np.void  # type: ignore[attr-defined]
+
+    def _by_fields(self, compare: "Callable[..., object]", other: object) -> "DTensor":
+        made: DTensor = self._made_by(compare, other)  # type: ignore[attr-defined]
+        return made
 
     if TYPE_CHECKING:
         # fmt: off
@@ -63,8 +83,6 @@ class Operators(NDArrayOperatorsMixin):
         def __le__(self, other: "Tensor") -> "DTensor": ...
         def __gt__(self, other: "Tensor") -> "DTensor": ...
         def __ge__(self, other: "Tensor") -> "DTensor": ...
-        def __eq__(self, other: "Tensor") -> "DTensor": ...  # type: ignore[override]
-        def __ne__(self, other: "Tensor") -> "DTensor": ...  # type: ignore[override]
         def __neg__(self) -> "DTensor": ...
         def __pos__(self) -> "DTensor": ...
         def __abs__(self) -> "DTensor": ...

@@ -100,8 +100,7 @@ def _item(index: object, axis: int, length: int) -> Item:
         text = quote(index) if shape is None else f"of shape {shape}"
         raise IndexError(
             f"axis {axis}: index {text} is a {type(index).__name__}; an index has integers, slices, ..., None, and "
-            "arrays, lists or tensors of integers or bools. Fields of a structured dtype are in the blocks: "
-            "t.local[name]"
+            "arrays, lists or tensors of integers or bools"
         ) from None
     if not -length <= number < length:
         raise IndexError(f"axis {axis}: index {quote(number)} is out of bounds for {counted(length, 'element')}")

@@ -24,7 +24,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.layouts.specs import Cyclic
 from meshcomm.memory.copies import exact_copy, opaque
-from meshcomm.ops import index_arrays, rows
+from meshcomm.ops import fields, index_arrays, rows
 from meshcomm.ops.elementwise import agree_on_plain, relaid
 from meshcomm.ops.index_arrays import has_arrays
 from meshcomm.ops.nonzero import indices_of_mask
@@ -36,6 +36,9 @@ GET, SET = "t[index]", "t[index] = value"
 
 def getitem(tensor: DTensor, index: object) -> DTensor:
     """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
+    names = fields.names_in(tensor, index)
+    if names is not None:
+        return fields.field(tensor, names) if isinstance(names, str) else fields.fields(tensor, names)
     if has_arrays(index):
         mask = _mask_in(index, tensor.shape)
         if mask is not None:
@@ -126,6 +129,13 @@ def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
 
 def setitem(tensor: DTensor, index: object, value: object) -> None:
     """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
+    names = fields.names_in(tensor, index)
+    if isinstance(names, str):
+        setitem(fields.field(tensor, names), Ellipsis, value)
+        return
+    if names is not None:
+        fields.set_fields(tensor, names, value, lambda each, own: setitem(each, Ellipsis, own))
+        return
     check_writable(SET, tensor)
     given = unwrapped(value)
     if isinstance(given, DTensor):
