@@ -24,7 +24,7 @@ from meshcomm._tuning import BECOME_RANK_WITHIN, END_WITHIN, PAUSE_BEFORE_END, P
 from meshcomm.errors import MeshcommError
 from meshcomm.failures import forks, host_signals
 from meshcomm.failures.forks import exit_code
-from meshcomm.failures.launchers import is_on, is_told_by_another, launched
+from meshcomm.failures.launchers import forget_launcher, is_on, is_told_by_another, launched
 from meshcomm.failures.messages import explain_none, spans
 from meshcomm.failures.watch import watch
 
@@ -242,6 +242,7 @@ def start_mpi_with_all_ranks() -> None:
     Python's own threads do not run meanwhile: a timer of C prints where this process is, and ends it.
     """
     if "mpi4py.MPI" not in sys.modules:
+        forget_launcher()
         _exit_after(timeout_seconds(), says=True)
         with contextlib.suppress(ImportError, RuntimeError):  # who asks for MPI next is told
             import_module("mpi4py.MPI")

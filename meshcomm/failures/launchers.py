@@ -7,6 +7,7 @@ world of its own, computes everything, and ends without an error. `alone` finds 
 
 import contextlib
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -244,10 +245,38 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _is_child_of_rank(found: Launch) -> bool:
+def forget_launcher() -> None:
+    """Remove the variables of the launcher if this is no rank of it: a rank has started this process.
+
+    MPI would take it for that rank again: MPICH ends it, as the launcher's pipe is closed here, and Open MPI mixes the
+    two up. Call it before MPI is loaded.
+    """
+    found = launch()
+    if found is None or not _is_child_of_rank(found):
+        return
+    pipe = _number(os.environ.get("PMI_FD", ""))
+    if _is_child_of_rank(found, uses_mpi=True) or not (pipe is None or _is_socket(pipe)):
+        for name in [*os.environ]:
+            if name.startswith(_OF_RANKS) and "_MCA_" not in name:
+                del os.environ[name]
+
+
+_OF_RANKS = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "MPI_LOCAL")
+"""How the variables begin with which launchers tell a rank who it is."""
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+def _is_child_of_rank(found: Launch, *, uses_mpi: bool = False) -> bool:
     """Return whether a program that the launcher launched has started this one, which has its variables from there.
 
-    A shell may stand between the launcher and a rank. Programs that use MPI, or Python, count as the program.
+    A shell may stand between the launcher and a rank. Programs that use MPI, or Python, count as the program; with
+    *uses_mpi* only those that use MPI.
     """
     process, mark = os.getppid(), f"{found.evidence}\0".encode()
     with contextlib.suppress(OSError, ValueError):  # of another user, as launchers may be; or no /proc
@@ -256,7 +285,7 @@ def _is_child_of_rank(found: Launch) -> bool:
             if mark not in _read(f"{here}/environ"):
                 return False
             program = os.readlink(f"{here}/exe").rpartition("/")[2]
-            if program.startswith("python") or b"libmpi" in _read(f"{here}/maps"):
+            if (program.startswith("python") and not uses_mpi) or b"libmpi" in _read(f"{here}/maps"):
                 return True
             process = int(_read(f"{here}/stat").rpartition(b")")[2].split()[1])
     return False

@@ -5,6 +5,7 @@ or at exit.
 """
 
 import ctypes
+import sys
 import time
 from bisect import bisect_left
 from collections import Counter, deque
@@ -21,6 +22,7 @@ from meshcomm._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM, POL
 from meshcomm._types import Bytes, Counts, Indices, Ranks
 from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshError
 from meshcomm.failures import forks
+from meshcomm.failures.launchers import forget_launcher
 from meshcomm.failures.long_messages import guard_memory
 from meshcomm.failures.messages import spans
 from meshcomm.failures.roll_call import RollCall
@@ -424,6 +426,8 @@ def mpi() -> ModuleType:
 
     ``MeshError`` that says how to get an MPI if there is none.
     """
+    if "mpi4py.MPI" not in sys.modules:
+        forget_launcher()
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
