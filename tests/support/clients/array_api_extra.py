@@ -1,6 +1,7 @@
-"""The tests of array-api-extra, from a checkout: they are in no package."""
+"""The tests of array-api-extra, from a checkout in $ARRAY_API_EXTRA: they are in no package."""
 
 import os
+import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -9,12 +10,16 @@ import pytest
 from support.clients import cutting
 
 ENVIRONMENT = {}
-FOLDER = "tests/main"
+
+
+def root():
+    """Return the folder of the checkout."""
+    return Path(os.environ["ARRAY_API_EXTRA"])
 
 
 def paths(root):
     """Return the files of tests."""
-    return [str(Path(os.environ["ARRAY_API_EXTRA"]) / FOLDER)]
+    return [str(root / "tests")]
 
 
 def takes(item):
@@ -23,4 +28,17 @@ def takes(item):
 
 
 def install(on_tensors):
-    """Put tensors, or NumPy's arrays, in for the list of array libraries."""
+    """Put tensors, or NumPy's arrays, in for the library of the fixtures."""
+    sys.path.insert(0, str(root()))
+    theirs = import_module("tests.conftest")
+    backends = import_module("array_api_extra._lib._backends")
+
+    @pytest.fixture(params=[pytest.param(backends.Backend.NUMPY, id="xp")])
+    def library(request):
+        return request.param
+
+    @pytest.fixture
+    def xp(library):
+        return cutting.namespace() if on_tensors else theirs.np_compat
+
+    theirs.library, theirs.xp = library, xp

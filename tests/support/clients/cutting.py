@@ -2,6 +2,8 @@
 
 import inspect
 
+import numpy as np
+
 import meshcomm as mc
 from meshcomm import array_api
 from meshcomm.compat.array_api import bound
@@ -19,18 +21,32 @@ class Cutting(bound.Namespace):
         return super()._of_standard(name)
 
 
-def namespace():
-    """Return the namespace of a mesh over all ranks: the same one until `renew`."""
-    import numpy as np
-
+def mesh():
+    """Return a mesh over all ranks: the same one until `renew`."""
     global _mesh
     if _mesh is None:
         _mesh = mc.create_mesh()
         mc.default_mesh(_mesh).__enter__()
-    return Cutting(array_api, np, _mesh)
+    return _mesh
+
+
+def namespace():
+    """Return the namespace in which tests make tensors."""
+    return Cutting(array_api, np, mesh())
+
+
+def bound_to_mesh():
+    """Return the namespace of the mesh's tensors and the mesh: tests that name it as their device get cut tensors."""
+    return bound.namespace_of(mesh(), array_api), mesh()
 
 
 def renew():
-    """Have another mesh from now on, after a test in which ranks may have made different calls. Collective."""
+    """Have another mesh from now on if this one is of no use, after calls of ranks that differ. Collective."""
     global _mesh
-    _mesh = None
+    if _mesh is None:
+        return
+    try:
+        mc.barrier(_mesh)
+    except mc.MeshError:
+        _mesh.close()
+        _mesh = None

@@ -1,10 +1,11 @@
 """scikit-learn's tests with `array_api_dispatch`: those over array libraries, of functions and of estimators."""
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 from support.clients import cutting
 
-PACKAGE = "sklearn"
 ENVIRONMENT = {"SCIPY_ARRAY_API": "1", "SKLEARN_SKIP_NETWORK_TESTS": "1"}
 NAME = "meshcomm.array_api"
 FILES = [
@@ -27,6 +28,11 @@ FILES = [
 ]
 
 
+def root():
+    """Return the folder of the package."""
+    return Path(find_spec("sklearn").origin).parent
+
+
 def paths(root):
     """Return the files of tests, of which *root* is the folder of the package."""
     return [str(root / name) for name in FILES]
@@ -45,7 +51,7 @@ def install(on_tensors):
 
     def given(array_namespace, device_name=None, dtype_name=None):
         if array_namespace == NAME and on_tensors:
-            return cutting.namespace(), None
+            return cutting.bound_to_mesh()  # what has this device is cut
         return theirs.np_compat, None
 
     def mixed():

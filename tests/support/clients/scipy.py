@@ -1,6 +1,7 @@
 """SciPy's tests that go through array libraries: those with its fixture `xp`."""
 
 from importlib import import_module
+from types import ModuleType
 
 import pytest
 
@@ -37,10 +38,9 @@ def install(on_tensors):
     theirs = import_module("scipy.conftest")
     from scipy._lib._array_api import array_namespace, default_xp
 
-    class Backend:
-        __name__ = "meshcomm.array_api" if on_tensors else "numpy"
+    backend = ModuleType("meshcomm.array_api" if on_tensors else "numpy")
 
-    @pytest.fixture(params=[pytest.param(Backend(), id="xp")], name="xp")
+    @pytest.fixture(params=[pytest.param(backend, id="xp")], name="xp")
     def given(request):
         theirs.skip_or_xfail_xp_backends(request, "skip")
         theirs.skip_or_xfail_xp_backends(request, "xfail")
@@ -53,5 +53,5 @@ def install(on_tensors):
         with default_xp(xp):
             yield xp
 
-    theirs.xp_known_backends.add(Backend.__name__)
+    theirs.xp_known_backends.add(backend.__name__)
     theirs.xp = given
