@@ -238,7 +238,7 @@ docs: $(SPHINX)
 	$(PYTEST) tests/project/test_site.py
 
 EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits particles \
-    transformer pca
+    transformer pca scikit_learn
 # The extra scalapack is for this processor only.
 ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
 EXAMPLES += cholesky

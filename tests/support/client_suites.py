@@ -9,9 +9,12 @@
 - install(on_tensors): puts tensors in where the tests take an array library, or else NumPy's arrays
 
 With ``--numpy`` the tests run on NumPy's arrays, on one process, and those that pass are written to build/clients: on
-tensors only these run. tests/data/clients has a table for each suite: tests that fail, in groups with reasons. They
-must fail; all others must pass. A group that begins with "Not run" would end the run. ``[0 2-4]`` are four of the cases of a test, in the order of pytest, and ``[*]`` all;
-``ranks=3`` says that a test fails on so many ranks only. Other arguments go to pytest.
+tensors only these run, unless files are named, by their paths in the package. Of a test with many cases a sample runs,
+and with ``--all-cases`` each one. Other arguments go to pytest.
+
+tests/data/clients has a table for each suite: tests that fail, in groups with reasons. They must fail, and all others
+must pass. A group that begins with "Not run" would end the run. ``[0 2-4]`` are four of the cases of a test, in the
+order of pytest, and ``[*]`` all; ``ranks=3`` says that a test fails on so many ranks only.
 """
 
 import json
@@ -23,13 +26,18 @@ from importlib.util import find_spec
 from pathlib import Path
 from zlib import crc32
 
+import numpy as np
 import pytest
+from hypothesis import Phase, settings
 
 from meshcomm.failures.launchers import launched
+from support.clients import cutting
 from support.paths import DATA, ROOT
 
 BUILD = ROOT / "build/clients"
 INI = "[pytest]\nfilterwarnings =\n    ignore\nmarkers =\n"
+MANY = 64
+OWN = ("--numpy", "--all-cases")
 FLAGS = ("-p", "no:cacheprovider", "-p", "support.patience", "-p", "support.verdicts", "--color=no", "-q")
 
 
@@ -49,10 +57,15 @@ def cases(name):
     return test, {n for each in ends for n in range(int(each[0]), int(each[-1]) + 1)}
 
 
-def table(path, ranks):
-    """Return the tests that a table expects to fail on so many *ranks*: their cases and the reason, by name."""
+def table_of(name):
+    """Return the path of the table of a suite."""
+    return DATA / "clients" / f"{name}.txt"
+
+
+def table(name, ranks):
+    """Return the tests that the table of a suite expects to fail on so many *ranks*: cases and reason, by name."""
     found, reason, fresh = defaultdict(list), [], True
-    for line in path.read_text("utf-8").splitlines() if path.exists() else []:
+    for line in table_of(name).read_text("utf-8").splitlines():
         if line.startswith("# "):
             reason = [*reason, line[2:]] if fresh else [line[2:]]
             fresh = True
@@ -89,9 +102,10 @@ def shortened(numbers, count):
 class Run:
     """The hooks of a run of a suite."""
 
-    def __init__(self, name, suite, root, on_tensors, whole):
+    def __init__(self, name, suite, root, options):
         self.name, self.suite, self.root = name, suite, root
-        self.on_tensors, self.whole = on_tensors, whole
+        self.on_tensors, self.all_cases = "--numpy" not in options, "--all-cases" in options
+        self.whole = not {*options} - {*OWN}
         self.rank, self.ranks = launched() or (0, 1)
         self.passing = BUILD / f"{name}-numpy.json"
         self.outcomes, self.errors, self.expected = {}, {}, set()
@@ -104,9 +118,12 @@ class Run:
     def pytest_collection_modifyitems(self, config, items):
         taken = [item for item in items if self.suite.takes(item)]
         self.numbered(taken)
+        if not self.all_cases:
+            taken = [item for item in taken if self.sampled(item.nodeid)]
         if self.on_tensors:
-            passing = set(json.loads(self.passing.read_text("utf-8")))
-            taken = [item for item in taken if self.label(item.nodeid) in passing]
+            if self.whole:
+                passing = set(json.loads(self.passing.read_text("utf-8")))
+                taken = [item for item in taken if self.label(item.nodeid) in passing]
             self.expect(taken)
         items[:] = taken
 
@@ -118,9 +135,14 @@ class Run:
             self.numbers[item.nodeid] = self.counts[test]
             self.counts[test] += 1
 
+    def sampled(self, nodeid):
+        """Return whether a case runs: of a test with many cases, about `MANY` do, always the same ones."""
+        count = self.counts[self.label(nodeid).partition("[")[0]]
+        return count <= MANY or crc32(nodeid.encode()) % count < MANY
+
     def expect(self, items):
         """Mark the tests of the table: they must fail."""
-        known = table(DATA / "clients" / f"{self.name}.txt", self.ranks)
+        known = table(self.name, self.ranks)
         for item in items:
             for numbers, reason in known.get(self.label(item.nodeid).partition("[")[0], ()):
                 if numbers is None or self.numbers[item.nodeid] in numbers:
@@ -130,8 +152,6 @@ class Run:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item):
-        import numpy as np
-
         np.random.seed(crc32(item.nodeid.encode()))
 
     @pytest.hookimpl(wrapper=True)
@@ -149,8 +169,6 @@ class Run:
         if report.when == "call" or outcome != "passed":
             self.outcomes[report.nodeid] = outcome
         if self.on_tensors and outcome in ("failed", "expected"):
-            from support.clients import cutting
-
             cutting.renew()
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -176,28 +194,29 @@ class Run:
 
 
 def seeded():
-    """Have NumPy's generators without a seed give the same numbers on all ranks."""
-    import numpy as np
-
+    """Have NumPy's generators without a seed, and Hypothesis, give the same numbers on all ranks."""
+    settings.register_profile(
+        "ranks", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
+    )
+    settings.load_profile("ranks")
     make = np.random.default_rng
     np.random.default_rng = lambda seed=None: make(np.random.randint(2**31) if seed is None else seed)
 
 
 def main(name, *options):
     suite = import_module(f"support.clients.{name}")
-    on_tensors = "--numpy" not in options
     os.environ.update(suite.ENVIRONMENT)
     BUILD.mkdir(parents=True, exist_ok=True)
     package = suite.root() if hasattr(suite, "root") else Path(find_spec(name).origin).parent
     seeded()
-    suite.install(on_tensors)
+    suite.install(on_tensors="--numpy" not in options)
     ini = BUILD / "pytest.ini"
     ini.write_text(INI, "utf-8")
-    more = [each for each in options if each != "--numpy"]
+    more = [each for each in options if each not in OWN]
     chosen = [each for each in more if not each.startswith("-") and "/" in each]
     files = [str(package / each) for each in chosen] or suite.paths(package)
     flags = [*FLAGS, "-c", str(ini), "--rootdir", str(package.parent), *[each for each in more if each not in chosen]]
-    return pytest.main([*flags, *files], plugins=[Run(name, suite, package, on_tensors, not more)])
+    return pytest.main([*flags, *files], plugins=[Run(name, suite, package, options)])
 
 
 if __name__ == "__main__":
