@@ -30,7 +30,7 @@ class Contents:
         """
         if not self.shape:
             raise TypeError("iteration over a 0-d array")
-        rows = self
+        rows: Value = self
         if self.layout.num_shards(0) > 1:
             if self.nbytes > WHOLE_ARRAY:
                 raise TypeError(
@@ -40,7 +40,7 @@ class Contents:
                 )
             array = self._gathered("iteration", self.mesh)
             whole = type(self)(array, Layout.replicated(self.mesh, self.ndim), self.shape, self.dtype)
-            rows = whole._made_by(np.broadcast_to, self.shape)
+            rows = np.broadcast_to(whole, self.shape)  # cannot be written to
         return (rows[i] for i in range(self.shape[0]))
 
     @property

@@ -1,4 +1,4 @@
-"""Tests of SciPy and scikit-learn on sharded tensors, a sample of `make test-clients`, and the example of the latter."""
+"""Tests of SciPy and scikit-learn on sharded tensors, a sample of `make test-clients`, and an example."""
 
 from importlib import metadata
 

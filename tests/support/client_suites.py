@@ -72,9 +72,9 @@ def table(name, ranks):
             continue
         fresh = False
         if line:
-            name, _, only = line.partition(" ranks=")
+            label, _, only = line.partition(" ranks=")
             if not only or str(ranks) in only.split(","):
-                test, numbers = cases(name)
+                test, numbers = cases(label)
                 found[test].append((numbers, " ".join(reason)))
     return found
 
