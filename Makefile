@@ -65,7 +65,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-mpi4py-fft \
+.PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-clients test-mpi4py-fft \
     check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
     dist wheels test-wheels list-pythons clean
 
@@ -81,6 +81,7 @@ help:
 	@echo "make test-scenarios   every way to hang that is known, with 2, 4 and 8 ranks: twenty minutes; REPEATS=20 runs each 20 times"
 	@echo "make test-mismatches  all calls that $(RANKS) ranks may mix up: days; PAIRS=200 RANKS=3 for 200 with 3 ranks, twice"
 	@echo "make test-array-api ARRAY_API_TESTS=PATH  the test suite of the array API standard, with $(ARRAY_API_RANKS) ranks"
+	@echo "make test-clients CLIENTS='$(CLIENTS)'  SciPy's and others' own tests on tensors, with $(CLIENT_RANKS) ranks"
 	@echo "make test-mpi4py-fft MPI4PY_FFT=PATH  mpi4py-fft's test of its PFFT, on meshcomm.fft, with $(MPI4PY_FFT_RANKS) ranks"
 	@echo "make check      ruff, mypy, import-linter, cython-lint and warnings of Cython"
 	@echo "make format     format the sources"
@@ -189,6 +190,18 @@ test-array-api: $(READY)
 	    PYTHONPATH=$(SUITE_NEEDS):$(CURDIR)/tests:$(CURDIR) ARRAY_API_TESTS_MODULE=meshcomm.array_api \
 	    $(if $(filter-out system,$(MPI)),$(abspath $(MPIEXEC)),$(MPIEXEC)) -n $$n $(SUITE) array_api_tests; done
 
+# Tests that others wrote, of programs that take any array: first on NumPy's arrays, then those that pass on tensors.
+# array_api_extra's tests are in no package: ARRAY_API_EXTRA= is a checkout of it.
+CLIENTS ?= scipy scikit_learn $(if $(ARRAY_API_EXTRA),array_api_extra)
+CLIENT_RANKS ?= 1 3
+CLIENTS_READY := $(VENV)/.clients
+ARRAY_API_EXTRA :=
+test-clients: $(CLIENTS_READY)
+	@set -e; export PYTHONPATH=$(CURDIR)/tests:$(CURDIR) ARRAY_API_EXTRA=$(abspath $(ARRAY_API_EXTRA)); \
+	    for client in $(CLIENTS); do $(BIN)/python -m support.client_suites $$client --numpy; \
+	        for n in $(CLIENT_RANKS); do echo "$$client with MPI=$(MPI), $$n ranks"; \
+	            $(MPIEXEC) -n $$n $(BIN)/python -m support.client_suites $$client; done; done
+
 # mpi4py-fft's tests/test_mpifft.py on meshcomm.fft: a checkout of it, and how many of the shapes; empty for all of them.
 MPI4PY_FFT :=
 MPI4PY_FFT_SHAPES ?= 1
@@ -225,7 +238,7 @@ docs: $(SPHINX)
 	$(PYTEST) tests/project/test_site.py
 
 EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits particles \
-    transformer pca climate
+    transformer pca scikit_learn climate
 # The extra scalapack is for this processor only.
 ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
 EXAMPLES += cholesky
@@ -391,3 +404,6 @@ $(SPHINX): $(READY)
 
 $(DRAWING): $(READY)
 	$(call install_extra,examples)
+
+$(CLIENTS_READY): $(READY)
+	$(call install_extra,clients)

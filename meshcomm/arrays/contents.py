@@ -8,7 +8,9 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import counted, quote
 from meshcomm._tracing import Value
+from meshcomm._tuning import WHOLE_ARRAY
 from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.layouts.layout import Layout
 from meshcomm.ranks.calls import collective
 
 if TYPE_CHECKING:
@@ -21,15 +23,25 @@ class Contents:
     __slots__ = ()
 
     def __iter__(self: "DTensor") -> "Iterator[DTensor]":  # type: ignore[misc]  # all that have this are tensors
-        """Return the slices along the first axis, if that is whole on each device: nothing moves."""
+        """Return the slices along the first axis: views if that is whole on each device, so that nothing moves.
+
+        Of an axis that is cut the tensor is gathered once, as ``numpy.asarray`` does (Collective), and the slices
+        cannot be written to. ``TypeError`` if it has more than 64 MiB.
+        """
         if not self.shape:
             raise TypeError("iteration over a 0-d array")
+        rows: Value = self
         if self.layout.num_shards(0) > 1:
-            raise TypeError(
-                "a DTensor is not iterated over along an axis that is cut: use functions of whole tensors; t[i] for "
-                "one index; t.local for the block of this rank; or t.to_numpy() for the global array (Collective)"
-            )
-        return (self[i] for i in range(self.shape[0]))
+            if self.nbytes > WHOLE_ARRAY:
+                raise TypeError(
+                    f"a DTensor of {self.nbytes:,} bytes is not iterated over along an axis that is cut, but up to "
+                    f"{WHOLE_ARRAY:,} bytes: use functions of whole tensors; t[i] for one index; t.local for the "
+                    "block of this rank; or t.to_numpy() for the global array (Collective)"
+                )
+            array = self._gathered("iteration", self.mesh)
+            whole = type(self)(array, Layout.replicated(self.mesh, self.ndim), self.shape, self.dtype)
+            rows = np.broadcast_to(whole, self.shape)  # cannot be written to
+        return (rows[i] for i in range(self.shape[0]))
 
     @property
     def itemsize(self: "DTensor") -> int:  # type: ignore[misc]

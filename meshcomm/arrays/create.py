@@ -242,14 +242,17 @@ def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
 
 
 def full(
-    shape: ShapeLike, fill_value: ArrayLike, dtype: DTypeLike | None = None, layout: Layout | None = None
+    shape: ShapeLike,
+    fill_value: ArrayLike | DTensor,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
 ) -> DTensor:
     """Return a tensor with the scalar *fill_value* everywhere.
 
     Parameters
     ----------
     shape: of the global array
-    fill_value: a number, or another scalar of NumPy
+    fill_value: a number, another scalar of NumPy, or a tensor without axes
     dtype: by default that of *fill_value*
     layout: by default the one that `zeros` takes
 
@@ -263,6 +266,9 @@ def full(
     """
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
+    if isinstance(fill_value, DTensor):
+        value = np.zeros((), fill_value.dtype) if fill_value.local is None else fill_value.local
+        return full(shape, value, dtype, layout)
     tensor = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, layout)
     try:
         value = np.full((), fill_value, tensor.dtype)

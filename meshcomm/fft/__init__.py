@@ -70,5 +70,8 @@ __all__ = [
     "transform_vjp",
 ]
 
+# What makes the module itself a backend for ``scipy.fft.set_backend``.
+__ua_domain__, __ua_function__ = scipy_backend.__ua_domain__, scipy_backend.__ua_function__
+
 if not TYPE_CHECKING:
     __getattr__, __dir__ = only_public(__name__, __all__)

@@ -1,7 +1,7 @@
 """numpy.fft and scipy.fft, called with tensors.
 
 numpy.fft's functions find these by NumPy's protocol. Those of scipy.fft find them by SciPy's protocol, uarray, after
-``scipy.fft.set_backend(mc.fft.scipy_backend)``.
+``scipy.fft.set_backend(mc.fft)``.
 """
 
 from collections.abc import Callable, Mapping
@@ -65,7 +65,7 @@ define(
 
 
 class ScipyBackend:
-    """Lets the functions of scipy.fft take tensors: ``with scipy.fft.set_backend(mc.fft.scipy_backend): ...``."""
+    """Lets the functions of scipy.fft take tensors: ``with scipy.fft.set_backend(mc.fft): ...``."""
 
     __ua_domain__ = "numpy.scipy.fft"
 
@@ -84,4 +84,4 @@ class ScipyBackend:
 
 
 scipy_backend = ScipyBackend()
-"""For ``scipy.fft.set_backend``."""
+"""For ``scipy.fft.set_backend``, as the module meshcomm.fft itself is."""

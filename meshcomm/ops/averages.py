@@ -10,7 +10,7 @@ from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import ShapeError
 from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import agree_on_plain
+from meshcomm.ops.elementwise import agree_on_plain, tensors_of
 from meshcomm.ops.reductions import mean
 from meshcomm.ops.reductions import sum as sum_over
 from meshcomm.ops.rules import aligned_axes, mesh_of
@@ -19,7 +19,7 @@ from meshcomm.ops.statistics import any
 
 
 def average(
-    a: DTensor,
+    a: DTensor | ArrayLike,
     axis: Axis = None,
     weights: DTensor | ArrayLike | None = None,
     returned: bool = False,
@@ -30,7 +30,7 @@ def average(
 
     Parameters
     ----------
-    a: a tensor
+    a: a tensor, or an array beside *weights* that are one
     axis: one axis, several, or None for all
     weights: a tensor, or an array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
         by default it is the mean
@@ -49,6 +49,8 @@ def average(
     ...     print(world.run(program))
     [2.75, 2.75]
     """
+    if isinstance(unwrapped(weights), DTensor):
+        a, weights = tensors_of("numpy.average", [a, weights])
     tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
     if weights is None:
         found: Value = mean(tensor, axis, keepdims=keepdims)

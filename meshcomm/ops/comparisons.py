@@ -5,29 +5,28 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import quote
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
+from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, elementwise
 from meshcomm.ops.rules import Operand, broadcast_shape, mesh_of, shape_of
 from meshcomm.ops.signatures import table
-from meshcomm.ops.statistics import all
+from meshcomm.ops.statistics import all, any
 
 
 def isclose(
     a: DTensor | ArrayLike,
     b: DTensor | ArrayLike,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
+    rtol: DTensor | ArrayLike = 1e-5,
+    atol: DTensor | ArrayLike = 1e-8,
     equal_nan: bool = False,
 ) -> DTensor:
     """Return where *a* and *b* are equal within tolerances, as numpy.isclose. Collective if an operand has to move.
 
-    The tolerances must be numbers: ``TypeError`` otherwise. The rest is as for other elementwise functions.
+    The tolerances are numbers, or operands as *a* and *b* are. The rest is as for other elementwise functions.
     """
-    close = _closeness("isclose", rtol, atol, equal_nan)
-    result = elementwise("numpy.isclose", close, [unwrapped(a), unwrapped(b)])
+    result = elementwise("numpy.isclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
     assert isinstance(result, DTensor)
     return result
 
@@ -35,8 +34,8 @@ def isclose(
 def allclose(
     a: DTensor | ArrayLike,
     b: DTensor | ArrayLike,
-    rtol: float = 1e-5,
-    atol: float = 1e-8,
+    rtol: DTensor | ArrayLike = 1e-5,
+    atol: DTensor | ArrayLike = 1e-8,
     equal_nan: bool = False,
 ) -> bool | None:
     """Return whether *a* and *b* are equal within tolerances, as numpy.allclose. Collective over the mesh.
@@ -51,8 +50,7 @@ def allclose(
     ...     print(world.run(program))
     [(True, False), (True, False)]
     """
-    close = _closeness("allclose", rtol, atol, equal_nan)
-    return _everywhere("numpy.allclose", close, [unwrapped(a), unwrapped(b)])
+    return _everywhere("numpy.allclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
 
 
 def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: bool = False) -> bool | None:
@@ -79,12 +77,33 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
     return _everywhere("numpy.array_equiv", np.equal, operands)
 
 
-def _closeness(name: str, rtol: float, atol: float, equal_nan: bool) -> Callable[..., Array]:
-    for what, tolerance in (("rtol", rtol), ("atol", atol)):
-        if not isinstance(tolerance, int | float | np.integer | np.floating):
-            raise TypeError(f"numpy.{name}: {what} must be a number for DTensors, not {quote(tolerance)}")
+def may_share_memory(a: object, b: object, max_work: int | None = None) -> bool | None:
+    """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
 
-    def close(x: Array, y: Array) -> Array:
+    A bool on all ranks of the mesh, None on other ranks.
+    """
+    return _overlap(np.may_share_memory, a, b, max_work)
+
+
+def shares_memory(a: object, b: object, max_work: int | None = None) -> bool | None:
+    """Return whether blocks of any rank overlap, as numpy.shares_memory. Collective over the mesh.
+
+    A bool on all ranks of the mesh, None on other ranks.
+    """
+    return _overlap(np.shares_memory, a, b, max_work)
+
+
+def _overlap(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
+    given = [unwrapped(a), unwrapped(b)]
+    mesh, blocks = mesh_of(given), [x.local if isinstance(x, DTensor) else x for x in given]
+    here = not [x for x in blocks if x is None] and function(*blocks, max_work)
+    local = None if mesh.rank is None else np.array([here])
+    found = any(DTensor(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))).local
+    return None if found is None else bool(found)
+
+
+def _closeness(equal_nan: bool) -> Callable[..., Array]:
+    def close(x: Array, y: Array, rtol: Array, atol: Array) -> Array:
         return np.asarray(np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan))
 
     return close
@@ -119,5 +138,7 @@ FUNCTIONS = table(
     (np.allclose, allclose),
     (np.array_equal, array_equal),
     (np.array_equiv, array_equiv),
+    (np.may_share_memory, may_share_memory),
+    (np.shares_memory, shares_memory),
 )
 """What is called for functions of NumPy."""

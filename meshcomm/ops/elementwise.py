@@ -245,7 +245,8 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     mesh: of the result, by default that of *tensor*
     """
     target = tensor.mesh if mesh is None else mesh
-    if tensor.layout.axes == axes and target is tensor.mesh:
+    same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
+    if tensor.layout.axes == axes and same:
         return tensor
     with collective(operation, tensor.mesh, target):
         return relayout(tensor, Layout(axes, target))

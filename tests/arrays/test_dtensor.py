@@ -246,8 +246,23 @@ def test_arrays_of_large_sharded_tensors_are_refused():
     for use in (np.asarray, np.array, np.vectorize(abs)):
         with pytest.raises(TypeError, match=r"67,108,865 bytes of at most .* t\.local .* t\.to_numpy\(\)"):
             use(tensor)
-    with pytest.raises(TypeError, match="not iterated over"):
-        list(map(float, a_tensor()))
+    with pytest.raises(TypeError, match="67,108,865 bytes is not iterated over"):
+        iter(tensor)
+
+
+@on_ranks(2)
+def test_rows_of_a_tensor():
+    for specs in (["x", U], [U, "x"], [U, U]):
+        tensor = a_tensor(specs=specs)
+        rows = list(tensor)
+        assert [row.to_numpy().tolist() for row in rows] == tensor.to_numpy().tolist()
+        assert [float(x) for x in rows[1].copy()] == tensor.to_numpy()[1].tolist()
+        if specs[0] == "x":
+            with pytest.raises(ValueError, match="read-only"):  # it would be lost
+                rows[0][0] = 7
+        else:
+            rows[0][0] = 7
+            assert tensor.to_numpy()[0, 0] == 7
 
 
 @on_ranks(3)

@@ -393,12 +393,13 @@ def test_numpys_functions_take_tensors(name):
     run(program)
 
 
-def test_scipys_functions_take_tensors():
+@pytest.mark.parametrize("backend", [mc.fft, mc.fft.scipy_backend])
+def test_scipys_functions_take_tensors(backend):
     a = numbers((4, 6))
 
     def program(mesh):
         t = mc.distribute(a, mc.Layout(["x", U], mesh))
-        with scipy.fft.set_backend(mc.fft.scipy_backend):
+        with scipy.fft.set_backend(backend):
             found = scipy.fft.dctn(t, 3, None, (0,), "ortho"), scipy.fft.fft(t, 4, 0, None, True, 1)
             np.testing.assert_array_equal(scipy.fft.fft(a), np.asarray(scipy.fft.fft(a.copy())))
         check(found[0], scipy.fft.dctn(a, 3, None, (0,), "ortho"))

@@ -46,6 +46,18 @@ def test_an_axis_that_is_stretched_counts_as_unsharded():
     assert on(2, program) == [([U, U], ["x", U])] * 2
 
 
+def test_a_mesh_that_equals_another_one_is_the_same():
+    def program(others):
+        mesh = others[others[0].rank]  # caches of SciPy give rank 1 the first one, too, which equals its own
+        t, u = (mc.distribute(np.arange(n), mc.Layout([U], each)) for n, each in ((4.0, mesh), (2.0, others[0])))
+        t[np.array([0, 2])] = u
+        check(t, np.array([0.0, 1, 1, 3]))
+
+    with mc.simulate(2) as world:
+        meshes = world.run(lambda: mesh_of(2))
+        world.run(program, meshes)
+
+
 def test_equal_layouts_move_nothing():
     def program():
         mesh = mesh_of(2, 2)

@@ -85,7 +85,7 @@ WRONG = [
     (lambda t: np.cross(t, t, axisc=4), IndexError, "axisc"),
     (lambda t: np.cross(t, 3.0), ValueError, "zero dimension"),
     (lambda t: np.cross(t, t[:, :1]), ValueError, "must be 2 or 3"),
-    (lambda t: np.cross(t, np.ones((4, 3))), ValueError, "do not broadcast"),
+    (lambda t: np.cross(t, np.ones((4, 3))), ValueError, "could not be broadcast"),
     (lambda t: np.outer(t, None), TypeError, "not NoneType"),
     (lambda t: np.linalg.multi_dot([t]), ValueError, "two matrices or more, not 1"),
     (lambda t: np.linalg.multi_dot([t, t[0], t]), np.linalg.LinAlgError, r"operand 1 has shape \(3,\)"),

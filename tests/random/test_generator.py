@@ -100,7 +100,7 @@ def test_errors_of_tensors(rank):
         rng.normal(0, scale)
     with pytest.raises(ValueError, match="not compatible"):
         rng.normal(0, scale, size=3)
-    with pytest.raises(mc.ShapeError, match="do not broadcast"):
+    with pytest.raises(mc.ShapeError, match="could not be broadcast"):
         rng.normal(np.zeros(4), scale)
     out = mc.zeros(6, "f4", layout)
     for wrong in (

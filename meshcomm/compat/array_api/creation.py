@@ -131,8 +131,8 @@ def arange(
     """
     first, last = (0, start) if stop is None else (start, stop)
     kind = np.asarray([first, last, step]).dtype if dtype is None else as_dtype(dtype)
-    if kind.kind not in "iuf":
-        raise DTypeError(f"arange makes integers or real floating-point numbers, not {kind}")
+    if kind.kind not in "iufc":
+        raise DTypeError(f"arange makes integers or floating-point numbers, not {kind}")
     count = max(0, _steps(first, last, step))
     # As in NumPy, the first two numbers are exact, and the others go on from them.
     seeds = np.array([first, first + step][:count], dtype=kind)

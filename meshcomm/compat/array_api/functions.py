@@ -213,8 +213,8 @@ def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTens
 @refusable
 def broadcast_arrays(*arrays: DTensor) -> tuple[DTensor, ...]:
     """Return the tensors broadcast to their common shape. Collective over the mesh."""
-    shape = np.broadcast_shapes(*(x.shape for x in arrays))
-    return tuple(broadcast_to(x, shape) for x in arrays)
+    made: tuple[DTensor, ...] = tuple(np.broadcast_arrays(*arrays))  # type: ignore[arg-type]  # by the protocol
+    return made
 
 
 def broadcast_to(x: DTensor, /, shape: Shape) -> DTensor:

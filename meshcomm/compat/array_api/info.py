@@ -4,6 +4,7 @@ import builtins
 
 import numpy as np
 
+from meshcomm._types import DType
 from meshcomm.compat.array_api import dtypes as known
 from meshcomm.compat.array_api.devices import Device
 from meshcomm.layouts.mesh import Mesh
@@ -31,27 +32,27 @@ class Info:
         """Return the mesh of the namespace, else that of `default_mesh`, or None."""
         return get_default_mesh() if self._mesh is None else self._mesh
 
-    def devices(self) -> tuple[Mesh, ...]:
+    def devices(self) -> list[Mesh]:
         """Return the default device; any other mesh, and any layout, is a device too."""
         mesh = self.default_device()
-        return () if mesh is None else (mesh,)
+        return [] if mesh is None else [mesh]
 
-    def default_dtypes(self, *, device: Device | None = None) -> dict[str, type[np.generic]]:
+    def default_dtypes(self, *, device: Device | None = None) -> dict[str, DType]:
         """Return the dtypes of numbers that come without one; they are the same on all devices."""
         return {
-            "real floating": known.float64,
-            "complex floating": known.complex128,
-            "integral": known.int64,
-            "indexing": known.int64,
+            "real floating": np.dtype(known.float64),
+            "complex floating": np.dtype(known.complex128),
+            "integral": np.dtype(known.int64),
+            "indexing": np.dtype(known.int64),
         }
 
-    def dtypes(self, *, device: Device | None = None, kind: Kind | None = None) -> dict[str, type[np.generic]]:
+    def dtypes(self, *, device: Device | None = None, kind: Kind | None = None) -> dict[str, DType]:
         """Return the dtypes of the standard, or those of a *kind* or of several, as ``isdtype`` knows kinds.
 
         >>> sorted(Info().dtypes(kind="real floating"))
         ['float32', 'float64']
         """
-        found: dict[str, type[np.generic]] = {name: getattr(known, name) for name in _NAMES}
+        found = {name: np.dtype(getattr(known, name)) for name in _NAMES}
         return {name: dtype for name, dtype in found.items() if kind is None or np.isdtype(dtype, kind)}
 
 

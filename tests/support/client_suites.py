@@ -1,0 +1,223 @@
+"""Other people's tests on sharded tensors: ``mpiexec -n 3 python -m support.client_suites scipy``.
+
+``make test-clients`` runs all suites. A suite is a module of support.clients, with
+
+- VERSION: the version of the package that its table is for
+- ENVIRONMENT: variables to set before the package is imported
+- paths(root): files of tests, where *root* is the folder of the package
+- takes(item): whether a test of these files belongs to the suite
+- install(on_tensors): puts tensors in where the tests take an array library, or else NumPy's arrays
+
+With ``--numpy`` the tests run on NumPy's arrays, on one process, and those that pass are written to build/clients: on
+tensors only these run, unless files are named, by their paths in the package. Of a test with many cases a sample runs,
+and with ``--all-cases`` each one. Other arguments go to pytest.
+
+tests/data/clients has a table for each suite: tests that fail, in groups with reasons. They must fail, and all others
+must pass. A group that begins with "Not run" would end the run. ``[0 2-4]`` are four of the cases of a test, in the
+order of pytest, and ``[*]`` all; ``ranks=3`` says that a test fails on so many ranks only.
+"""
+
+import json
+import os
+import sys
+from collections import Counter, defaultdict
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import Phase, settings
+
+from meshcomm.failures.launchers import launched
+from support.clients import cutting
+from support.paths import DATA, ROOT
+
+BUILD = ROOT / "build/clients"
+INI = "[pytest]\nfilterwarnings =\n    ignore\nmarkers =\n"
+MANY = 64
+OWN = ("--numpy", "--all-cases")
+FLAGS = ("-p", "no:cacheprovider", "-p", "support.patience", "-p", "support.verdicts", "--color=no", "-q")
+
+
+# -- the table --------------------------------------------------------------------------------------------------------
+
+
+def cases(name):
+    """Return the test that a line names, and the numbers of its cases, None for all.
+
+    >>> cases("test[0 2-3]"), cases("test[*]"), cases("test")
+    (('test', {0, 2, 3}), ('test', None), ('test', None))
+    """
+    test, bracket, numbers = name.removesuffix("]").partition("[")
+    if not bracket or numbers == "*":
+        return test, None
+    ends = [each.split("-") for each in numbers.split()]
+    return test, {n for each in ends for n in range(int(each[0]), int(each[-1]) + 1)}
+
+
+def table_of(name):
+    """Return the path of the table of a suite."""
+    return DATA / "clients" / f"{name}.txt"
+
+
+def table(name, ranks):
+    """Return the tests that the table of a suite expects to fail on so many *ranks*: cases and reason, by name."""
+    found, reason, fresh = defaultdict(list), [], True
+    for line in table_of(name).read_text("utf-8").splitlines():
+        if line.startswith("# "):
+            reason = [*reason, line[2:]] if fresh else [line[2:]]
+            fresh = True
+            continue
+        fresh = False
+        if line:
+            label, _, only = line.partition(" ranks=")
+            if not only or str(ranks) in only.split(","):
+                test, numbers = cases(label)
+                found[test].append((numbers, " ".join(reason)))
+    return found
+
+
+def shortened(numbers, count):
+    """Return the numbers of *count* cases as a line has them.
+
+    >>> shortened([0, 2, 3, 4], 6), shortened([0, 1], 2)
+    ('[0 2-4]', '[*]')
+    """
+    if len(numbers) == count:
+        return "[*]"
+    runs = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return "[" + " ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in runs) + "]"
+
+
+# -- the run ----------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """The hooks of a run of a suite."""
+
+    def __init__(self, name, suite, root, options):
+        self.name, self.suite, self.root = name, suite, root
+        self.on_tensors, self.all_cases = "--numpy" not in options, "--all-cases" in options
+        self.whole = not {*options} - {*OWN}
+        self.rank, self.ranks = launched() or (0, 1)
+        self.passing = BUILD / f"{name}-numpy.json"
+        self.outcomes, self.errors, self.expected = {}, {}, set()
+
+    def label(self, nodeid):
+        """Return the name of a test from the folder of the package on."""
+        return nodeid.removeprefix(f"{self.root.name}/")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, config, items):
+        taken = [item for item in items if self.suite.takes(item)]
+        self.numbered(taken)
+        if not self.all_cases:
+            taken = [item for item in taken if self.sampled(item.nodeid)]
+        if self.on_tensors:
+            if self.whole:
+                passing = set(json.loads(self.passing.read_text("utf-8")))
+                taken = [item for item in taken if self.label(item.nodeid) in passing]
+            self.expect(taken)
+        items[:] = taken
+
+    def numbered(self, items):
+        """Note the number of each case of a test that has several."""
+        self.counts, self.numbers = Counter(), {}
+        for item in items:
+            test = self.label(item.nodeid).partition("[")[0]
+            self.numbers[item.nodeid] = self.counts[test]
+            self.counts[test] += 1
+
+    def sampled(self, nodeid):
+        """Return whether a case runs: of a test with many cases, about `MANY` do, always the same ones."""
+        count = self.counts[self.label(nodeid).partition("[")[0]]
+        return count <= MANY or crc32(nodeid.encode()) % count < MANY
+
+    def expect(self, items):
+        """Mark the tests of the table: they must fail."""
+        known = table(self.name, self.ranks)
+        for item in items:
+            for numbers, reason in known.get(self.label(item.nodeid).partition("[")[0], ()):
+                if numbers is None or self.numbers[item.nodeid] in numbers:
+                    self.expected.add(item.nodeid)
+                    run = not reason.startswith("Not run")
+                    item.add_marker(pytest.mark.xfail(reason=reason, strict=True, run=run))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item):
+        np.random.seed(crc32(item.nodeid.encode()))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item, call):
+        if call.excinfo is not None:
+            text = " ".join(str(call.excinfo.value).split())[:300]
+            self.errors[item.nodeid] = f"{call.excinfo.typename}: {text}"
+        return (yield)
+
+    def pytest_runtest_logreport(self, report):
+        """Note what the ranks agreed on."""
+        outcome = report.outcome
+        if hasattr(report, "wasxfail"):  # by the table, or the others' own marks
+            outcome = "expected" if report.nodeid in self.expected else "skipped"
+        if report.when == "call" or outcome != "passed":
+            self.outcomes[report.nodeid] = outcome
+        if self.on_tensors and outcome in ("failed", "expected"):
+            cutting.renew()
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if not self.on_tensors and self.whole:
+            passed = [self.label(nodeid) for nodeid, outcome in self.outcomes.items() if outcome == "passed"]
+            self.passing.write_text(json.dumps(passed), "utf-8")
+        found = Counter(self.outcomes.values())
+        asked = sum(found[outcome] for outcome in ("passed", "failed", "expected"))
+        where = f"{self.ranks} ranks" if self.on_tensors else "NumPy's arrays"
+        terminalreporter.write_line(
+            f"{self.name} on {where}: {found['passed']} of {asked} pass ({found['passed'] / max(asked, 1):.1%}), "
+            f"{found['expected']} fail as the table says, {found['failed']} fail, {found['skipped']} are skipped"
+        )
+        # What failed, for whoever mends the table.
+        failed = [nodeid for nodeid, outcome in self.outcomes.items() if outcome in ("failed", "expected")]
+        lines = [f"{self.line(nodeid)}\t{self.errors.get(nodeid, 'passes on this rank')}" for nodeid in failed]
+        if self.rank == 0:
+            (BUILD / f"{self.name}-failures-{self.ranks}.txt").write_text("\n".join(lines) + "\n", "utf-8")
+
+    def line(self, nodeid):
+        test, bracket, _ = self.label(nodeid).partition("[")
+        return f"{test}[{self.numbers[nodeid]}/{self.counts[test]}]" if bracket else test
+
+
+def seeded():
+    """Have NumPy's generators without a seed, and Hypothesis, give the same numbers on all ranks."""
+    settings.register_profile(
+        "ranks", derandomize=True, database=None, deadline=None, phases=[Phase.explicit, Phase.generate]
+    )
+    settings.load_profile("ranks")
+    make = np.random.default_rng
+    np.random.default_rng = lambda seed=None: make(np.random.randint(2**31) if seed is None else seed)
+
+
+def main(name, *options):
+    suite = import_module(f"support.clients.{name}")
+    os.environ.update(suite.ENVIRONMENT)
+    BUILD.mkdir(parents=True, exist_ok=True)
+    package = suite.root() if hasattr(suite, "root") else Path(find_spec(name).origin).parent
+    seeded()
+    suite.install(on_tensors="--numpy" not in options)
+    ini = BUILD / "pytest.ini"
+    ini.write_text(INI, "utf-8")
+    more = [each for each in options if each not in OWN]
+    chosen = [each for each in more if not each.startswith("-") and "/" in each]
+    files = [str(package / each) for each in chosen] or suite.paths(package)
+    flags = [*FLAGS, "-c", str(ini), "--rootdir", str(package.parent), *[each for each in more if each not in chosen]]
+    return pytest.main([*flags, *files], plugins=[Run(name, suite, package, options)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
