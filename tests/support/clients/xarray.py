@@ -1,0 +1,53 @@
+"""xarray's tests of what it does with arrays: the data of their variables are tensors, and so are bare arrays."""
+
+import functools
+from importlib import import_module
+
+import numpy as np
+
+import meshcomm as mc
+from support.clients import cutting
+
+VERSION = "2026.9.0"
+ENVIRONMENT = {}
+FILES = (
+    *("duck_array_ops", "array_api", "dataarray", "dataset", "variable", "groupby", "rolling", "weighted"),
+    *("computation", "concat", "combine", "merge", "missing", "coarsen", "ufuncs"),
+)
+
+
+def paths(root):
+    """Return the files of tests, of which *root* is the folder of the package."""
+    return [str(root / f"tests/test_{name}.py") for name in FILES]
+
+
+def takes(item):
+    """Return whether a test belongs to the suite: those of Dask's arrays do not."""
+    return "dask" not in item.nodeid.lower()
+
+
+def install(on_tensors):
+    """Have variables of xarray that get an array of numbers from NumPy hold a tensor, which is cut."""
+    if not on_tensors:
+        return
+    variable = import_module("xarray.core.variable")
+    original = variable.Variable.__init__
+
+    @functools.wraps(original)
+    def init(self, *args, **kwargs):
+        original(self, *args, **kwargs)
+        if type(self) is variable.Variable:
+            self._data = tensor_of(self._data)
+
+    variable.Variable.__init__ = init
+    bare = import_module("xarray.tests.test_duck_array_ops")
+    bare.array = lambda *args, **kwargs: tensor_of(np.array(*args, **kwargs))
+    standard = import_module("xarray.tests.test_array_api")
+    standard.xp, standard.Array = cutting.namespace(), mc.DTensor
+
+
+def tensor_of(data):
+    """Return an array of numbers as a tensor, cut along its first axis; others as they are."""
+    if type(data) is not np.ndarray or data.dtype.kind not in "biufc" or not data.ndim or not data.size:
+        return data
+    return mc.distribute(data, mc.Layout(["x", *[mc.UNSHARDED] * (data.ndim - 1)], cutting.mesh()))
