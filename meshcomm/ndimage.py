@@ -19,6 +19,16 @@ from meshcomm.halos.filters import (
     percentile_filter,
     rank_filter,
 )
+from meshcomm.halos.interpolation import (
+    affine_transform,
+    geometric_transform,
+    map_coordinates,
+    rotate,
+    shift,
+    spline_filter,
+    spline_filter1d,
+    zoom,
+)
 from meshcomm.halos.separable import (
     convolve1d,
     correlate1d,
@@ -36,6 +46,7 @@ from meshcomm.halos.separable import (
 )
 
 __all__ = [
+    "affine_transform",
     "convolve",
     "convolve1d",
     "correlate",
@@ -45,9 +56,11 @@ __all__ = [
     "gaussian_gradient_magnitude",
     "gaussian_laplace",
     "generic_filter",
+    "geometric_transform",
     "grey_dilation",
     "grey_erosion",
     "laplace",
+    "map_coordinates",
     "maximum_filter",
     "maximum_filter1d",
     "median_filter",
@@ -56,9 +69,14 @@ __all__ = [
     "percentile_filter",
     "prewitt",
     "rank_filter",
+    "rotate",
+    "shift",
     "sobel",
+    "spline_filter",
+    "spline_filter1d",
     "uniform_filter",
     "uniform_filter1d",
+    "zoom",
 ]
 
 if not TYPE_CHECKING:
