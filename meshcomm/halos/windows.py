@@ -28,7 +28,7 @@ Output: TypeAlias = Value
 Run: TypeAlias = Callable[[Array, object], Array]
 """From a block and a dtype, or None, to the filtered block."""
 
-FLIPPED = ("convolve", "convolve1d", "grey_dilation")
+FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
 """Filters whose windows are turned round."""
 
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
@@ -116,7 +116,7 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     local: Array | None = tensor.local
     where = (slice(None),) * tensor.ndim
     if tensor.size and any(map(any, ghosts)):
-        _compare(f"{call} as {dtype}", tensor)
+        compare_call(f"{call} as {dtype}", tensor)
         with_ghosts = halo(tensor, ghosts, list(boundaries))
         local, where = with_ghosts.local, with_ghosts.inner_slices
     block: Array | None = None
@@ -125,7 +125,7 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     return DTensor(block, tensor.layout, tensor.shape, dtype)
 
 
-def _compare(call: str, tensor: DTensor) -> None:
+def compare_call(call: str, tensor: DTensor) -> None:
     """Add this *call* to the digest that goes with the ghosts; compare it now if all calls are. Collective."""
     with collective("filter", tensor.mesh) as here:
         if here is not None:
