@@ -103,6 +103,7 @@ def _step(name: str, tensor: DTensor, structure: Value, border_value: Value, ori
     arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin, "axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
     origins = per_axis(origin, len(found), "origin")
+    arguments["brute_force"] = any(origins)  # SciPy 1.17's other way damages memory if the structure is shifted
     widths: list[Width] = [(0, 0)] * tensor.ndim
     for axis, n, shift in zip(found, whole.shape, origins, strict=True):
         widths[axis] = window(n, shift, flipped=name in FLIPPED)
