@@ -96,7 +96,7 @@ _REDUCE = Collective[Array](_text, _prepared)
 
 
 def added_up(
-    name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str = "sum"
+    name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str | Merge = "sum"
 ) -> DTensor:
     """Return the sum of what devices made of their blocks of *tensor*, on all of them. Collective over the mesh.
 
