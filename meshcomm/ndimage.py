@@ -18,6 +18,7 @@ from meshcomm.halos.binary import (
     generate_binary_structure,
     iterate_structure,
 )
+from meshcomm.halos.distances import distance_transform_bf, distance_transform_cdt, distance_transform_edt
 from meshcomm.halos.filters import (
     convolve,
     correlate,
@@ -30,6 +31,7 @@ from meshcomm.halos.filters import (
     percentile_filter,
     rank_filter,
 )
+from meshcomm.halos.generic import generic_filter1d, generic_gradient_magnitude, generic_laplace, vectorized_filter
 from meshcomm.halos.grey import (
     black_tophat,
     grey_closing,
@@ -97,6 +99,9 @@ __all__ = [
     "convolve1d",
     "correlate",
     "correlate1d",
+    "distance_transform_bf",
+    "distance_transform_cdt",
+    "distance_transform_edt",
     "extrema",
     "find_objects",
     "fourier_ellipsoid",
@@ -109,6 +114,9 @@ __all__ = [
     "gaussian_laplace",
     "generate_binary_structure",
     "generic_filter",
+    "generic_filter1d",
+    "generic_gradient_magnitude",
+    "generic_laplace",
     "geometric_transform",
     "grey_closing",
     "grey_dilation",
@@ -148,6 +156,7 @@ __all__ = [
     "uniform_filter1d",
     "value_indices",
     "variance",
+    "vectorized_filter",
     "white_tophat",
     "zoom",
 ]

@@ -408,10 +408,11 @@ def median(input: Held, labels: Value = None, index: Value = None) -> Value:
     Arguments are those of `sum_labels`.
     """
     groups = _grouped("median", input, labels, index)
+    if groups.block is None:
+        return None
     if groups.index is None:
         middle: Value = np.median(_of_one_group(groups))
-        found = middle.to_numpy()
-        return None if found is None else found[()]
+        return middle.to_numpy()[()]
     kind = np.dtype(np.float64) if groups.tensor.dtype.kind in "biu" else groups.tensor.dtype
     made = _by_owners(groups, _middle, np.zeros(groups.count, kind), with_positions=False)
     return None if made is None else groups.given(made)
@@ -455,12 +456,13 @@ def labeled_comprehension(
     if labels is None and index is not None:
         raise ValueError("index without defined labels")
     groups = _grouped("labeled_comprehension", input, labels, index)
+    if groups.block is None:
+        return None
     if index is None:
         given = [_of_one_group(groups)]
         if pass_positions:
             given.append(_of_one_group(groups.with_positions()))
-        whole = [each.to_numpy() for each in given]
-        return None if groups.block is None else func(*whole)
+        return func(*[each.to_numpy() for each in given])
     if np.dtype(out_dtype).hasobject:
         raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
     wanted = np.atleast_1d(groups.only if groups.index is None else groups.index)

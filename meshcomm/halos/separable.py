@@ -294,7 +294,7 @@ Derivative = Callable[[int, Edges, Output], DTensor]
 """From an axis, its edges and an output to the derivative along the axis."""
 
 
-def _sum(
+def summed(
     tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
@@ -339,7 +339,7 @@ def laplace(
     def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
         return correlate1d(tensor, [1, -2, 1], axis, output, edges.mode, edges.cval)
 
-    return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
+    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
 
 
 @family("scipy.ndimage")
@@ -366,7 +366,7 @@ def _of_gaussian(
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
         return gaussian_filter(tensor, sigmas, orders, output, edges.mode, edges.cval, **kwargs)
 
-    return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
+    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
 
 
 gaussian_laplace = _of_gaussian(
