@@ -100,7 +100,8 @@ def _step(name: str, tensor: DTensor, structure: Value, border_value: Value, ori
     """Return an erosion or a dilation of *tensor*; raise what SciPy raises."""
     found = normalised_axes(axes, tensor.ndim)
     whole = generate_binary_structure(len(found), 1) if structure is None else gathered(name, structure).astype(bool)
-    arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin, "axes": axes}
+    arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin}
+    arguments |= {} if axes is None else {"axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
     origins = per_axis(origin, len(found), "origin")
     arguments["brute_force"] = any(origins)  # SciPy 1.17's other way damages memory if the structure is shifted

@@ -21,6 +21,7 @@ from meshcomm.halos.regions import refuse_cyclic
 from meshcomm.halos.windows import held, per_axis, scipy_ndimage, stored
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.shaping import reshape
 from meshcomm.ops.whole import gathered, whole_along
 from meshcomm.ranks.local_errors import refusable
 
@@ -100,6 +101,8 @@ def distance_transform_edt(
     """
     tensor = held("distance_transform_edt", input)
     into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
+    if not tensor.ndim:
+        tensor = reshape(tensor, (1,))
     _checked("edt", tensor, into, wanted, _FLOAT)
     scales = _scales(sampling, tensor.ndim)
     nearest = relaid(_nearest(tensor, scales), ((), *tensor.layout.axes), "distance_transform_edt")
@@ -221,7 +224,7 @@ def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) ->
 @refusable
 def distance_transform_cdt(
     input: Held,
-    metric: str = "chessboard",
+    metric: Value = "chessboard",
     return_distances: bool = True,
     return_indices: bool = False,
     distances: DTensor | None = None,
@@ -236,13 +239,17 @@ def distance_transform_cdt(
 
     Parameters
     ----------
-    metric: "chessboard", for steps along several axes at once, or "taxicab", "cityblock" or "manhattan"
+    metric: "chessboard", for steps along several axes at once, or "taxicab", "cityblock" or "manhattan"; or the
+        structure that is one of them
     distances: a tensor of int32 to write the distances into; they are not returned then
     """
     tensor = held("distance_transform_cdt", input)
     into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
     _checked("cdt", tensor, into, wanted, _INDEX)
     scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # its errors
+    for name, connectivity in (("taxicab", 1), ("chessboard", tensor.ndim)):
+        if np.array_equal(metric, generate_binary_structure(tensor.ndim, connectivity)):
+            metric = name
     if not isinstance(metric, str) or wanted[1]:
         raise NotImplementedError(
             "distance_transform_cdt: SciPy's way along the whole array decides about indices, and about the distances "

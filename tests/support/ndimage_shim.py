@@ -59,7 +59,7 @@ def _on_tensors(name):
         # One array for input and output is one tensor.
         same = {id(bound.arguments[key]): value for key, value in given.items() if is_tensor(value)}
         for key, value in filled.items():
-            given[key] = same.get(id(value)) or _as_tensor(value)
+            given[key] = same[id(value)] if id(value) in same else _as_tensor(value)
         if isinstance(given.get("extra_keywords"), dict):
             given |= {"extra_keywords": dict(given["extra_keywords"])}
         keywords = given.pop("kwargs", {})
@@ -109,7 +109,7 @@ def cases(name, ranks=1):
         if "num_parallel_threads" in parameters:
             given["num_parallel_threads"] = 1
         with_xp = functools.partial(call, **given)
-        found |= {case: numpy_case for case, numpy_case in numpy_shim._with_arguments(label, marks, with_xp).items()}
+        found |= numpy_shim._with_arguments(label, marks, with_xp)
     return found
 
 
