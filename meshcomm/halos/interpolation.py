@@ -29,6 +29,7 @@ from meshcomm.ops.elementwise import relaid
 from meshcomm.ops.padding import pad
 from meshcomm.ops.rules import sharding
 from meshcomm.ops.whole import whole_along
+from meshcomm.ranks.calls import made_by_all
 from meshcomm.ranks.local_errors import refusable
 
 Coordinates = Callable[[Box], Sequence[Array]]
@@ -557,14 +558,8 @@ def map_coordinates(
     if layout.mesh is not made.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 
-    def of_block(box: Box) -> list[Array]:
-        assert whole.local is not None
-        assert layout.mesh.rank is not None
-        own = layout.block_box(shape, layout.mesh.rank)
-        inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, own, strict=True))
-        return [each[inside].astype(np.float64) for each in whole.local]
-
-    return made.at(shape, of_block, layout)
+    block = [] if whole.local is None else list(whole.local)
+    return made.at(shape, _within(block, layout, shape), layout)
 
 
 @refusable
@@ -608,16 +603,28 @@ def geometric_transform(
     shape = _output_shape(made.tensor, None, output_shape)
     if not made.tensor.ndim or not shape:
         raise RuntimeError("input and output rank must be > 0")
-    known: dict[Box, list[Array]] = {}
+    layout = output_layout(made.tensor, shape)
+
+    def all_of_block() -> list[Array]:
+        own = layout.block_box(shape, layout.mesh.rank or 0)
+        found = np.empty((prod(box_shape(own)), made.tensor.ndim))
+        if layout.mesh.rank is not None:
+            for number, inside in enumerate(np.ndindex(box_shape(own))):
+                index = tuple(start + i for (start, *_), i in zip(own, inside, strict=True))
+                found[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
+        return [np.ascontiguousarray(each).reshape(box_shape(own)) for each in found.T]
+
+    known = made_by_all("geometric_transform", layout.mesh, f"geometric_transform to {shape}", all_of_block)
+    return made.at(shape, _within(known, layout, shape), layout)
+
+
+def _within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
+    """Return the coordinates that the block of this rank has, for boxes of it."""
 
     def coordinates(box: Box) -> list[Array]:
-        if box not in known:  # a slow function is called once
-            extents = box_shape(box)
-            found = np.empty((prod(extents), made.tensor.ndim))
-            for number, inside in enumerate(np.ndindex(extents)):
-                index = tuple(start + i for (start, *_), i in zip(box, inside, strict=True))
-                found[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
-            known[box] = [np.ascontiguousarray(each).reshape(extents) for each in found.T]
-        return known[box]
+        assert layout.mesh.rank is not None
+        own = layout.block_box(shape, layout.mesh.rank)
+        inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, own, strict=True))
+        return [each[inside].astype(np.float64) for each in block]
 
-    return made.at(shape, coordinates)
+    return coordinates

@@ -162,7 +162,8 @@ def _means(groups: _Groups) -> Array | None:
 
 
 def _ratio(sums: Array, counts: Array) -> Array:
-    return np.asarray(sums / counts.astype(np.float64))
+    with np.errstate(all="ignore"):  # of no elements it is NaN: a rank must not stop for that before it communicates
+        return np.asarray(sums / counts.astype(np.float64))
 
 
 def _variances(groups: _Groups) -> Array | None:
@@ -245,7 +246,8 @@ def center_of_mass(input: Held, labels: Value = None, index: Value = None) -> Va
         found.append(_sums(groups, moments))
     if total is None:
         return None
-    centres = [groups.given(np.asarray(each / total)) for each in found]
+    with np.errstate(all="ignore"):
+        centres = [groups.given(np.asarray(each / total)) for each in found]
     return tuple(centres) if groups.index is None else [tuple(each) for each in np.array(centres).T]
 
 
