@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from meshcomm._arguments import normalised_axes
 from meshcomm._tracing import Value
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, Held
@@ -15,7 +14,7 @@ from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.interpolation import output_layout
 from meshcomm.halos.make import halo
 from meshcomm.halos.regions import read, refuse_cyclic
-from meshcomm.halos.separable import summed
+from meshcomm.halos.separable import ordered_axes, summed
 from meshcomm.halos.widths import Width
 from meshcomm.halos.windows import Edges, Output, call_text, compare_call, held, per_axis, scipy_ndimage, stored
 from meshcomm.layouts.boxes import Box
@@ -198,13 +197,13 @@ def vectorized_filter(
     """
     tensor, run = held("vectorized_filter", input), scipy_ndimage().vectorized_filter
     shape = {"size": size, "footprint": None if footprint is None else gathered("vectorized_filter", footprint)}
-    found = normalised_axes(axes, tensor.ndim)
+    found = ordered_axes(axes, tensor.ndim)
     more = {"axes": found if axes is not None else None, "batch_memory": batch_memory}
     ends = {"mode": mode, "cval": cval, "origin": origin}
     lengths = [1] * tensor.ndim
     given = np.shape(shape["footprint"]) if footprint is not None else [] if size is None else size
     for axis, n in zip(found, per_axis(given, len(found), "size") if np.size(given) else lengths, strict=False):
-        lengths[axis] = int(n)
+        lengths[axis] = max(1, int(n))
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
         return stored(tensor.copy(), output)

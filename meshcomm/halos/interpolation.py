@@ -137,7 +137,8 @@ class _Map:
         self.tensor, self._name, self._output, self._rule = held(name, input), name, output, rule
         self._prefilter = bool(prefilter) and rule.order > 1
         refuse_cyclic(self.tensor)
-        given, one = output.dtype if isinstance(output, DTensor) else output, np.zeros((1,) * self.tensor.ndim)
+        one = np.zeros((1,) * self.tensor.ndim)
+        given = one.astype(output.dtype) if isinstance(output, DTensor) else output
         self.dtype: DType = (
             scipy_ndimage()
             .shift(one.astype(self.tensor.dtype), 0, given, rule.order, rule.mode, rule.cval, prefilter=False)
@@ -316,16 +317,8 @@ def shift(
     [[0.0, 0.5], [1.5, 2.5]]
     """
     made = _Map("shift", input, output, Rule(order, mode, cval), prefilter=prefilter, shift=shift)
-    shifts = [-np.float64(each) for each in _sequence(shift, made.tensor.ndim)]
+    shifts = [-np.float64(each) for each in per_axis(shift, made.tensor.ndim, "shift")]
     return made.at(made.tensor.shape, lambda box: [at + each for at, each in zip(_grid(box), shifts, strict=True)])
-
-
-def _sequence(given: Value, count: int) -> list[Value]:
-    """Return one number for each axis, with SciPy's error for another number of them."""
-    try:
-        return per_axis(given, count, "argument")
-    except ShapeError as error:
-        raise RuntimeError(f"sequence argument must have length equal to input rank: {error}") from None
 
 
 @refusable
@@ -363,7 +356,7 @@ def zoom(
         "zoom", input, output, Rule(order, mode, cval), prefilter=prefilter, zoom=zoom, grid_mode=bool(grid_mode)
     )
     tensor = made.tensor
-    factors = _sequence(zoom, tensor.ndim)
+    factors = per_axis(zoom, tensor.ndim, "zoom")
     scipy_ndimage().zoom(np.zeros((1,) * tensor.ndim), 2, order=0, mode=mode, grid_mode=grid_mode)  # its warning
     shape = tuple(round(n * factor) for n, factor in zip(tensor.shape, factors, strict=True))
     if all(factor == 1 for factor in factors) and prefilter:
@@ -434,7 +427,7 @@ def affine_transform(
     scipy_ndimage().affine_transform(one, factors, offset, (1,) * len(shape), order=0)  # its errors
     if factors.ndim == 2 and factors.shape[1] == ndim + 1 and factors.shape[0] in (ndim, ndim + 1):
         offset, factors = factors[:ndim, ndim], factors[:ndim, :ndim]
-    added = np.asarray(_sequence(offset, ndim), np.float64)
+    added = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
     if factors.ndim == 2:
         return made.at(shape, _affine(factors, added))
     with np.errstate(all="ignore"):

@@ -11,7 +11,6 @@ import numpy as np
 from meshcomm._tracing import Value
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, Held
-from meshcomm.errors import ShapeError
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.windows import Output, held, per_axis, scipy_ndimage, stored
 from meshcomm.memory.blocks import new_block
@@ -25,10 +24,7 @@ def _multiplied(
     tensor, function = held(name, input), getattr(scipy_ndimage(), name)
     wanted = output.dtype.type if isinstance(output, DTensor) else output
     along = axis_of(axis, tensor.ndim)
-    try:
-        amounts = per_axis(given, tensor.ndim, "argument")
-    except ShapeError as error:
-        raise RuntimeError(f"sequence argument must have length equal to input rank: {error}") from None
+    amounts = per_axis(given, tensor.ndim, "argument")
     dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), given, n, axis, wanted).dtype
     device = tensor.mesh.rank
     if tensor.local is None or device is None:

@@ -34,6 +34,12 @@ FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
 
 
+class SequenceError(ShapeError, RuntimeError):
+    """A sequence has not one entry for each axis: SciPy raises ``RuntimeError``."""
+
+    __module__ = "meshcomm"
+
+
 def scipy_ndimage() -> Value:
     """Return scipy.ndimage; ``MeshcommError`` if SciPy is not installed."""
     try:
@@ -71,7 +77,10 @@ def per_axis(given: Value, count: int, what: str) -> list[Value]:
         return [given] * count
     found = list(given)
     if len(found) != count:
-        raise ShapeError(f"{what} {quote(given)} has {counted(len(found), 'entry')} for {counted(count, 'axis')}")
+        raise SequenceError(
+            f"sequence argument must have length equal to input rank: {what} {quote(given)} has "
+            f"{counted(len(found), 'entry')} for {counted(count, 'axis')}"
+        )
     return found
 
 
@@ -98,8 +107,9 @@ def held(name: str, given: object) -> DTensor:
 
 def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
     """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
-    given = output.dtype if isinstance(output, DTensor) else output
-    return run(np.zeros((1,) * tensor.ndim, tensor.dtype), given).dtype
+    one = (1,) * tensor.ndim
+    given = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
+    return run(np.zeros(one, tensor.dtype), given).dtype
 
 
 def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType, *, call: str) -> DTensor:

@@ -49,6 +49,8 @@ def _on_tensors(name):
 
     @functools.wraps(theirs)
     def call(*args, **options):
+        if args and is_tensor(args[0]):  # within a function that a test passes to another one
+            return ours(*args, **options)
         bound = inspect.signature(theirs).bind(*args, **options)
         given, filled = dict(bound.arguments), {}
         for key, value in given.items():
@@ -83,6 +85,10 @@ class Ndimage:
         return _on_tensors(name)
 
 
+_RANDOM = re.compile(r"random\.(rand|seed)|@given")
+"""Tests with numbers that differ between ranks: those of a process, or of hypothesis."""
+
+
 def load(name):
     """Return a module of SciPy's tests whose `ndimage` is meshcomm's."""
     module = ModuleType(f"shim_{name}")
@@ -102,7 +108,8 @@ def cases(name, ranks=1):
     """Return the tests of a module by name: functions that a rank calls."""
     found = {}
     for label, function, marks, call in numpy_shim._tests(load(name)):
-        if ranks > 1 and numpy_shim._warns(function):
+        source = inspect.getsource(function)
+        if label.startswith("TestThreading") or "num_parallel_threads" in source or (ranks > 1 and (numpy_shim._warns(function) or _RANDOM.search(source))):
             continue
         parameters = inspect.signature(function).parameters
         given = {"xp": np} if "xp" in parameters else {}
