@@ -111,7 +111,8 @@ def added_up(
     names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
     layout = Layout.replicated(tensor.mesh, len(shape))
     key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
-    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: {op}"
+    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: "
+    text += op if isinstance(op, str) else op.__name__
     partial = Partial(key, text, unchanged, names, op, dtype)
     return run_partial(partial, DTensor(share, layout, shape, dtype), layout, shape)
 
