@@ -2,7 +2,7 @@
 
 `distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes but the last, in hyperplanes
 that lie whole on a rank. Then lines along the last axis lie whole, and `_lines` goes along them with SciPy's rule, so
-that of equally near elements the same one is found. Others run along whole lines, too, or compare all elements with
+that of equally distant elements the same one is found. Others run along whole lines, too, or compare all elements with
 all at a border, which is what "bf" means: brute force.
 
 All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
@@ -78,7 +78,7 @@ def distance_transform_edt(
     distances: DTensor | None = None,
     indices: DTensor | None = None,
 ) -> Value:
-    """Return how far the nearest zero is from each element, or where it is, or both. Collective over the mesh.
+    """Return the distance of each element to the nearest zero, or where it is, or both. Collective over the mesh.
 
     Source: scipy.ndimage.distance_transform_edt.
 
@@ -255,8 +255,8 @@ def distance_transform_cdt(
             "distance_transform_cdt: SciPy's way along the whole array decides about indices, and about the distances "
             "of other metrics. distance_transform_edt and distance_transform_bf give indices"
         )
-    far = sum(tensor.shape) + 1
-    block = None if tensor.local is None else np.where(tensor.local != 0, far, 0).astype(_INDEX)
+    beyond = sum(tensor.shape) + 1
+    block = None if tensor.local is None else np.where(tensor.local != 0, beyond, 0).astype(_INDEX)
     found = DTensor(block, tensor.layout, tensor.shape, _INDEX)
     for axis in range(tensor.ndim):
         whole = whole_along(found, (axis,), "distance_transform_cdt")
@@ -266,7 +266,7 @@ def distance_transform_cdt(
         found = DTensor(line, whole.layout, whole.shape, _INDEX)
     found = relaid(found, tensor.layout.axes, "distance_transform_cdt")
     if found.local is not None:
-        found.local[found.local >= far] = -1
+        found.local[found.local >= beyond] = -1
     return _results(found, None, into, wanted)
 
 
@@ -323,7 +323,7 @@ def distance_transform_bf(
     distances: DTensor | None = None,
     indices: DTensor | None = None,
 ) -> Value:
-    """Return how far the nearest zero is from each element, by comparing all with all. Collective over the mesh.
+    """Return the distance of each element to the nearest zero, by comparing all with all. Collective over the mesh.
 
     All ranks get the indices of zeros that are beside other elements. `distance_transform_edt` takes much less time.
 
@@ -353,7 +353,7 @@ def distance_transform_bf(
     if tensor.local is not None:
         border = np.nonzero(around & (tensor == 0))
         zeros = np.array([gathered("distance_transform_bf", each) for each in border]).reshape(tensor.ndim, -1)
-        zeros = zeros[:, ::-1]  # SciPy takes the last one of equally near zeros
+        zeros = zeros[:, ::-1]  # SciPy takes the last one of equally distant zeros
         device = tensor.mesh.rank
         own = [tensor.layout.global_indices(tensor.shape, device, axis) for axis in range(tensor.ndim)]
         at = np.array(np.meshgrid(*own, indexing="ij")).reshape(tensor.ndim, *tensor.local.shape)
@@ -374,8 +374,8 @@ def _compared(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, 
     """Return the distance of elements to the nearest of *zeros*, and which one that is: the first of equal ones."""
     count, nearest = at.shape[1], np.zeros(at.shape[1], np.intp)
     if not zeros.shape[1]:
-        far = np.sqrt(np.finfo(np.float64).max) if name == "euclidean" else np.iinfo(np.uint32).max
-        return np.full(count, far), nearest
+        beyond = np.sqrt(np.finfo(np.float64).max) if name == "euclidean" else np.iinfo(np.uint32).max
+        return np.full(count, beyond), nearest
     found = np.empty(count)
     most = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(at)))
     for start in range(0, count, most):

@@ -92,7 +92,7 @@ def spline_filter1d(
     ...     return mc.ndimage.spline_filter1d(mc.distribute([0.0, 0, 1, 0], rows)).local.round(2).tolist()
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
-    [[0.22, -0.44], [1.56, -0.78]]
+    [[0.27, -0.53], [1.87, -0.93]]
     """
     tensor = held("spline_filter1d", input)
     dtype = _filter_dtype("spline_filter1d", tensor, order, output, mode)

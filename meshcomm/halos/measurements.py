@@ -308,7 +308,7 @@ def _extremes(groups: _Groups, *, most: bool) -> tuple[Array, Array] | None:
     return found["value"], found["index"]
 
 
-def _places(groups: _Groups, shape: Shape, found: Array) -> Value:
+def _located(groups: _Groups, shape: Shape, found: Array) -> Value:
     """Return indices along all axes from those in C order: a tuple, or a list of tuples."""
     positions = np.asarray(groups.given(found))
     strides = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
@@ -323,7 +323,7 @@ def _extreme(name: str, input: Held, labels: Value = None, index: Value = None) 
     if found is None:
         return None
     if name.endswith("position"):
-        return _places(groups, held(name, input).shape, found[1])
+        return _located(groups, held(name, input).shape, found[1])
     return groups.given(found[0])
 
 
@@ -346,7 +346,7 @@ def extrema(input: Held, labels: Value = None, index: Value = None) -> Value:
     if least is None or most is None:
         return None
     values = groups.given(least[0]), groups.given(most[0])
-    return (*values, _places(groups, shape, least[1]), _places(groups, shape, most[1]))
+    return (*values, _located(groups, shape, least[1]), _located(groups, shape, most[1]))
 
 
 # -- functions of all elements of a label -----------------------------------------------------------------------------
