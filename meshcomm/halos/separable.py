@@ -207,7 +207,7 @@ def gaussian_filter(
     [[0.0, 0.05, 0.24], [0.4, 0.24, 0.06]]
     """
     tensor = held("gaussian_filter", input)
-    found = _axes(axes, tensor.ndim)
+    found = ordered_axes(axes, tensor.ndim)
     settings = [
         per_axis(each, len(found), what)
         for each, what in ((sigma, "sigma"), (order, "order"), (mode, "mode"), (radius, "radius"))
@@ -238,7 +238,7 @@ def uniform_filter(
     Arguments are those of `median_filter`.
     """
     tensor = held("uniform_filter", input)
-    found = _axes(axes, tensor.ndim)
+    found = ordered_axes(axes, tensor.ndim)
     settings = [
         per_axis(each, len(found), what) for each, what in ((size, "size"), (origin, "origin"), (mode, "mode"))
     ]
@@ -250,7 +250,7 @@ def uniform_filter(
     return stored(_one_by_one(tensor, steps, output), output)
 
 
-def _axes(axes: Value, ndim: int) -> tuple[int, ...]:
+def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
     """Return axes counted from 0, in the order that is given."""
     if axes is None:
         return tuple(range(ndim))
@@ -294,11 +294,11 @@ Derivative = Callable[[int, Edges, Output], DTensor]
 """From an axis, its edges and an output to the derivative along the axis."""
 
 
-def _sum(
+def summed(
     tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
-    found = _axes(axes, tensor.ndim)
+    found = ordered_axes(axes, tensor.ndim)
     if not found:
         return stored(_one_by_one(tensor, [], output), output)
     given = output.dtype if isinstance(output, DTensor) else output
@@ -339,7 +339,7 @@ def laplace(
     def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
         return correlate1d(tensor, [1, -2, 1], axis, output, edges.mode, edges.cval)
 
-    return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
+    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
 
 
 @family("scipy.ndimage")
@@ -358,7 +358,7 @@ def _of_gaussian(
     tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
     sigmas = sigma
     if not squares:
-        found, sigmas = _axes(axes, tensor.ndim), [0.0] * tensor.ndim
+        found, sigmas = ordered_axes(axes, tensor.ndim), [0.0] * tensor.ndim
         for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
             sigmas[axis] = one
 
@@ -366,7 +366,7 @@ def _of_gaussian(
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
         return gaussian_filter(tensor, sigmas, orders, output, edges.mode, edges.cval, **kwargs)
 
-    return _sum(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
+    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
 
 
 gaussian_laplace = _of_gaussian(

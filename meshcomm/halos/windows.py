@@ -28,10 +28,16 @@ Output: TypeAlias = Value
 Run: TypeAlias = Callable[[Array, object], Array]
 """From a block and a dtype, or None, to the filtered block."""
 
-FLIPPED = ("convolve", "convolve1d", "grey_dilation")
+FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
 """Filters whose windows are turned round."""
 
 MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
+
+
+class SequenceError(ShapeError, RuntimeError):
+    """A sequence has not one entry for each axis: SciPy raises ``RuntimeError``."""
+
+    __module__ = "meshcomm"
 
 
 def scipy_ndimage() -> Value:
@@ -71,7 +77,10 @@ def per_axis(given: Value, count: int, what: str) -> list[Value]:
         return [given] * count
     found = list(given)
     if len(found) != count:
-        raise ShapeError(f"{what} {quote(given)} has {counted(len(found), 'entry')} for {counted(count, 'axis')}")
+        raise SequenceError(
+            f"sequence argument must have length equal to input rank: {what} {quote(given)} has "
+            f"{counted(len(found), 'entry')} for {counted(count, 'axis')}"
+        )
     return found
 
 
@@ -98,8 +107,9 @@ def held(name: str, given: object) -> DTensor:
 
 def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
     """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
-    given = output.dtype if isinstance(output, DTensor) else output
-    return run(np.zeros((1,) * tensor.ndim, tensor.dtype), given).dtype
+    one = (1,) * tensor.ndim
+    given = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
+    return run(np.zeros(one, tensor.dtype), given).dtype
 
 
 def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType, *, call: str) -> DTensor:
@@ -116,7 +126,7 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     local: Array | None = tensor.local
     where = (slice(None),) * tensor.ndim
     if tensor.size and any(map(any, ghosts)):
-        _compare(f"{call} as {dtype}", tensor)
+        compare_call(f"{call} as {dtype}", tensor)
         with_ghosts = halo(tensor, ghosts, list(boundaries))
         local, where = with_ghosts.local, with_ghosts.inner_slices
     block: Array | None = None
@@ -125,7 +135,7 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     return DTensor(block, tensor.layout, tensor.shape, dtype)
 
 
-def _compare(call: str, tensor: DTensor) -> None:
+def compare_call(call: str, tensor: DTensor) -> None:
     """Add this *call* to the digest that goes with the ghosts; compare it now if all calls are. Collective."""
     with collective("filter", tensor.mesh) as here:
         if here is not None:

@@ -96,7 +96,7 @@ _REDUCE = Collective[Array](_text, _prepared)
 
 
 def added_up(
-    name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str = "sum"
+    name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str | Merge = "sum"
 ) -> DTensor:
     """Return the sum of what devices made of their blocks of *tensor*, on all of them. Collective over the mesh.
 
@@ -111,7 +111,8 @@ def added_up(
     names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
     layout = Layout.replicated(tensor.mesh, len(shape))
     key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
-    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: {op}"
+    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: "
+    text += op if isinstance(op, str) else op.__name__
     partial = Partial(key, text, unchanged, names, op, dtype)
     return run_partial(partial, DTensor(share, layout, shape, dtype), layout, shape)
 
