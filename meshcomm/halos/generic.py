@@ -3,7 +3,7 @@
 For arguments and errors, see :mod:`meshcomm.halos.filters`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -159,6 +159,14 @@ _PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "w
 """What SciPy takes for some modes in `vectorized_filter`; its "grid-mirror" is the "mirror" of other filters."""
 
 
+def _lengths(ndim: int, axes: Sequence[int], size: Value) -> list[int]:
+    """Return the lengths of a window along all axes: *size* along *axes*, else 1."""
+    lengths = [1] * ndim
+    for axis, n in zip(axes, per_axis(size, len(axes), "size") if np.size(size) else lengths, strict=False):
+        lengths[axis] = max(1, int(n))
+    return lengths
+
+
 @refusable
 def vectorized_filter(
     input: Held,
@@ -200,10 +208,8 @@ def vectorized_filter(
     found = ordered_axes(axes, tensor.ndim)
     more = {"axes": found if axes is not None else None, "batch_memory": batch_memory}
     ends = {"mode": mode, "cval": cval, "origin": origin}
-    lengths = [1] * tensor.ndim
     given = np.shape(shape["footprint"]) if footprint is not None else [] if size is None else size
-    for axis, n in zip(found, per_axis(given, len(found), "size") if np.size(given) else lengths, strict=False):
-        lengths[axis] = max(1, int(n))
+    lengths = _lengths(tensor.ndim, found, given)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
         return stored(tensor.copy(), output)
