@@ -77,23 +77,23 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
     return _everywhere("numpy.array_equiv", np.equal, operands)
 
 
-def may_share_memory(a: object, b: object, max_work: int | None = None) -> bool | None:
+def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
     """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
 
     A bool on all ranks of the mesh, None on other ranks.
     """
-    return _overlap(np.may_share_memory, a, b, max_work)
+    return _overlaps(np.may_share_memory, a, b, max_work)
 
 
-def shares_memory(a: object, b: object, max_work: int | None = None) -> bool | None:
-    """Return whether blocks of any rank overlap, as numpy.shares_memory. Collective over the mesh.
+def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
+    """Return whether blocks of any rank overlap, as the function of NumPy. Collective over the mesh.
 
     A bool on all ranks of the mesh, None on other ranks.
     """
-    return _overlap(np.shares_memory, a, b, max_work)
+    return _overlaps(np.shares_memory, a, b, max_work)
 
 
-def _overlap(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
+def _overlaps(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
     given = [unwrapped(a), unwrapped(b)]
     mesh, blocks = mesh_of(given), [x.local if isinstance(x, DTensor) else x for x in given]
     here = not [x for x in blocks if x is None] and function(*blocks, max_work)
@@ -138,7 +138,7 @@ FUNCTIONS = table(
     (np.allclose, allclose),
     (np.array_equal, array_equal),
     (np.array_equiv, array_equiv),
-    (np.may_share_memory, may_share_memory),
-    (np.shares_memory, shares_memory),
+    (np.may_share_memory, may_overlap),
+    (np.shares_memory, overlap),
 )
 """What is called for functions of NumPy."""

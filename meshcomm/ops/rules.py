@@ -98,8 +98,8 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
     except ValueError:
         text = ", ".join(map(str, shapes))
         raise ShapeError(
-            f"{name}: operands of shapes {text} could not be broadcast together: from the last axis on, lengths "
-            "must be equal or 1"
+            f"{name}: operands of shapes {text} could not be broadcast together: from the last axis on, lengths must "
+            "be equal or 1"
         ) from None
 
 

@@ -165,6 +165,29 @@ def test_a_number_that_overflows_on_one_rank_stops_none():
 
 
 @on_ranks(3)
+def test_memory_of_blocks_that_overlap():
+    t = in_rows(np.arange(6.0).reshape(3, 2))
+    for function in (np.may_share_memory, np.shares_memory):
+        assert function(t, t[1:]) is function(t.T, t) is True
+        assert function(t, t + 1) is function(np.arange(3), t) is False
+        assert function(t, t.local) is True
+    assert not np.shares_memory(t[:, 0], t[:, 1])
+
+
+@on_ranks(3)
+def test_tensors_as_tolerances_weights_and_fill_values():
+    t = in_rows(np.arange(6.0).reshape(3, 2))
+    array = t.to_numpy()
+    one = t.sum() / 15
+    check(np.isclose(t, t + 0.5, atol=one), np.isclose(array, array + 0.5, atol=1.0))
+    check(np.isclose(t, t + 1, rtol=t / 4), np.isclose(array, array + 1, rtol=array / 4))
+    assert np.allclose(t, t + 0.5, rtol=0, atol=one) is True
+    assert float(np.average(array, weights=t)) == np.average(array, weights=array)
+    assert mc.full((2,), one, layout=mc.Layout([mc.UNSHARDED], t.mesh)).to_numpy().tolist() == [1.0, 1.0]
+    assert np.full_like(t, one).to_numpy().tolist() == np.ones((3, 2)).tolist()
+
+
+@on_ranks(3)
 def test_arguments_that_are_not_supported():
     t = in_rows(np.arange(6.0).reshape(3, 2))
     flags = t > 1
