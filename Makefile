@@ -192,7 +192,7 @@ test-array-api: $(READY)
 
 # Tests that others wrote, of programs that take any array: first on NumPy's arrays, then those that pass on tensors.
 # array_api_extra's tests are in no package: ARRAY_API_EXTRA= is a checkout of it.
-CLIENTS ?= scipy scikit_learn $(if $(ARRAY_API_EXTRA),array_api_extra)
+CLIENTS ?= scipy scikit_learn xarray $(if $(ARRAY_API_EXTRA),array_api_extra)
 CLIENT_RANKS ?= 1 3
 CLIENTS_READY := $(VENV)/.clients
 ARRAY_API_EXTRA :=

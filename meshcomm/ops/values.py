@@ -15,6 +15,7 @@ from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.elementwise import elementwise
 from meshcomm.ops.rules import ADVICE
 from meshcomm.ops.signatures import Function
+from meshcomm.ranks.calls import agree_on, collective
 
 
 def astype(
@@ -22,7 +23,8 @@ def astype(
 ) -> DTensor:
     """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
 
-    ``TypeError`` if the rule *casting* of NumPy does not allow that.
+    Collective over the mesh if texts become numbers: what one rank cannot convert is an error on all. ``TypeError`` if
+    the rule *casting* of NumPy does not allow the conversion.
     """
     tensor = as_tensor("astype", x)
     if device not in (None, "cpu"):
@@ -30,7 +32,15 @@ def astype(
     kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
     if kind == tensor.dtype:
         return tensor.copy() if copy else tensor
-    local = None if tensor.local is None else tensor.local.astype(kind, order="C")
+    local = tensor.local
+    if local is not None and tensor.dtype.kind in "SU" and kind.kind not in "SUV":
+        block = local
+        with collective("astype", tensor.mesh) as here:
+            assert here is not None
+            call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
+            local = agree_on(here.team, call, lambda: block.astype(kind, order="C"))
+    elif local is not None:
+        local = local.astype(kind, order="C")
     return DTensor(local, tensor.layout, tensor.shape, kind)
 
 

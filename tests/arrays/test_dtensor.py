@@ -463,3 +463,14 @@ def test_a_tensor_of_one_element_is_a_number_where_every_rank_has_it():
         with pytest.raises(LayoutError, match=r"t\.to_numpy"):
             ask(sharded)
     check_usable(mesh)
+
+
+def test_texts_that_are_no_numbers_are_an_error_on_all_ranks():
+    def program():
+        t = mc.distribute(np.array(["1", "2", "x"]), Layout(["x"], mc.create_mesh([("x", 3)])))
+        with pytest.raises(ValueError, match="invalid literal for int"):
+            t.astype(int)
+        return t[:2].astype("i2").to_numpy().tolist()
+
+    with mc.simulate(3) as world:
+        assert world.run(program)[0] == [1, 2]

@@ -1,4 +1,4 @@
-"""Tests of SciPy and scikit-learn on sharded tensors, a sample of `make test-clients`, and an example."""
+"""Tests of SciPy, xarray and scikit-learn on sharded tensors, a sample of `make test-clients`, and an example."""
 
 from importlib import metadata
 
@@ -16,6 +16,7 @@ SAMPLES = {
         "stats/tests/test_entropy.py",
         "stats/tests/test_variation.py",
     ],
+    "xarray": ["tests/test_array_api.py", "tests/test_merge.py", "tests/test_ufuncs.py"],
     "scikit_learn": [
         "decomposition/tests/test_pca.py",
         "metrics/cluster/tests/test_supervised.py",

@@ -2,7 +2,6 @@
 
 ``make test-clients`` runs all suites. A suite is a module of support.clients, with
 
-- VERSION: the version of the package that its table is for
 - ENVIRONMENT: variables to set before the package is imported
 - paths(root): files of tests, where *root* is the folder of the package
 - takes(item): whether a test of these files belongs to the suite

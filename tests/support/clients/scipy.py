@@ -7,7 +7,6 @@ import pytest
 
 from support.clients import cutting
 
-VERSION = "1.17.1"
 ENVIRONMENT = {"SCIPY_ARRAY_API": "1"}
 FILES = [
     *("cluster/tests/test_vq.py", "constants/tests/test_constants.py", "differentiate/tests/test_differentiate.py"),

@@ -8,7 +8,6 @@ import numpy as np
 import meshcomm as mc
 from support.clients import cutting
 
-VERSION = "2026.9.0"
 ENVIRONMENT = {}
 FILES = (
     *("duck_array_ops", "array_api", "dataarray", "dataset", "variable", "groupby", "rolling", "weighted"),
