@@ -359,10 +359,7 @@ def _attribute(value: Any, netcdf: bool) -> Any:
     if value is None or isinstance(value, Mapping):
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     if isinstance(value, str):
-        raw = value.encode()
-        if not netcdf or not raw or b"\0" in raw:
-            return value
-        return np.array(raw, library().string_dtype("utf-8", len(raw)))  # characters, as netCDF's own library writes
+        return value
     found = np.asarray(value)
     if netcdf and found.ndim > 1:
         raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
