@@ -149,8 +149,12 @@ def begin_journal(path: Path) -> File:
     if not (found.lock() and found.has_a_name()):
         found.close()
         raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
-    _finish(path, found)
-    found.ended(0)
+    try:
+        _finish(path, found)
+        found.ended(0)
+    except BaseException:
+        found.close()  # it holds a lock
+        raise
     return found
 
 
@@ -170,10 +174,12 @@ def recover(path: Path) -> None:
         found = files.for_writing(name)
     except FileNotFoundError:  # its save has come to its end
         return
-    if found.lock() and found.has_a_name():
-        _finish(path, found)
-        end_journal(path, found)
-    found.close()
+    try:
+        if found.lock() and found.has_a_name():
+            _finish(path, found)
+            end_journal(path, found)
+    finally:
+        found.close()
 
 
 def _write(journal: File, number: int, changes: list[tuple[int, Bytes]]) -> None:
