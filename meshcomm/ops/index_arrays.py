@@ -75,12 +75,19 @@ def has_arrays(index: object) -> bool:
     for each in index if isinstance(index, tuple) else (index,):
         if each is None or each is Ellipsis or (isinstance(each, slice | int | np.integer) and not _is_bool(each)):
             continue
-        held = unwrapped(each)
+        held = as_array_of(unwrapped(each))
         if _is_bool(held) or isinstance(held, list | tuple | range):
             return True
         if isinstance(held, np.ndarray | DTensor) and (held.ndim or held.dtype == bool or held.dtype.kind not in "iu"):
             return True
     return False
+
+
+def as_array_of(x: object) -> object:
+    """Return an array of another library, such as one of pandas or xarray, as one of NumPy; all else as it is."""
+    if isinstance(x, np.ndarray | np.generic | DTensor) or not hasattr(x, "__array__"):
+        return x
+    return np.asarray(x)
 
 
 def _is_bool(x: object) -> bool:
@@ -141,7 +148,7 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
 
 def _normal(each: object) -> Value:
     """Return one part of an index: an integer, slice, None or ..., or an array or a tensor of integers or bools."""
-    held = unwrapped(each)
+    held = as_array_of(unwrapped(each))
     if held is None or held is Ellipsis or isinstance(held, slice):
         return held
     if _is_bool(held):

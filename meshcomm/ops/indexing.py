@@ -291,7 +291,7 @@ def _mask_in(index: object, shape: Shape) -> DTensor | Array | None:
     """Return the mask that *index* is, if it is one; ``IndexError`` if it does not fit a tensor of *shape*."""
     if isinstance(index, tuple) and len(index) == 1:
         index = index[0]
-    index = unwrapped(index)
+    index = index_arrays.as_array_of(unwrapped(index))
     if isinstance(index, list) and index:
         index = index_arrays.as_index(index)
     if not isinstance(index, DTensor | np.ndarray) or index.ndim == 0 or index.dtype != bool:

@@ -17,6 +17,7 @@ from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts
 from meshcomm.ops.elementwise import relaid
+from meshcomm.ops.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
 from meshcomm.ops.pieces import joined
 from meshcomm.ops.shaping import axis_of
 from meshcomm.ops.signatures import Function
@@ -41,31 +42,66 @@ def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
 def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) -> DTensor:
     """Return the tensor with more elements around it, as numpy.pad. Collective if what they are has to move.
 
-    Modes are constant, edge, reflect, symmetric and wrap. Blocks stay where they are; the first and the last one of a
-    padded axis grow (`Cuts`).
+    Blocks stay where they are; the first and the last one of a padded axis grow (`Cuts`).
     """
     tensor = as_tensor("pad", array)
     widths = _widths(pad_width, tensor.ndim)
-    if mode != "constant" and mode not in MODES:
-        raise TypeError(
-            f"numpy.pad: mode {quote(mode)} is not supported for DTensors; it is constant, {', '.join(MODES)}"
-        )
-    values = options.pop("constant_values", 0) if mode == "constant" else 0
-    if options.pop("reflect_type", "even") != "even" or options:
-        raise TypeError(
-            f"numpy.pad of DTensors with mode={mode!r} takes no {', '.join(options) or 'odd reflect_type'}"
-        )
+    options = _options(mode, options)
     axes = list(tensor.layout.axes)
     for axis, width in enumerate(widths):
         if any(width) and isinstance(tensor.layout.cut(axis, tensor.shape[axis]), CyclicCut):
             axes[axis] = tuple(axes[axis])
     tensor = relaid(tensor, tuple(axes), "pad")
-    if mode == "constant":
-        return _with_constants(tensor, widths, values)
+    if mode in ("constant", "empty"):
+        return _with_constants(tensor, widths, options.get("constant_values", 0))
     for axis, width in enumerate(widths):
         if any(width):
-            tensor = _padded(tensor, axis, width, mode)
+            tensor = _along(tensor, axis, width, mode, options)
     return tensor if any(map(any, widths)) else tensor.copy()
+
+
+def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a mode. ``TypeError`` and ``ValueError`` for others, as NumPy raises them."""
+    known: dict[str, tuple[str, ...]] = {
+        "constant": ("constant_values",),
+        "empty": (),
+        "linear_ramp": ("end_values",),
+        **dict.fromkeys(STATISTICS, ("stat_length",)),
+        **dict.fromkeys(MODES, ()),
+        "reflect": ("reflect_type",),
+        "symmetric": ("reflect_type",),
+    }
+    if not isinstance(mode, str) or mode not in known:
+        what = "a function is not supported" if callable(mode) else f"{quote(mode)} is unknown"
+        error = TypeError if callable(mode) else ValueError
+        raise error(f"numpy.pad: mode {what} for DTensors; it is {', '.join(known)}")
+    wrong = [name for name in options if name not in known[mode]]
+    if wrong:
+        raise ValueError(f"unsupported keyword arguments for mode {mode!r}: {', '.join(wrong)}")
+    return options
+
+
+def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[str, Any]) -> DTensor:
+    """Return the tensor padded along one axis. Collective if elements move."""
+    if mode in MODES:
+        found = _padded(tensor, axis, width, mode)
+        if options.get("reflect_type", "even") == "even":
+            return found
+        ends = mirrored(tensor, found, axis, width)
+    else:
+        if not tensor.shape[axis]:
+            raise ShapeError(f"pad with mode {mode!r} along axis {axis}, which has no elements")
+        its = {name: pairs(value, tensor.ndim, name)[axis] for name, value in options.items()}
+        if mode in STATISTICS:
+            ends = statistics(tensor, axis, mode, its.get("stat_length", (None, None)))
+        else:
+            ends = ramps(tensor, axis, width, its.get("end_values", (0, 0)))
+        found = _with_constants(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)], 0)
+    n, (before, after) = tensor.shape[axis], width
+    for count, start, values in ((before, 0, ends[0]), (after, before + n, ends[1])):
+        if count:
+            found[(slice(None),) * axis + (slice(start, start + count),)] = values
+    return found
 
 
 def _widths(pad_width: Any, ndim: int) -> list[Width]:

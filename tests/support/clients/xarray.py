@@ -47,7 +47,12 @@ def install(on_tensors):
 
 
 def tensor_of(data):
-    """Return an array of numbers as a tensor, cut along its first axis; others as they are."""
+    """Return an array of numbers as a tensor, cut along its first axis; others, and integers of one axis, as they are.
+
+    The latter are labels: of months, of groups.
+    """
     if type(data) is not np.ndarray or data.dtype.kind not in "biufc" or not data.ndim or not data.size:
+        return data
+    if data.ndim == 1 and data.dtype.kind in "iu":
         return data
     return mc.distribute(data, mc.Layout(["x", *[mc.UNSHARDED] * (data.ndim - 1)], cutting.mesh()))
