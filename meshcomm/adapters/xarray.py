@@ -8,6 +8,7 @@ Decision 0036 says why this is done here.
 
 from collections.abc import Callable
 
+import numpy as np
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
@@ -33,22 +34,30 @@ for _name in _METHODS:
     setattr(indexing.ArrayApiIndexingAdapter, _name, _as_numpy(_name))
 
 
-def _with_numbers(original: Callable[..., object]) -> Callable[..., object]:
-    """Return a method of xarray's variables that gets an index: tensors without axes are numbers there."""
+def _with_plain_indices(original: Callable[..., object]) -> Callable[..., object]:
+    """Return a method of xarray's variables that gets an index: its tensors become what the variable can use."""
 
     def method(self: Variable, key: object) -> object:
         its = self._item_key_to_tuple(key)  # type: ignore[no-untyped-call]
-        if isinstance(its, tuple) and any(map(_is_number, its)):
-            key = tuple(int(each) if _is_number(each) else each for each in its)
+        if isinstance(its, tuple):
+            on_tensor = isinstance(self._data, DTensor)
+            key = tuple(_plain(each, on_tensor) for each in its)
         return original(self, key)
 
     return method
 
 
-def _is_number(index: object) -> bool:
-    data = index.data if isinstance(index, Variable) and not index.ndim else index
-    return isinstance(data, DTensor) and data.ndim == 0 and data.dtype.kind in "iu"
+def _plain(index: object, on_tensor: bool) -> object:
+    """Return an index as a number if it is one; on others than tensors, as an array of NumPy."""
+    data = index._data if isinstance(index, Variable) else index  # noqa: SLF001
+    if not isinstance(data, DTensor):
+        return index
+    if data.ndim == 0 and data.dtype.kind in "iu":
+        return int(data)
+    if on_tensor:
+        return index
+    return index.copy(data=np.asarray(data)) if isinstance(index, Variable) else np.asarray(data)
 
 
 _INDEXED = "_broadcast_indexes"
-setattr(Variable, _INDEXED, _with_numbers(getattr(Variable, _INDEXED)))
+setattr(Variable, _INDEXED, _with_plain_indices(getattr(Variable, _INDEXED)))

@@ -87,7 +87,7 @@ def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[st
         found = _padded(tensor, axis, width, mode)
         if options.get("reflect_type", "even") == "even":
             return found
-        ends = mirrored(tensor, found, axis, width)
+        ends = mirrored(tensor, found, axis, width, mode)
     else:
         if not tensor.shape[axis]:
             raise ShapeError(f"pad with mode {mode!r} along axis {axis}, which has no elements")

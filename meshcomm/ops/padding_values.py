@@ -56,15 +56,23 @@ def ramps(tensor: DTensor, axis: int, width: tuple[int, int], ends: Pair) -> tup
     return found[0], found[1]
 
 
-def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]) -> tuple[Found, Found]:
-    """Return what lies before and after a tensor in an odd reflection, of which *padded* is the even one."""
+def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int], mode: str) -> tuple[Found, Found]:
+    """Return what lies before and after a tensor in an odd reflection, of which *padded* is the even one.
+
+    Each reflection turns the last one about its edge: after two of them the elements are those of the tensor, and two
+    times the difference of its edges.
+    """
     n, (before, after) = tensor.shape[axis], width
-    along = (slice(None),) * axis
+    along, ones = (slice(None),) * axis, (1,) * (tensor.ndim - axis - 1)
     first, last = tensor[(*along, slice(0, 1))], tensor[(*along, slice(n - 1, n))]
-    return (
-        2 * first - padded[(*along, slice(0, before))],
-        2 * last - padded[(*along, slice(before + n, before + n + after))],
-    )
+    found = []
+    for start, count in ((-before, before), (n, after)):
+        even = padded[(*along, slice(start + before, start + before + count))]
+        turns = np.arange(start, start + count) // (n - (mode == "reflect") or 1)
+        is_odd = (turns % 2 == 1).reshape(-1, *ones)
+        shift = (turns - turns % 2).reshape(-1, *ones).astype(tensor.dtype) * (last - first)
+        found.append(even if n == 1 else np.where(is_odd, 2 * last - even, even) + shift)
+    return found[0], found[1]
 
 
 def _converted(values: Found, dtype: DType) -> Found:

@@ -52,7 +52,8 @@ def map_blocks(
     [[1.0, 2.0, 3.0, 4.0], [2.0, 3.0, 4.0, 5.0]]
     """
     if not isinstance(array, xarray.DataArray) or not isinstance(array.data, DTensor):
-        raise LayoutError(f"map_blocks takes a DataArray with a tensor, not {quote(array)}")
+        its = getattr(array, "data", array) if isinstance(array, xarray.DataArray) else array
+        raise LayoutError(f"map_blocks takes a DataArray with a tensor, not a {type(its).__name__}")
     names = [whole] if isinstance(whole, str) else list(whole)
     missing = next((name for name in names if name not in array.dims), None)
     if missing is not None:

@@ -17,7 +17,7 @@ from meshcomm._arguments import as_path, quote
 from meshcomm._types import Array, Json, Shape
 from meshcomm.arrays.create import told_by_root
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.errors import LayoutError, MeshError
+from meshcomm.errors import CheckpointError, LayoutError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import UNSHARDED
 from meshcomm.layouts.mesh import Mesh
@@ -75,6 +75,8 @@ def open(
     ((2, 3), [4.5, 5.5, 6.5])
     """
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    if not paths:
+        raise ValueError("open needs a path, or a list with one path at least")
     found = [
         xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options) for each in paths
     ]
@@ -123,6 +125,10 @@ class Backend(BackendEntrypoint):
         mask_and_scale: whether fill values, scale and offset are applied; or a dict of that by variable
         decoders: the other options of `xarray.decode_cf`
         """
+        if not isinstance(layout, Mapping | None):
+            raise LayoutError(f"the layout of a dataset is a dict such as {{'lat': 'x'}}, not {quote(layout)}")
+        if not isinstance(mesh, Mesh | None):
+            raise MeshError(f"mesh is a Mesh, not {quote(mesh)}")
         cuts = {} if layout is None else dict(layout)
         file = File(filename_or_obj, cuts, _mesh_for(cuts, mesh), group, mask_and_scale=mask_and_scale)
         decoders["mask_and_scale"] = True if mask_and_scale is None else mask_and_scale
@@ -164,6 +170,8 @@ class File(AbstractDataStore):
                     _, self.found = told_contents(self.path, f"open {self.path}, group {group}", mesh, here)
         shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
         self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
+        if self._prefix and not self._shapes:
+            raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
         self._dims = _named_axes(self._shapes, self.found.dims)
         known = {dim for dims in self._dims.values() for dim in dims}
         wrong = next((dim for dim in cuts if dim not in known), None)

@@ -21,6 +21,7 @@ from meshcomm.storage.decoding import CODING
 from meshcomm.storage.formats.known import contents, writer_for
 from meshcomm.storage.load import PathLike
 from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.opened import Store
 from meshcomm.storage.options import Chunks, Compression
 from meshcomm.storage.save import save as save_tree
 from meshcomm.storage.series import Series
@@ -31,6 +32,11 @@ _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
 
 _CHUNKS = ("chunksizes", "chunks")
 _DEFLATE = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
+_KNOWN = (
+    *("dtype", *CODING, "units", "calendar", "char_dim_name", *_CHUNKS, *_DEFLATE),
+    *("compression", "complevel", "compression_opts", "shuffle"),
+)
+"""What an encoding may have."""
 
 
 def save(
@@ -81,12 +87,8 @@ def save(
     where = as_path(path, "save(path, dataset)")
     if not writer_for(where).has_attributes:
         raise TypeError(f"a dataset is saved to an .nc, .zarr or .h5 file, not to {where}")
+    _check_names(dataset, encoding or {})
     asked = {name: dict(own) for name, own in (encoding or {}).items()}
-    unknown = [name for name in asked if name not in dataset.variables]
-    if unknown:
-        raise ValueError(
-            f"encoding names {quote(unknown[0])}; the variables are {', '.join(map(str, dataset.variables))}"
-        )
     own = _own_options(asked, chunks, compression)
     if append_dim is not None:
         _append(where, dataset, append_dim, asked, own._replace(limit=max_scratch_bytes))
@@ -95,6 +97,20 @@ def save(
     save_tree(
         where, found.arrays, mode=mode, overwrite=overwrite, max_scratch_bytes=max_scratch_bytes, **own.of(found)
     )
+
+
+def _check_names(dataset: xarray.Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ``ValueError`` for names that no file can have, and encodings that xarray does not know."""
+    names = list(map(str, dataset.variables))
+    within = next((name for name in names if "/" in name), None)
+    if within is not None:
+        raise ValueError(f"no name of a variable: {quote(within)}; it has a /, which is for groups")
+    for name, own in encoding.items():
+        if name not in names:
+            raise ValueError(f"encoding names {quote(name)}; the variables are {', '.join(names)}")
+        unknown = next((key for key in own if key not in _KNOWN), None)
+        if unknown is not None:
+            raise ValueError(f"encoding of {quote(name)} has {quote(unknown)}; it may have {', '.join(_KNOWN)}")
 
 
 class Encoded(NamedTuple):
@@ -160,7 +176,7 @@ def _encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], pa
         kept = {
             key: value for key, value in variable.encoding.items() if key != "dtype" or value not in (bool, "bool")
         }
-        copied.encoding = kept | dict(asked.get(name, {}))
+        copied.encoding = dict(asked.get(str(name), kept))  # as in xarray, what is asked for is all of it
     variables, attributes = cf_encoder(variables, attributes)
     found = {str(name): _with_texts(each, str(name), path) for name, each in variables.items()}
     both = [name for name in found if name in attributes]
@@ -169,7 +185,8 @@ def _encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], pa
     return Encoded(
         {name: each.data for name, each in found.items()},
         {name: tuple(map(str, each.dims)) for name, each in found.items()},
-        dict(attributes) | {name: dict(sorted(each.attrs.items())) for name, each in found.items()},
+        dict(attributes)
+        | {name: dict(sorted(each.attrs.items(), key=lambda item: str(item[0]))) for name, each in found.items()},
     )
 
 
@@ -196,16 +213,13 @@ def _append(
     if later is not None:
         raise ValueError(f"{quote(dim)} is not the first dimension of {quote(later)}: transpose it")
     mesh = common_mesh(each.data.mesh for each in dataset.variables.values() if isinstance(each.data, DTensor))
-    there = _codings(path, mesh)
-    dates = [name for name in growing if dataset[name].dtype.kind in "mM"]
-    for name in growing if there else ():
-        keys = (*CODING, "dtype", *(("units", "calendar") if name in dates else ()))
-        asked[name] = {key: value for key, value in there.get(name, {}).items() if key in keys}
+    there = _there(path, dim, mesh)
+    _check_variables(path, dataset, dim, there)
+    for name, held in there.items():
+        if name in dataset.variables and (held.grows or held.values is not None):
+            asked[name] = held.encoding(is_date=dataset[name].dtype.kind in "mM")
     found = _encoded(dataset, asked, path)
-    for name in dates if there else ():
-        had, needs = (str(its.get("units")) for its in (there.get(name, {}), found.attributes[name]))
-        if _MIDNIGHT.sub("", had) != _MIDNIGHT.sub("", needs):
-            raise ValueError(f"{quote(name)} does not fit the units of the file, {had}: it needs {needs}")
+    _check_encoded(path, dataset, there, found)
     others = [name for name in found.arrays if name not in growing]
     if others and not there:
         static = found.only(others, of_file=False)
@@ -213,20 +227,65 @@ def _append(
     _append_snapshots(path, found.only(growing, of_file=not there), dim, mesh, options)
 
 
-def _codings(path: Path, mesh: Mesh) -> dict[str, dict[str, Any]]:
-    """Return how the variables of a file are encoded, with their dtypes; nothing if it is not there. Collective."""
+class Held(NamedTuple):
+    """A variable of a file: its attributes and dtype, whether it has the dimension that grows, and its coordinates."""
+
+    attributes: dict[str, Any]
+    dtype: str
+    grows: bool
+    values: Any
+    """Those of a coordinate of another dimension, as they are in the file; else None."""
+
+    def encoding(self, *, is_date: bool) -> dict[str, Any]:
+        """Return how more of its elements are encoded."""
+        keys = (*CODING, *(("units", "calendar") if is_date else ()))
+        return {"dtype": self.dtype} | {key: value for key, value in self.attributes.items() if key in keys}
+
+
+def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
+    """Return the variables of a file by name; nothing if it is not there. Collective."""
 
     def look() -> Json:
         if not path.exists():
             return node_of_value({})
-        found = contents(path)
-        kinds = {name: {"dtype": stored.dtype.str} for name, stored in found.arrays.items()}
-        return node_of_value({name: {**found.attributes.get(name, {}), **kind} for name, kind in kinds.items()})
+        found, held = contents(path), {}
+        with Store(path) as store:
+            for name, stored in found.arrays.items():
+                dims = found.dims.get(name, ())
+                is_index = dims == (name,) and name != dim and stored.dtype.kind in "biuf"
+                values = store[name][...] if is_index else None
+                held[name] = [dict(found.attributes.get(name, {})), stored.dtype.str, dim in dims, values]
+        return node_of_value(held)
 
     with collective("save", mesh) as here:
         told = look() if here is None else told_by_root(0, look, f"append to {path}", mesh, here)
-    known: dict[str, dict[str, Any]] = value_of_node(told)
-    return known
+    return {name: Held(*each) for name, each in value_of_node(told).items()}
+
+
+def _check_variables(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, Held]) -> None:
+    """Raise ``ValueError`` unless a dataset has what grows in the file, in dtypes that the file can hold."""
+    for name, held in there.items():
+        if name not in dataset.variables:
+            if held.grows:
+                raise ValueError(
+                    f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too"
+                )
+            continue
+        kinds = dataset[name].dtype.kind, np.dtype(held.dtype).kind
+        if kinds[0] in "fc" and kinds[1] in "iu" and "scale_factor" not in held.attributes:
+            raise ValueError(f"{quote(name)} is {held.dtype} in {path}, and {dataset[name].dtype} here: convert it")
+
+
+def _check_encoded(path: Path, dataset: xarray.Dataset, there: Mapping[str, Held], found: Encoded) -> None:
+    """Raise ``ValueError`` unless dates have the units of the file, and coordinates are its own."""
+    for name, held in there.items():
+        if name not in found.arrays:
+            continue
+        had, needs = (str(its.get("units")) for its in (held.attributes, found.attributes[name]))
+        if dataset[name].dtype.kind in "mM" and _MIDNIGHT.sub("", had) != _MIDNIGHT.sub("", needs):
+            raise ValueError(f"{quote(name)} does not fit the units of the file, {had}: it needs {needs}")
+        if held.values is not None and not np.array_equal(np.asarray(found.arrays[name]), held.values):
+            raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 
 
 def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options: OwnOptions) -> None:

@@ -159,6 +159,14 @@ def test_groups_and_axes_without_names(tmp_path):
             mx.open(path, {"phony_dim_0": "x", "phony_dim_1": "y"})
         with pytest.raises(FileNotFoundError):
             mx.open(tmp_path / "none.nc")
+        with pytest.raises(mc.CheckpointError, match="has no arrays in the group 'outer'"):
+            mx.open(path, group="outer")
+        with pytest.raises(mc.LayoutError, match="is a dict such as"):
+            mx.open(path, "lat")
+        with pytest.raises(mc.MeshError, match="mesh is a Mesh, not 'x'"):
+            mx.open(path, {"phony_dim_0": "x"}, mesh="x")
+        with pytest.raises(ValueError, match="needs a path"):
+            mx.open([])
 
     on(2, program)
 
@@ -217,6 +225,32 @@ def test_append_dim(suffix, tmp_path):
     assert found.packed.encoding["dtype"] == np.dtype("i2")
 
 
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_what_does_not_go_on_with_a_file(suffix, tmp_path):
+    path, its = tmp_path / f"run{suffix}", weather(4)
+    its["steps"] = ("time", np.arange(4))
+
+    def program():
+        mx.save(path, its, append_dim="time")
+        for wrong, text in [
+            (its.drop_vars("packed"), "has 'packed' along 'time': a dataset that is appended needs it, too"),
+            (its.assign_coords(lat=its.lat + 1), "the coordinates 'lat' are others than those in"),
+            (its.assign(steps=its.steps + 0.5), "'steps' is <i8 in .*, and float64 here: convert it"),
+        ]:
+            with pytest.raises(ValueError, match=text):
+                mx.save(path, wrong, append_dim="time")
+
+    on(2, program)
+    xarray.testing.assert_identical(read(path).load(), its)
+
+
+def test_an_encoding_that_is_asked_for_is_all_of_it(tmp_path):
+    its = xarray.Dataset({"a": ("x", [1.0, np.nan, 3.5])})
+    its.a.encoding = {"dtype": "i2", "scale_factor": 0.5, "_FillValue": -9}
+    on(2, lambda: mx.save(tmp_path / "a.nc", its, encoding={"a": {"_FillValue": None}}))
+    xarray.testing.assert_identical(read(tmp_path / "a.nc"), its)
+
+
 def test_series_of_numbers(tmp_path):
     path = tmp_path / "a.nc"
     its = xarray.Dataset({"co2": ("year", [300.0, 310.5])}, {"year": [1900, 1950]})
@@ -242,6 +276,10 @@ def test_what_cannot_be_saved(tmp_path):
             mx.save(tmp_path / "a.nc", its, encoding={"t": {"zlib": True}}, compression="gzip")
         with pytest.raises(ValueError, match="'t' is the name of a variable and of an attribute"):
             mx.save(tmp_path / "a.nc", its.assign_attrs(t=1))
+        with pytest.raises(ValueError, match="encoding of 't' has 'dtypee'; it may have dtype"):
+            mx.save(tmp_path / "a.nc", its, encoding={"t": {"dtypee": "f4"}})
+        with pytest.raises(ValueError, match="no name of a variable: 'g/b'"):
+            mx.save(tmp_path / "a.nc", its.rename(t="g/b"))
         with pytest.raises(TypeError, match=r"is saved to an \.nc, \.zarr or \.h5 file, not to .*a\.npz"):
             mx.save(tmp_path / "a.npz", its)
 

@@ -100,10 +100,9 @@ def test_errors():
         (lambda: np.pad(t, -1), ShapeError, "is negative"),
         (lambda: np.pad(t, (1, 2, 3)), ShapeError, "a pair for each axis"),
         (lambda: np.pad(t, 1.5), TypeError, "must be an integer"),
-        (lambda: np.pad(t, 1, mode="mean"), TypeError, "mode 'mean' is not supported"),
+        (lambda: np.pad(t, 1, mode="middle"), ValueError, "mode 'middle' is unknown"),
         (lambda: np.pad(t, 1, mode=np.sum), TypeError, "is not supported for DTensors"),
-        (lambda: np.pad(t, 1, mode="reflect", reflect_type="odd"), TypeError, "odd reflect_type"),
-        (lambda: np.pad(t, 1, mode="edge", constant_values=1), TypeError, "takes no constant_values"),
+        (lambda: np.pad(t, 1, mode="edge", constant_values=1), ValueError, "unsupported keyword arguments"),
         (lambda: np.pad(t, 1, constant_values=(1, 2, 3)), ShapeError, "a pair for each axis"),
         (lambda: np.pad(none, 1, mode="edge"), ShapeError, "no elements to repeat"),
     ]:

@@ -189,7 +189,9 @@ class Hdf5Writer(Writer):
             if found is not None:
                 check_snapshots(self.path, array, found.shape, found.dtype)
                 if found.maxshape[0] is not None:
-                    raise CheckpointError(f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed")
+                    raise CheckpointError(
+                        f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed, it was not appended to"
+                    )
                 counts[array.name] = found.shape[0]
         return snapshots_of(self.path, self.arrays, counts)
 
