@@ -197,7 +197,7 @@ CLIENT_RANKS ?= 1 3
 CLIENTS_READY := $(VENV)/.clients
 ARRAY_API_EXTRA :=
 test-clients: $(CLIENTS_READY)
-	@set -e; export PYTHONPATH=$(CURDIR)/tests:$(CURDIR) ARRAY_API_EXTRA=$(abspath $(ARRAY_API_EXTRA)); \
+	@set -e; export PYTHONHASHSEED=0 PYTHONPATH=$(CURDIR)/tests:$(CURDIR) ARRAY_API_EXTRA=$(abspath $(ARRAY_API_EXTRA)); \
 	    for client in $(CLIENTS); do $(BIN)/python -m support.client_suites $$client --numpy; \
 	        for n in $(CLIENT_RANKS); do echo "$$client with MPI=$(MPI), $$n ranks"; \
 	            $(MPIEXEC) -n $$n $(BIN)/python -m support.client_suites $$client; done; done

@@ -116,18 +116,36 @@ def load(
             return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found, mesh)
         with exchanging(here.team):
             base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
-            jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
-            jobs = _with_whole_outs(jobs, here)
-            opened = Opened(base, False, is_checked(wanted.path, found, check))
-            with showing(opened, "loading", path, sum(job.nbytes for job in jobs), here):
-                try:
-                    tensors = loaded(jobs, found, opened, here, max_scratch_bytes)
-                finally:
-                    opened.close()
-            agree(here.team, f"all data of the load from {quote(str(path))}", opened.error)
-            if opened.checks:
-                compare_checksums(base, found, opened, mesh, here)
+            tensors = load_found(wanted, (base, found), mesh, here, check=check, limit=max_scratch_bytes)
         return wanted.result(tensors, found, mesh)
+
+
+def load_found(
+    wanted: "Wanted",
+    held: tuple[Path, Contents],
+    mesh: Mesh,
+    here: Location,
+    *,
+    check: bool | None = None,
+    limit: int | None = None,
+) -> dict[str, DTensor]:
+    """Return the tensors that are *wanted*, by name, of a file of which all ranks know what it has.
+
+    Collective over the team of *here* in *mesh*, which exchanges already. *held* is what `told_contents` returns.
+    """
+    base, found = held
+    jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
+    jobs = _with_whole_outs(jobs, here)
+    opened = Opened(base, False, is_checked(wanted.path, found, check))
+    with showing(opened, "loading", wanted.path, sum(job.nbytes for job in jobs), here):
+        try:
+            tensors = loaded(jobs, found, opened, here, limit)
+        finally:
+            opened.close()
+    agree(here.team, f"all data of the load from {quote(str(wanted.path))}", opened.error)
+    if opened.checks:
+        compare_checksums(base, found, opened, mesh, here)
+    return tensors
 
 
 def is_checked(path: Path, found: Contents, check: bool | None) -> bool:

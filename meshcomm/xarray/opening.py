@@ -25,7 +25,7 @@ from meshcomm.ranks.calls import collective, exchanging
 from meshcomm.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.storage.decoding import CODING, Coding, coding_of
 from meshcomm.storage.formats.known import contents, texts
-from meshcomm.storage.load import PathLike, load, told_contents
+from meshcomm.storage.load import PathLike, Wanted, load_found, told_contents
 from meshcomm.storage.opened import Store
 from meshcomm.storage.stored import Stored
 
@@ -61,7 +61,7 @@ def open(
     preprocess: what is done to the dataset of each file first, such as a selection
     options: those of `xarray.open_dataset`, such as ``decode_times=False``, ``drop_variables=["a"]``
 
-    ``LayoutError`` if *layout* does not fit the file, ``MeshError`` without a mesh, and the errors of `load`.
+    ``LayoutError`` if *layout* does not fit the file, ``MeshError`` without a mesh, and the errors of `meshcomm.load`.
 
     >>> import tempfile, numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> path = tempfile.mkdtemp() + "/a.nc"
@@ -167,7 +167,7 @@ class File(AbstractDataStore):
                 self.found = contents(self.path)
             else:
                 with exchanging(here.team):
-                    _, self.found = told_contents(self.path, f"open {self.path}, group {group}", mesh, here)
+                    self.base, self.found = told_contents(self.path, f"open {self.path}, group {group}", mesh, here)
         shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
         self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
         if self._prefix and not self._shapes:
@@ -264,19 +264,23 @@ class _OnDisk(BackendArray):
 
     def _read(self, index: tuple[int | slice, ...]) -> Array | DTensor:
         """Return the elements of an index. Collective over the mesh."""
-        path, mesh, layout = self._file.path, self._file.mesh, self._layout
-        if layout is None:
-            layout = Layout.replicated(mesh, len(self.shape))
+        file, name, mesh = self._file, self._name, self._file.mesh
+        layout = self._layout or Layout.replicated(mesh, len(self.shape))
         kept = Layout([axis for axis, item in zip(layout.axes, index, strict=True) if isinstance(item, slice)], mesh)
-        name, dtype = self._name, None if self._decodes else self.dtype
-        tensor: DTensor = load(
-            path, {name: kept}, names=[name], slices={name: index}, dtype=dtype, decode=self._decodes
-        )[name]
+        dtype = None if self._decodes else self.dtype
+        wanted = Wanted(file.path, {name: kept}, (name,), {name: index}, None, dtype, True, self._decodes)
+        with collective("load", mesh) as here:
+            if here is None:
+                (job,) = wanted.jobs(file.found, mesh)
+                tensor = job.target
+            else:
+                with exchanging(here.team):
+                    tensor = load_found(wanted, (file.base, file.found), mesh, here)[name]
         if self._layout is not None:
             return tensor
         if tensor.local is not None:
             return tensor.local
-        with Store(path) as store:
+        with Store(file.path) as store:
             return np.asarray(store[name][index], self.dtype)
 
 

@@ -39,7 +39,9 @@ def needs(package):
 def test_their_own_tests(launch, suite):
     needs(suite.replace("_", "-"))
     path = f"{TESTS}:{ROOT}"
-    job = launch(3, "-m", "support.client_suites", suite, *SAMPLES[suite], cpu=240, PYTHONPATH=path)
+    job = launch(
+        3, "-m", "support.client_suites", suite, *SAMPLES[suite], cpu=240, PYTHONPATH=path, PYTHONHASHSEED="0"
+    )
     assert job.code == 0, job
     assert f"{suite.replace('_', ' ')} on 3 ranks: " in job.text.replace("_", " ")
     assert " 0 fail" in job.text
