@@ -89,7 +89,8 @@ fourier_gaussian = _fourier(
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
-    sigma: the standard deviation in elements, or one for each axis. Of other functions: the size, or the shift
+    sigma: the standard deviation in elements, or one for each axis
+    size, shift: of other functions: the lengths of the box or the ellipsoid, or how far elements move
     n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return

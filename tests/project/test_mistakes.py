@@ -172,7 +172,7 @@ TABLE = [
     mistake("a format of many", "f'{t:.2f}'", "ShapeError", "24 elements"),
     mistake("None in t", "None in t", "TypeError", "t is None"),
     mistake("a text in t", "'a' in t", "TypeError", "numpy.equal", "not str 'a'"),
-    mistake("a loop", "[x for x in t]", "TypeError", "t.local", "t.to_numpy()"),
+    mistake("a loop", "[x for x in mc.empty((2**24, 5), 'i1', rows)]", "TypeError", "t.local", "t.to_numpy()"),
     mistake("len of a number", "len(t.sum())", "TypeError", "no length"),
     mistake("np.asarray", "np.asarray(mc.empty((2**24, 5), 'i1', rows))", "TypeError", "t.local", "t.to_numpy()"),
     mistake("np.array", "np.array(mc.empty((2**24, 5), 'i1', rows))", "TypeError", "t.local", "t.to_numpy()"),
