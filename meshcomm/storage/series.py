@@ -113,7 +113,11 @@ class Series:
                     raise CheckpointError(f"{self.path}: the snapshots are along {quote(along)}, not {quote(axis)}")
                 if found[name].dtype != self._dtypes[name]:
                     raise DTypeError(f"{self.path}: {quote(name)} is {found[name].dtype}, not {self._dtypes[name]}")
-            numbers = [name for name in found if name not in self._layouts and held.dims.get(name) == (axis,)]
+            others = [name for name in found if name not in self._layouts and held.dims.get(name, ())[:1] == (axis,)]
+            wide = next((name for name in others if len(found[name].shape) > 1), None)
+            if wide is not None:
+                raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
+            numbers = others
             count = min(found[name].shape[0] for name in [*self._layouts, *numbers])
             return [count, numbers if count else None]
 

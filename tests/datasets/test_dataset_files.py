@@ -320,3 +320,16 @@ def test_ranks_outside_of_the_mesh(tmp_path):
 
     on(3, program)
     xarray.testing.assert_identical(read(target), expected)
+
+
+def test_a_series_of_some_arrays_is_refused(tmp_path):
+    path = tmp_path / "a.nc"
+
+    def program():
+        rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        with mc.Series(path, {"u": rows, "v": rows}, shape=(3,), dtype=float) as series:
+            series.append(u=mc.ones(3, float, rows), v=mc.ones(3, float, rows), time=0.5)
+        with pytest.raises(mc.CheckpointError, match="has 'v' along 'time', too: the series needs it"):
+            mc.Series(path, {"u": rows}, shape=(3,), dtype=float)
+
+    on(2, program)
