@@ -72,12 +72,12 @@ def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, 
     return _multiplied(name, input, sigma, n, axis, output, None)
 
 
-@family("scipy.ndimage", like="fourier_gaussian")
+@family("scipy.ndimage")
 def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
     return _multiplied(name, input, size, n, axis, output, _angles if name == "fourier_ellipsoid" else None)
 
 
-@family("scipy.ndimage", like="fourier_gaussian")
+@family("scipy.ndimage")
 def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
     return _multiplied(name, input, shift, n, axis, output, None)
 
@@ -90,7 +90,6 @@ fourier_gaussian = _fourier(
     ----------
     input: a spectrum, as `mc.fft` makes it
     sigma: the standard deviation in elements, or one for each axis
-    size, shift: of other functions: the lengths of the box or the ellipsoid, or how far elements move
     n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
@@ -104,6 +103,30 @@ fourier_gaussian = _fourier(
     [[1.0, 0.291], [0.007, 0.291]]
     """,
 )
-fourier_uniform = _fourier_sized("fourier_uniform", "Return a spectrum times that of a box of *size*.")
-fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid of *size*.")
-fourier_shift = _moved("fourier_shift", "Return the spectrum of what is shifted by *shift* elements.")
+fourier_uniform = _fourier_sized(
+    "fourier_uniform",
+    "Return a spectrum times that of a box.",
+    """
+    Parameters
+    ----------
+    input: a spectrum, as `mc.fft` makes it
+    size: the lengths of the box in elements, or one for all axes
+    n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
+    axis: along which a spectrum of real numbers is half as long
+    output: a dtype for the result, or a tensor to write into and return
+    """,
+)
+fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid.")
+fourier_shift = _moved(
+    "fourier_shift",
+    "Return the spectrum of what is shifted.",
+    """
+    Parameters
+    ----------
+    input: a spectrum, as `mc.fft` makes it
+    shift: by how many elements along each axis, or one for all axes
+    n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
+    axis: along which a spectrum of real numbers is half as long
+    output: a dtype for the result, or a tensor to write into and return
+    """,
+)

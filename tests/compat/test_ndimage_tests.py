@@ -26,7 +26,7 @@ def test_scipys_own_tests(module, ranks):
     failed = {name: repr(error)[:200] for name, error in found.items() if error is not None}
     assert {name: error for name, error in failed.items() if name not in known} == {}
     assert known - set(failed) == set(), "they pass now: take them out of the table"
-    assert len(found) > len(failed) or not chosen  # all tests of spectra draw numbers of their own on each rank
+    assert len(found) > len(failed) or (module, ranks) == ("test_fourier", 3)  # there each rank draws its numbers
 
 
 def test_every_group_has_a_reason():
