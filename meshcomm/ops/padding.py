@@ -56,6 +56,9 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     tensor = relaid(tensor, tuple(axes), "pad")
     if mode in ("constant", "empty"):
         return _with_constants(tensor, widths, options.get("constant_values", 0))
+    empty = next((axis for axis, width in enumerate(widths) if any(width) and not tensor.shape[axis]), None)
+    if empty is not None:
+        raise ShapeError(f"pad with mode {mode!r} along axis {empty}, which has no elements to repeat")
     for axis, width in enumerate(widths):
         if any(width):
             tensor = _along(tensor, axis, width, mode, options)
@@ -91,8 +94,6 @@ def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[st
             return found
         ends = mirrored(tensor, found, axis, width, mode)
     else:
-        if not tensor.shape[axis]:
-            raise ShapeError(f"pad with mode {mode!r} along axis {axis}, which has no elements")
         its = {name: pairs(value, tensor.ndim, name)[axis] for name, value in options.items()}
         if mode in STATISTICS:
             ends = statistics(tensor, axis, mode, its.get("stat_length", (None, None)))
@@ -166,8 +167,6 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTenso
 def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     """Return *tensor* padded along one axis."""
     n, (before, after) = tensor.shape[axis], width
-    if not n:
-        raise ShapeError(f"pad with mode {mode!r} along axis {axis}, which has no elements to repeat")
     ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
     blocks = tensor.layout.num_shards(axis)
     whole: list[Array | None]
