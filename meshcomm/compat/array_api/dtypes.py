@@ -1,6 +1,7 @@
 """The dtypes of the array API standard, its constants, and its functions of dtypes."""
 
 import builtins
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ uint8, uint16, uint32, uint64 = np.uint8, np.uint16, np.uint32, np.uint64
 float32, float64 = np.float32, np.float64
 complex64, complex128 = np.complex64, np.complex128
 
-e, inf, nan, newaxis, pi = np.e, np.inf, np.nan, None, np.pi
+e, inf, nan, newaxis, pi = math.e, np.inf, np.nan, None, np.pi
 
 isdtype = np.isdtype
 result_type = np.result_type
