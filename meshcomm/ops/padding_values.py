@@ -66,12 +66,13 @@ def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]
     along, ones = (slice(None),) * axis, (1,) * (tensor.ndim - axis - 1)
     first, last = tensor[(*along, slice(0, 1))], tensor[(*along, slice(n - 1, n))]
     found = []
-    for start, count in ((-before, before), (n, after)):
+    for edge, start, count in ((first, -before, before), (last, n, after)):
         even = padded[(*along, slice(start + before, start + before + count))]
         turns = np.arange(start, start + count) // (n - (mode == "reflect") or 1)
         is_odd = (turns % 2 == 1).reshape(-1, *ones)
-        shift = (turns - turns % 2).reshape(-1, *ones).astype(tensor.dtype) * (last - first)
-        found.append(even if n == 1 else np.where(is_odd, 2 * last - even, even) + shift)
+        steps = turns + turns % 2 if edge is first else turns - turns % 2  # those beyond the edge that is closer
+        shift = steps.reshape(-1, *ones).astype(tensor.dtype) * (last - first)
+        found.append(even if n == 1 else np.where(is_odd, 2 * edge - even, even) + shift)
     return found[0], found[1]
 
 
