@@ -47,8 +47,6 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     tensor = as_tensor("pad", array)
     widths = _widths(pad_width, tensor.ndim)
     options = _options(mode, options)
-    if mode in STATISTICS:
-        np.pad(np.zeros((1,) * tensor.ndim, tensor.dtype), 0, mode, **options)  # raises on all ranks what NumPy raises
     axes = list(tensor.layout.axes)
     for axis, width in enumerate(widths):
         if any(width) and isinstance(tensor.layout.cut(axis, tensor.shape[axis]), CyclicCut):
@@ -59,6 +57,8 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     empty = next((axis for axis, width in enumerate(widths) if any(width) and not tensor.shape[axis]), None)
     if empty is not None:
         raise ShapeError(f"pad with mode {mode!r} along axis {empty}, which has no elements to repeat")
+    if mode in STATISTICS:
+        np.pad(np.zeros((1,) * tensor.ndim, tensor.dtype), 0, mode, **options)  # raises on all ranks what NumPy raises
     for axis, width in enumerate(widths):
         if any(width):
             tensor = _along(tensor, axis, width, mode, options)

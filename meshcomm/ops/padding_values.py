@@ -62,6 +62,8 @@ def mirrored(tensor: DTensor, padded: DTensor, axis: int, width: tuple[int, int]
     Each reflection turns the last one about its edge: after two of them the elements are those of the tensor, and two
     times the difference of its edges.
     """
+    if tensor.dtype == bool:
+        tensor, padded = tensor.astype("i1"), padded.astype("i1")
     n, (before, after) = tensor.shape[axis], width
     along, ones = (slice(None),) * axis, (1,) * (tensor.ndim - axis - 1)
     first, last = tensor[(*along, slice(0, 1))], tensor[(*along, slice(n - 1, n))]

@@ -108,3 +108,20 @@ def test_errors():
     ]:
         with pytest.raises(error, match=text):
             call()
+
+
+@pytest.mark.parametrize("mode", ["reflect", "symmetric"])
+@pytest.mark.parametrize("dtype", ["f8", "i4", "c16"])
+def test_odd_reflections(dtype, mode):
+    whole = np.random.default_rng(1).integers(-9, 9, (7, 5)).astype(dtype)
+
+    def program():
+        t = mc.distribute(whole, Layout(["x", U], mc.create_mesh([("x", 3)])))
+        for width in (1, ((2, 0), (1, 3)), ((0, 23), (9, 0))):
+            found = np.pad(t, width, mode, reflect_type="odd")
+            expected = np.pad(whole, width, mode, reflect_type="odd")
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found.to_numpy(), expected)
+
+    with mc.simulate(3) as world:
+        world.run(program)

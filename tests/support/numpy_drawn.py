@@ -210,7 +210,6 @@ SHAPES = {
         "np.pad(A, WIDTH)",
         "np.pad(A, WIDTH, constant_values=(3, 4))",
         *(f"np.pad(R, WIDTH, {mode!r})" for mode in ("edge", "reflect", "symmetric", "wrap")),
-        *(f"np.pad(R, WIDTH, {mode!r}, reflect_type='odd')" for mode in ("reflect", "symmetric")),
         *(f"np.pad(R, WIDTH, {mode!r}, stat_length=2)" for mode in ("maximum", "minimum", "mean", "median")),
         *(f"np.pad(R, WIDTH, {mode!r})" for mode in ("mean", "median", "maximum")),
         "np.pad(R, WIDTH, 'linear_ramp', end_values=(3, -4))",
