@@ -24,7 +24,7 @@ HOOKS = {
 ONLY_IN = {
     # Communicators.
     r"\.(Dup|Idup|Split|Split_type|Create|Create_group|Create_cart|Clone|Free)\(": "ranks/|failures/side_channel",
-    r"\b(?<!np\.)shares_memory\b": "ranks/|transport/choose|ops/comparisons",  # what a way is chosen by; NumPy's
+    r"\b(?<!np\.)shares_memory\b": "ranks/|transport/choose",  # what a way is chosen by
     r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
     r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",

@@ -191,6 +191,7 @@ OPERATIONS = {
     "where drop": lambda a: a.where(a.lat > 0, drop=True),
     "where other": lambda a: a.where(a > 10, -1),
     "xarray.where": lambda a: xarray.where(a > 10, a, 0),
+    "isel argmax": lambda a: a.isel(time=a.fillna(0).mean(["lat", "lon"]).argmax("time")),
     "where of a dataset": lambda a: a.to_dataset().where(a > 18, drop=True)["t"],
     "where data drop": lambda a: a.where(a > 18, drop=True),
     "clip": lambda a: a.clip(5, 12),
