@@ -44,6 +44,21 @@ ROUND_BYTES = 2**23
 """Bytes of a block that one round moves on a node with a processor for each rank: what was packed is then still in the
 caches when MPI copies it. With fewer processors than ranks a round costs more than that saves."""
 
+MESSAGE_BYTES = 2**22
+"""Bytes of a message between hosts in a round of a large exchange. Measured with UCX over TCP, at 10 Gbit/s: shorter
+messages are copied once more where they arrive, and took up to 1.5 times as long."""
+
+SLOW_NETWORK, SLOW_MESSAGE_BYTES = 1.4e-9, 2**21
+"""Seconds for a byte on the link of a host, and the bytes of a message if it takes longer. Measured at 4 Gbit/s: that
+copy takes less time than such a network, and shorter messages keep it busy from the beginning."""
+
+OWN_PIECES = 4
+"""Copies, for each round between hosts, in which a rank moves what it keeps: between two of them messages advance."""
+
+ADVANCE_EVERY = 3e-4
+"""Seconds between two calls of MPI that let messages advance while the program computes. Measured at 4 and 10 Gbit/s:
+the buffers of the system hold some milliseconds of messages, but a busy processor may be late by as much."""
+
 MERGED_UP_TO = 2**18
 """Bytes of a block. Tensors with larger blocks get an exchange of their own: packing them costs more than a message
 saves."""

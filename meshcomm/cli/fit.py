@@ -40,12 +40,19 @@ Run: TypeAlias = Callable[[], object]
 MESSAGES = tuple(2**power for power in (3, 6, 9, 12, 15, 18, 20, 21, 22))
 """Bytes per message. Among the large ones, whose bytes cost most, most exceed the caches, as large arrays do."""
 
+LARGE = tuple(2**20 * mebibytes for mebibytes in (8, 16, 24, 32))
+"""Bytes that the ranks of a node send together in the large probes between nodes. Networks carry some MiB at once, in
+the memory of the system and of switches, or as long as they allow a node to be faster than its share."""
+
 WITHIN = ("wait_within", "alpha_within", "beta_within")
 BETWEEN = ("wait_between", "alpha_between", "beta_between")
 MEMORY = ("gamma",)
 
 WRITTEN = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
 """Bytes that a probe of the disk writes to a file, or reads from it, in one call. They are in the page cache then."""
+
+SMALL = 2**15
+"""Bytes of a message between nodes, at most, of the probes that are not large."""
 
 MOST_BYTES = 2**23
 """Bytes. A rank receives at most this many in a probe."""
@@ -124,7 +131,8 @@ def calibrate(team: Team, folder: Path) -> Calibration:
         within = _fitted(communicator, probes, WITHIN, machine)
         machine = within.applied_to(machine)
     if len(nodes) > 1:
-        probes = [probe for mesh in _over_nodes(nodes) for probe in _exchanges(mesh, machine)]
+        large = [total // min(map(len, nodes)) for total in LARGE]
+        probes = [probe for mesh in _over_nodes(nodes) for probe in _exchanges(mesh, machine, large)]
         between = _fitted(communicator, probes, BETWEEN, machine)
     return Calibration(within, between, memory, _disk(communicator, folder))
 
@@ -159,11 +167,15 @@ def _grouped(rows: list[Indices], size: int) -> Mesh:
     return create_mesh([("groups", len(ranks)), ("x", size)], devices=ranks.ravel().tolist())
 
 
-def _exchanges(mesh: Mesh, machine: Machine) -> list[_Probe]:
-    """Return exchanges in the groups of *mesh* that neither pack nor unpack: every box is one row."""
+def _exchanges(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) -> list[_Probe]:
+    """Return exchanges in the groups of *mesh* that neither pack nor unpack: every box is one row.
+
+    A rank sends so many bytes as *large* says, instead of large messages.
+    """
     size = mesh.dim_size("x")
     rows, columns = Layout(["x", UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
-    lengths = [length for length in MESSAGES if length * (size - 1) <= MOST_BYTES]
+    lengths = [length for length in MESSAGES if (length <= SMALL if large else length * (size - 1) <= MOST_BYTES)]
+    lengths += [total // (size - 1) for total in large]
     return [_probe((size, size * length), rows, columns, machine) for length in lengths]
 
 

@@ -4,8 +4,6 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-import numpy as np
-
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm._types import Bytes
 from meshcomm.memory import pools
@@ -20,7 +18,7 @@ _NONE = NOTHING, NOTHING
 
 def own_buffer(use: str, size: int) -> Bytes:
     """Return a new buffer of *size* bytes, for one use only."""
-    return np.empty(size, dtype=np.uint8)
+    return pools.allocate_unshared(size)
 
 
 def scratch(use: str, size: int) -> Bytes:

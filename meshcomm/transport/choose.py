@@ -48,7 +48,14 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm._kernels import BoxCopies
-from meshcomm._tuning import GATHERED_AT_ONCE, LARGEST_COUNT, ROUND_BYTES
+from meshcomm._tuning import (
+    GATHERED_AT_ONCE,
+    LARGEST_COUNT,
+    MESSAGE_BYTES,
+    ROUND_BYTES,
+    SLOW_MESSAGE_BYTES,
+    SLOW_NETWORK,
+)
 from meshcomm._types import Array, Bytes, Shape
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.failures.watch import watch
@@ -81,7 +88,7 @@ def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec)
 
     Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
     """
-    return Nonblocking(group, tensors, Packed(group, tensors, terms, overlaps=True))
+    return Nonblocking(group, tensors, Packed(group, tensors, terms, _messages(group, terms), overlaps=True))
 
 
 def repeated(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
@@ -114,10 +121,26 @@ def _over_mpi(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -
 
 
 def _rounds(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> int:
-    """Return the rounds that the scratch limit asks for, or more if what was packed then stays in the caches."""
-    if len(tensors) > 1 or group.team.oversubscribed or not group.team.machine.one_node:
+    """Return the rounds that the scratch limit asks for, or more.
+
+    More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
+    in the caches.
+    """
+    if len(tensors) > 1:
         return terms.rounds
-    return max(terms.rounds, terms.most_bytes // ROUND_BYTES)
+    if not group.team.machine.one_node:
+        return max(terms.rounds, _messages(group, terms))
+    return terms.rounds if group.team.oversubscribed else max(terms.rounds, terms.most_bytes // ROUND_BYTES)
+
+
+def _messages(group: Group, terms: ExchangeSpec) -> int:
+    """Return the rounds in which messages between hosts are as long as they should be."""
+    team = group.team
+    if team.machine.one_node or team.world.takes_turns:
+        return 1
+    hosts = len(np.unique(team.machine.node_of(np.array(team.ranks, dtype=np.intp))))
+    slow = team.machine.beta_between * hosts > SLOW_NETWORK * len(team.ranks)  # ranks of a host share its link
+    return max(1, terms.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
 
 
 _left_behind: list["Repeated"] = []
@@ -142,7 +165,7 @@ class Nonblocking:
 
     def __init__(self, group: Group, tensors: Sequence[Exchanged], packed: Packed) -> None:
         self._group, self._tensors = group, tensors
-        self._start = packed.start_in_channel if packed.in_channels else packed.start
+        self._start = packed.start_in_channel if packed.in_channels else packed.start_and_leave
         self._sizes = BlockSizes(tensors)
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
@@ -317,13 +340,12 @@ class _Chosen:
         off_node = Packed(group, crossing, terms, self._over_mpi.rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)
-        if off_node.rounds == 1:  # both run at the same time, within one limit
-            terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
+        terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
         return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
 
 
 class _Mixed:
-    """An exchange in place on the node, and packed with ranks off the node; at the same time if it has one round.
+    """An exchange in place on the node, and packed with ranks off the node, at the same time.
 
     The exchange on the node is None for a rank that shares no memory.
     """
@@ -333,13 +355,10 @@ class _Mixed:
         self._off_node = off_node
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
-        in_flight = self._off_node.start(sources, targets, _off_node_buffer) if self._off_node.rounds == 1 else None
+        in_flight = self._off_node.start(sources, targets, _off_node_buffer)
         if self._on_node is not None:
             self._on_node.run(sources, targets, stretch)
-        if in_flight is not None:
-            in_flight.wait()
-        else:
-            self._off_node.run(sources, targets)
+        in_flight.wait()
 
 
 def _off_node_buffer(use: str, size: int) -> Bytes:

@@ -8,6 +8,7 @@ memory, in `Exchanged.in_source` and `Exchanged.in_target`.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -214,23 +215,40 @@ class BlockSizes:
 
 def own_copies(tensors: Sequence[Exchanged]) -> BoxCopies | None:
     """Return the copies of what this rank sends to itself, from block to block, if there are any."""
+    return next(iter(own_pieces(tensors, 1)), None)
 
-    def before(tensor: Exchanged) -> Strided:
+
+def own_pieces(tensors: Sequence[Exchanged], pieces: int) -> list[BoxCopies]:
+    """Return the same copies in *pieces* of about the same size, perhaps none."""
+
+    def sent(tensor: Exchanged) -> Strided:
         here, sends = tensor.position, tensor.sends
         return tensor.in_source(here, 0, sends.some(sends.of(here)))
 
-    def after(tensor: Exchanged) -> Strided:
+    def received(tensor: Exchanged) -> Strided:
         here, receives = tensor.position, tensor.receives
         return tensor.in_target(here, 0, receives.some(receives.of(here)))
 
-    froms, tos = numbered(once_each(tensors, before)), numbered(once_each(tensors, after))
+    froms, tos = numbered(once_each(tensors, sent)), numbered(once_each(tensors, received))
     itemsizes = [tensor.itemsize for tensor in tensors]
     (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
     if not len(source.offsets):
-        return None
+        return []
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
     target_sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
-    return BoxCopies(sizes, target_sizes, itemsize, *source[:3], *target)
+    copies = [(source, target)]
+    if pieces > 1:
+        axis = int(source.extents.max(axis=0).argmax())
+        cuts = pairwise(source.extents[:, axis] * number // pieces for number in range(pieces + 1))
+        copies = [(_cut(source, axis, first, stop), _cut(target, axis, first, stop)) for first, stop in cuts]
+    return [BoxCopies(sizes, target_sizes, itemsize, *before[:3], *after) for before, after in copies]
+
+
+def _cut(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
+    """Return the part of each box from index *first* of an *axis* to *stop*."""
+    extents = boxes.extents.copy()
+    extents[:, axis] = stop - first
+    return boxes._replace(offsets=boxes.offsets + first * boxes.strides[:, axis], extents=extents)
 
 
 def _fitting(blocks: list[Bytes], sizes: list[int]) -> list[Bytes]:

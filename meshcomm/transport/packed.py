@@ -8,22 +8,23 @@ moves a share of every box.
 In each exchange the ranks compare the digest of their calls: see `meshcomm.transport.comparison`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from meshcomm._kernels import Packing
-from meshcomm._tuning import ALIGNED_FROM, COUNTS_IN_LISTS, KEPT_ROUNDS, LARGEST_COUNT, LINE, PAIRS_UP_TO
+from meshcomm._tuning import ALIGNED_FROM, COUNTS_IN_LISTS, KEPT_ROUNDS, LARGEST_COUNT, LINE, OWN_PIECES, PAIRS_UP_TO
 from meshcomm._types import Bytes, Counts, Indices
 from meshcomm.layouts.boxes import Boxes, without_peer
 from meshcomm.layouts.partition import round_starts
 from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
-from meshcomm.ranks.communicator import Buffers, Channel, Communicator, Pending
+from meshcomm.ranks.communicator import Buffers, Communicator, Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.comparison import Beside, Comparing, Header, comparing
-from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_copies
+from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
+from meshcomm.transport.in_flight import InChannel, InFlight
 
 
 class Side:
@@ -167,6 +168,7 @@ class Packed:
         self._group = group
         self._in_messages = between_pairs or (terms.most_bytes > LARGEST_COUNT and not group.team.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
+        self._advances = rounds > 1 and not group.team.machine.one_node and not group.team.world.takes_turns
         ranks = len(group.members)
         sends = once_each(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
         receives = once_each(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))
@@ -181,9 +183,8 @@ class Packed:
         self.send = _sending(ranks, carried, sends, rounds, terms.one_memory)
         self.receive = _receiving(ranks, carried, receives, rounds, terms.one_memory)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
-        kept = range(rounds if rounds <= KEPT_ROUNDS else 0)
-        self._sent = [self.send.counts(number, rounds) for number in kept]
-        self._received = [self.receive.counts(number, rounds) for number in kept]
+        self._window = rounds if overlaps else self._rounds_within(terms.scratch_limit)
+        self._kept = [self._found(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
         self.in_channels = (
             overlaps
             and len(tensors) == 1
@@ -192,15 +193,18 @@ class Packed:
             and isinstance(self._comparing, Header)
         )
         self._channels_of: Communicator | None = None
-        self.own = own_copies(tensors)
+        self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
 
     @property
     def scratch_bytes(self) -> int:
         """The bytes of the buffers that this rank packs into and unpacks from."""
-        return 0 if self._alone else self._send_bytes + self._receive_bytes
+        return 0 if self._alone else (self._send_bytes + self._receive_bytes) * self._window
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
+        if self._window > 1 and self._is_alltoallv:
+            self.start(sources, targets, scratch).wait()
+            return
         packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
         sent_bytes, received_bytes = self._send_bytes, self._receive_bytes
         froms, tos, begun = sources, targets, None
@@ -218,48 +222,80 @@ class Packed:
                     if small
                     else aligned_scratch("receive", received_bytes, sources[0])
                 )
-            sent = self._sent[number] if self._sent else self.send.counts(number, rounds)
-            received = self._received[number] if self._received else self.receive.counts(number, rounds)
+            sent, received = self._counts(number)
             if self._is_alltoallv:
                 (self._group.opened or self._group.communicator()).alltoallv((data, *sent), (into, *received))
             else:
                 self._communicate((data, *sent), (into, *received))
             if unpacking is not None:
                 unpacking.unpack(into, tos, number, rounds)
-        if self.own is not None:
-            self.own.run(sources, targets)
+        for piece in self.own:
+            piece.run(sources, targets)
         if self._comparing is not None:
             self._comparing.check(begun)
+
+    def _counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
+        """Return the counts and offsets of round *number*: what is sent, and what is received."""
+        return self._kept[number] if self._kept else self._found(number)
+
+    def _found(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
+        return self.send.counts(number, self.rounds), self.receive.counts(number, self.rounds)
+
+    def _rounds_within(self, limit: int) -> int:
+        """Return how many rounds may be in flight at once, with *limit* bytes of scratch: on one node only one."""
+        most = self.rounds if self._advances else 1
+        return max(1, min(most, limit // max(1, self._send_bytes + self._receive_bytes)))
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
         """Exchange in messages between pairs."""
         (self._group.opened or self._group.communicator()).start_messages(send, receive).wait()
 
-    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
-        """Begin to fill the new blocks, in one round. Collective over the group, but does not wait.
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> InFlight:
+        """Begin to fill the new blocks. Collective over the group, but does not wait if all rounds may be in flight.
 
         *buffer* gives memory for a use, and its bytes. Nobody else may use this memory until the exchange is complete.
         """
-        packing, unpacking = self.send.packing, self.receive.packing
-        data, into = sources[0], targets[0]
+        rounds, window = self.rounds, self._window
         froms, tos, begun = sources, targets, None
         if self._comparing is not None:
             froms, tos, begun = self._comparing.begin(sources, targets)
-        if packing is not None:
-            data = buffer("send", self._send_bytes)
-            packing.pack(froms, data)
-        if unpacking is not None:
-            into = buffer("receive", self._receive_bytes)
-        send, receive = (data, *self._sent[0]), (into, *self._received[0])
         communicator = self._group.communicator()
-        start = communicator.start_messages if self._in_messages else communicator.start_alltoallv
-        pending = start(send, receive)
-        if self.own is not None:
-            self.own.run(sources, targets)
-        unpack = None if unpacking is None else partial(unpacking.unpack, into, tos)
-        if unpack is None and self._comparing is None:
-            return pending
-        return _InFlight(pending, unpack, self._comparing, begun)
+        begin = communicator.start_messages if self._in_messages else communicator.start_alltoallv
+        packed, arrived = self._slots(self.send, "send", buffer), self._slots(self.receive, "receive", buffer)
+        in_flight = InFlight(self._comparing, begun)
+        for number in range(rounds):
+            if len(in_flight) == window:
+                in_flight.finish_first()
+            data, into, unpack = sources[0], targets[0], None
+            if self.send.packing is not None:
+                data = packed[number % window]
+                self.send.packing.pack(froms, data, number, rounds)
+            if self.receive.packing is not None:
+                into = arrived[number % window]
+                unpack = partial(self.receive.packing.unpack, into, tos, number, rounds)
+            sent, received = self._counts(number)
+            in_flight.add(begin((data, *sent), (into, *received)), unpack)
+            if rounds > 1:
+                in_flight.advance()
+        for piece in self.own:
+            piece.run(sources, targets)
+            if rounds > 1:
+                in_flight.advance()
+        return in_flight
+
+    def start_and_leave(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
+        """As `start`, for a program that does something else then."""
+        in_flight = self.start(sources, targets, buffer)
+        in_flight.leave()
+        return in_flight
+
+    def _slots(self, side: Side, use: str, buffer: Buffer) -> list[Bytes]:
+        """Return the buffers of the rounds that are in flight at once."""
+        if side.packing is None:
+            return []
+        size = -(-side.buffer_bytes(self.rounds) // LINE) * LINE
+        memory = buffer(use, size * self._window)
+        return [memory[size * number : size * (number + 1)] for number in range(self._window)]
 
     def start_in_channel(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """As `start`, for exchanges that are `in_channels`, which have buffers of their own.
@@ -272,15 +308,16 @@ class Packed:
         assert comparing is not None
         communicator = self._group.communicator()
         if communicator is not self._channels_of:  # the first time, or the group was closed and opened again
-            send, receive = (*self._sent[0], self._send_bytes), (*self._received[0], self._receive_bytes)
+            sent, received = self._counts(0)
+            send, receive = (*sent, self._send_bytes), (*received, self._receive_bytes)
             self._channels_of, self._channels = communicator, communicator.channels(send, receive)
         froms, tos, begun = comparing.begin(sources, targets)
         channel = self._channels.take()
         packing.pack(froms, channel.send)
         channel.start()
-        if self.own is not None:
-            self.own.run(sources, targets)
-        return _InChannel(channel, unpacking, tos, comparing, begun)
+        for piece in self.own:
+            piece.run(sources, targets)
+        return InChannel(channel, unpacking, tos, comparing, begun)
 
 
 def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
@@ -336,72 +373,6 @@ class MessagesOnNode:
             messages = Packed(self._group, some, self._terms, self._rounds, between_pairs=True)
             self._found[left] = messages
         messages.run(sources, targets)
-
-
-class _InFlight:
-    """Communication that is not complete, and what to do when it is: unpack what has arrived, and compare calls."""
-
-    __slots__ = ("_begun", "_comparing", "_pending", "_unpack")
-
-    def __init__(
-        self, pending: Pending, unpack: Callable[[], None] | None, comparing: Comparing | None, begun: object
-    ) -> None:
-        self._pending: Pending | None = pending
-        self._unpack, self._comparing, self._begun = unpack, comparing, begun
-
-    def test(self) -> bool:
-        """Return whether all bytes have arrived; unpack them if they have."""
-        if self._pending is None:
-            return True
-        if not self._pending.test() or (self._comparing and not self._comparing.is_complete(self._begun)):
-            return False
-        self._finish()
-        return True
-
-    def wait(self) -> None:
-        """Wait until all bytes have arrived, and unpack them."""
-        if self._pending is not None:
-            self._pending.wait()
-            self._finish()
-
-    def _finish(self) -> None:
-        if self._unpack is not None:
-            self._unpack()
-        if self._comparing is not None:
-            self._comparing.check(self._begun)
-        self._pending = None  # at the end: after an error, or an interrupt, it is not complete
-
-
-class _InChannel:
-    """A small exchange that is not complete."""
-
-    __slots__ = ("_begun", "_channel", "_comparing", "_targets", "_unpacking")
-
-    def __init__(
-        self, channel: Channel, unpacking: Packing, targets: list[Bytes], comparing: Comparing, begun: object
-    ) -> None:
-        self._channel: Channel | None = channel
-        self._unpacking, self._targets, self._comparing, self._begun = unpacking, targets, comparing, begun
-
-    def test(self) -> bool:
-        """Return whether all bytes have arrived; unpack them if they have."""
-        channel = self._channel
-        if channel is None:
-            return True
-        if not channel.test():
-            return False
-        self.wait()  # which does not wait
-        return True
-
-    def wait(self) -> None:
-        """Wait until all bytes have arrived, and unpack them."""
-        channel = self._channel
-        if channel is not None:
-            channel.wait()
-            self._unpacking.unpack(channel.receive, self._targets)
-            self._comparing.check(self._begun)
-            self._channel = None  # at the end: after an error, or an interrupt, it is not complete
-            channel.give_back()
 
 
 class Gathered:

@@ -86,7 +86,7 @@ def test_an_interrupt_before_there_is_a_request(rows, shape, monkeypatch):
     with pytest.raises(mc.MeshError, match="KeyboardInterrupt"):
         mc.start_relayout(tensor, columns)
     (exchange,) = found
-    memory = exchange._channel if shape == SHAPES[0] else exchange._pending._memory
+    memory = exchange._channel if shape == SHAPES[0] else exchange._rounds[0][0]._memory
     assert any(memory is each for each in in_flight.values())
     exchange.wait()  # so that the mesh can be closed
     assert set(in_flight) == before, "what is complete is not kept, but for channels"

@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshcomm.layouts.boxes import Box
+from meshcomm.layouts.machine import Machine
 from meshcomm.memory import pools
 from meshcomm.ranks.communicator import Communicator
 from meshcomm.ranks.teams import Group, Team, World
@@ -311,7 +312,8 @@ class Ranks:
             members = [rank for rank, its in enumerate(nodes) if its == node]
             made = Node(len(members), share, [self.wires.check] * len(members), members) if len(members) > 1 else None
             for i, rank in enumerate(members):
-                group = Team(ThreadWorld(communicators[rank]), range(len(hosts))).everyone
+                team = Team(ThreadWorld(communicators[rank]), range(len(hosts)))
+                team._machine, group = Machine(nodes=nodes), team.everyone
                 assert isinstance(group, Group)
                 group.opened = communicators[rank]
                 if made is not None:

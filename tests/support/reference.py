@@ -240,8 +240,8 @@ def _exchange(steps, members, data, targets, moved, messages):
             if packing is not None:
                 packing.unpack(into, [targets[device]], number, rounds)
     for step, block, target in zip(steps, data, targets, strict=True):
-        if isinstance(step, Packed) and step.own is not None:
-            step.own.run([block], [target])
+        for copies in step.own if isinstance(step, Packed) else ():
+            copies.run([block], [target])
     for _, device in pairs:
         messages[device] += 1
 

@@ -134,6 +134,12 @@ class Hosts(NamedTuple):
         """Take the link up again."""
         _do(self, 0, "ip", "link", "set", "link0", "up")
 
+    def limit(self, gigabits):
+        """Let the link carry so many Gbit/s each way."""
+        rate = ("tbf", "rate", f"{gigabits:g}gbit", "burst", "4mb", "latency", "400ms")
+        for host in (0, 1):
+            _do(self, host, "tc", "qdisc", "replace", "dev", "link0", "root", *rate)
+
     def processes(self, hosts=(0, 1)):
         """Return the processes that run on the *hosts*, without the two that keep them."""
         networks = {os.stat(f"/proc/{self.pids[host]}/ns/net").st_ino for host in hosts}

@@ -206,6 +206,36 @@ def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
     assert ranks([ALONE] * 2).results(program) == [(expected, expected)] * 2
 
 
+@pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [ALONE] * 4], ids=["two nodes", "no sharing"])
+@pytest.mark.parametrize(("scratch_limit", "window"), [(2**25, 4), (0, 1)])
+def test_rounds_between_hosts_are_in_flight_together(ranks, monkeypatch, hosts, scratch_limit, window):
+    """As many as the scratch limit allows: the results are right, and each round is one collective call."""
+    case = rows_to_columns(4, (16, 16))
+    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.most_bytes // 16)
+
+    def program(rank):
+        operation = operation_of(rank, [case], scratch_limit=scratch_limit)
+        for _ in range(2):
+            moved(rank, operation, [case])
+        packed = operation._way if hosts[0] is ALONE else operation._way._off_node
+        return packed.rounds, packed._window, rank.communicator.calls.count("alltoallv")
+
+    assert ranks(hosts).results(program) == [(4, window, 8)] * 4
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-6])
+def test_messages_are_shorter_on_a_slow_network(ranks, monkeypatch, seconds):
+    case = rows_to_columns(2, (8, 8))
+    monkeypatch.setattr(choose, "MESSAGE_BYTES", case.most_bytes // 4)
+    monkeypatch.setattr(choose, "SLOW_MESSAGE_BYTES", case.most_bytes // 8)
+
+    def program(rank):
+        rank.group.team._machine = Machine(nodes=(0, 1), beta_between=seconds)
+        return operation_of(rank, [case])._over_mpi.rounds
+
+    assert ranks([ALONE] * 2).results(program) == [4 if seconds else 2] * 2
+
+
 @pytest.mark.parametrize(
     ("gathered", "count", "at_once"), [(2**17, 2, True), (2**17 + 1, 2, False), (2**31, 2**20, False)]
 )

@@ -9,6 +9,7 @@ import pytest
 from meshcomm import Layout, _tuning, plan_relayout
 from meshcomm._tuning import DEFAULT_SCRATCH
 from meshcomm.arrays.compile import described, most_bytes
+from meshcomm.layouts.machine import Machine
 from meshcomm.plans.plan import plan_direct
 from meshcomm.ranks import mpi
 from meshcomm.ranks.teams import Location
@@ -27,7 +28,7 @@ class NoTeam:
 
     def __init__(self, large_counts):
         self.large_counts = large_counts
-        self.world = SimpleNamespace(takes_turns=False)
+        self.world, self.machine = SimpleNamespace(takes_turns=False), Machine()
 
     def group(self, key, color, members):
         return SimpleNamespace(members=members, team=self)

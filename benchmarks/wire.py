@@ -1,0 +1,224 @@
+"""Relayouts over a network: ``python benchmarks/wire.py`` writes build/bench/wire.md.
+
+It makes two hosts on this machine, with TCP of a limited rate between them, so it needs Linux, root and MPICH; else it
+says why it cannot. Ranks first measure the constants of the cost model with ``calibrate``. It takes five minutes.
+"""
+
+import argparse
+import json
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from pages import options_of, written
+from report import table
+
+from jobs import launcher
+
+Found: TypeAlias = dict[str, dict[str, list[float]]]
+"""For each case the seconds of each contender in each round, of the slowest rank; and those that the plan predicts."""
+
+HERE = Path(__file__).resolve().parent
+CONTENDERS = ("relayout", "start, wait", "computing", "Transfer")
+LONGEST = 900.0  # seconds of CPU time for a rank
+ABOUT = """Ratios of times, in one round, over the wire alone: one MPI_Alltoallv between contiguous buffers of the
+bytes that ranks send to each other in the relayout. Medians.
+
+- *start, wait*: `start_relayout`, and `wait` at once
+- *computing*: the same with 20 ms of NumPy between the two, over the longer one of 20 ms and the wire
+- *Transfer*: mpi4py-fft's planned exchange, if it is installed
+- *model / relayout*: the time that the plan predicts, over that of the relayout
+"""
+REFILL = 0.02  # seconds before each call, in which the limit of the rate forgets the call before
+SECONDS = 0.02  # of computing between start and wait
+SMALL = 2**20  # cases of fewer bytes are not measured: they never fill the wire
+
+
+class Network(NamedTuple):
+    """How many ranks a host has, whether they share memory, and the bits per second between the hosts."""
+
+    ranks_per_host: int
+    shared: bool
+    gigabits: float
+
+    def __str__(self) -> str:
+        shares = "" if self.ranks_per_host == 1 else ", shared memory" if self.shared else ", no shared memory"
+        plural = "s" * (self.ranks_per_host > 1)
+        return f"{self.ranks_per_host} rank{plural} a host{shares}, {self.gigabits:g} Gbit/s"
+
+
+NETWORKS = [
+    Network(ranks, shared, gigabits) for gigabits in (4, 10) for ranks, shared in ((1, True), (2, True), (2, False))
+]
+
+
+def measured(network: Network, rounds: int, cases: str, folder: Path) -> Found:
+    """Return what is measured on two new hosts, whose ranks first measure their machine."""
+    sys.path.insert(0, str(HERE.parent / "tests"))
+    from support.two_hosts import two_hosts
+
+    machine = folder / "machine.json"
+    env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0", "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
+    if not network.shared:
+        env["MESHCOMM_SHARED_MEMORY"] = "0"
+    ranks = network.ranks_per_host
+    with two_hosts(launcher(1)[0]) as hosts:
+        hosts.limit(network.gigabits)
+        jobs = [
+            hosts.run(__file__, ranks, ["--calibrate", machine], env, cpu=LONGEST),
+            hosts.run(
+                __file__,
+                ranks,
+                ["--job", "--rounds", rounds, "--cases", cases],
+                env | {"MESHCOMM_MACHINE": str(machine)},
+                cpu=LONGEST,
+            ),
+        ]
+    for job in jobs:
+        if job.returncode:
+            raise SystemExit(job.stdout + job.stderr)
+    found: Found = json.loads(jobs[-1].stdout.splitlines()[-1])
+    return found
+
+
+def contenders(case: Any) -> tuple[dict[str, Callable[[], object]], Callable[[], None], float]:
+    """Return the calls of each contender on this rank, a check of their results, and the seconds that a plan says."""
+    import contender
+    from mpi4py import MPI
+    from peers import COMM, RANK, RANKS, fft_transfer
+    from ways import own_tensor
+
+    import meshcomm as mc
+
+    mesh = mc.create_mesh(list(case.mesh_dims(RANKS)))
+    job = contender.Job(case, mesh, RANK, 1)
+    tensor = own_tensor(job)
+    tensor.local[...] = job.block
+    sizes = np.zeros((2, RANKS), np.int64)
+    for side, (before, after) in enumerate(((job.source, job.target), (job.target, job.source))):
+        mine = before.block_slices(case.shape, RANK)
+        for rank in range(RANKS):
+            if rank != RANK:
+                theirs = after.block_slices(case.shape, rank)
+                both = [
+                    max(0, min(a.indices(n)[1], b.indices(n)[1]) - max(a.indices(n)[0], b.indices(n)[0]))
+                    for a, b, n in zip(mine, theirs, case.shape, strict=True)
+                ]
+                sizes[side, rank] = np.prod(both) * job.block.itemsize
+    buffers = [np.zeros(total, np.uint8) for total in sizes.sum(1)]
+    starts = (np.cumsum(sizes, 1) - sizes).tolist()
+    sent, received = ([data, c, s, MPI.BYTE] for data, c, s in zip(buffers, sizes.tolist(), starts, strict=True))
+    numbers = np.linspace(0, 1, 2**14)
+
+    def compute() -> None:
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end:
+            np.sqrt(numbers, out=numbers)
+
+    def begun(work: Callable[[], None]) -> mc.DTensor:
+        request = mc.start_relayout(tensor, job.target)
+        work()
+        return request.wait()
+
+    calls: dict[str, Callable[[], object]] = {
+        "wire": lambda: COMM.Alltoallv(sent, received),
+        "relayout": lambda: mc.relayout(tensor, job.target),
+        "start, wait": lambda: begun(lambda: None),
+        "computing": lambda: begun(compute),
+    }
+    try:
+        transfer = fft_transfer([job])
+        calls["Transfer"] = transfer.call
+    except (contender.Cannot, ImportError):
+        pass
+
+    def check() -> None:
+        for name in ("relayout", "start, wait", "computing"):
+            assert np.array_equal(calls[name]().local, job.held(job.target, 1)), name
+
+    plan = mc.plan_relayout(case.shape, case.dtype, job.source, job.target, machine=mc.machine_of(mesh))
+    return calls, check, plan.seconds
+
+
+def measure(rounds: int, chosen: str) -> Found:
+    """Return the seconds of each contender in each round of each case: of the slowest rank."""
+    from cases import table as cases
+    from peers import COMM, RANKS
+
+    found: Found = {}
+    for case in cases(RANKS):
+        if case.nbytes < SMALL or case.tensors > 1 or not re.search(chosen, case.name):
+            continue
+        calls, check, predicted = contenders(case)
+        check()
+        times: dict[str, list[float]] = {name: [] for name in calls}
+        order = list(calls)
+        for _ in range(rounds + 1):
+            order = order[1:] + order[:1]
+            for name in order:
+                time.sleep(REFILL)
+                COMM.Barrier()
+                begin = time.perf_counter()
+                calls[name]()
+                times[name].append(max(COMM.allgather(time.perf_counter() - begin)))
+        found[case.name] = {name: each[1:] for name, each in times.items()} | {"model": [predicted]}
+        check()
+    return found
+
+
+def rows(found: Found) -> list[list[str]]:
+    """Return the rows of the table of a network."""
+    listed = []
+    for name, times in found.items():
+        wire = times["wire"]
+        row = [name, f"{statistics.median(wire) * 1e3:.1f}"]
+        for contender in CONTENDERS:
+            units = [max(w, SECONDS) for w in wire] if contender == "computing" else wire
+            ratios = [t / w for t, w in zip(times.get(contender, []), units, strict=False)]
+            row.append(f"{statistics.median(ratios):.2f}" if ratios else "")
+        row.append(f"{times['model'][0] / statistics.median(times['relayout']):.2f}")
+        listed.append(row)
+    return listed
+
+
+def main() -> None:
+    """Measure and write; or be a rank of a job."""
+    hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
+    options = options_of(
+        __doc__ or "",
+        11,
+        cases={"default": "", "help": "regular expression: only cases with a matching name"},
+        networks={"default": "", "help": "regular expression: only networks with a matching name"},
+        calibrate=hidden,
+        job={"action": "store_true", **hidden},
+    )
+    if options.calibrate:
+        from meshcomm.cli.main import main as command
+
+        sys.exit(command(["calibrate", options.calibrate]))
+    if options.job:
+        from peers import RANK
+
+        found = measure(options.rounds, options.cases)
+        if RANK == 0:
+            print(json.dumps(found))
+        return
+    options.output.mkdir(parents=True, exist_ok=True)
+    lines = ["# Relayouts over a network", "", ABOUT, ""]
+    for network in NETWORKS:
+        if re.search(options.networks, str(network)):
+            titles = ["case", "wire, ms", *CONTENDERS, "model / relayout"]
+            found = measured(network, options.rounds, options.cases, options.output)
+            lines += [f"## {network}", "", *table(titles, rows(found)), ""]
+            print(lines[-len(found) - 5], flush=True)
+    written("wire", lines, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Exchanges over MPI that have begun and are not complete."""
+
+from collections import deque
+from collections.abc import Callable
+
+from meshcomm._kernels import Packing
+from meshcomm._types import Bytes
+from meshcomm.ranks import progress
+from meshcomm.ranks.communicator import Channel, Pending
+from meshcomm.transport.comparison import Comparing
+
+
+class InFlight:
+    """Rounds of an exchange that are not complete, in order. Each is unpacked when it is, and then calls are compared.
+
+    Parameters
+    ----------
+    comparing, begun: how the ranks compare their calls, and what it returned when it began; None for not at all
+    """
+
+    __slots__ = ("_advances", "_begun", "_comparing", "_rounds")
+
+    def __init__(self, comparing: Comparing | None, begun: object) -> None:
+        self._comparing, self._begun, self._advances = comparing, begun, False
+        self._rounds: deque[tuple[Pending, Callable[[], None] | None]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def add(self, pending: Pending, unpack: Callable[[], None] | None) -> None:
+        """Add a round that has begun; *unpack* it when it is complete."""
+        self._rounds.append((pending, unpack))
+
+    def finish_first(self) -> None:
+        """Wait for the first round that is not complete, and unpack it."""
+        self._rounds[0][0].wait()
+        self._unpack_first()
+
+    def _unpack_first(self) -> None:
+        unpack = self._rounds[0][1]
+        if unpack is not None:
+            unpack()
+        self._rounds.popleft()  # at the end: after an error, or an interrupt, it is not complete
+
+    def advance(self) -> None:
+        """Let messages advance, and unpack the rounds that are complete."""
+        while self._rounds and self._rounds[0][0].test():
+            self._unpack_first()
+
+    def test(self) -> bool:
+        """Return whether all bytes have arrived, and unpack those that have."""
+        self.advance()
+        if self._rounds:
+            return False
+        if self._comparing is not None and not self._comparing.is_complete(self._begun):
+            return False
+        self.wait()
+        return True
+
+    def wait(self) -> None:
+        """Wait until all bytes have arrived, and unpack them."""
+        self._stop_advancing()
+        while self._rounds:
+            self.finish_first()
+        if self._comparing is not None:
+            self._comparing.check(self._begun)
+            self._comparing = None
+
+    def leave(self) -> None:
+        """Let a thread advance the messages until somebody waits for them: the program does something else now."""
+        if len(self._rounds) > 1:  # they are large
+            self._advances = True
+            progress.begin()
+
+    def _stop_advancing(self) -> None:
+        if self._advances:
+            self._advances = False
+            progress.end()
+
+
+class InChannel:
+    """A small exchange that is not complete."""
+
+    __slots__ = ("_begun", "_channel", "_comparing", "_targets", "_unpacking")
+
+    def __init__(
+        self, channel: Channel, unpacking: Packing, targets: list[Bytes], comparing: Comparing, begun: object
+    ) -> None:
+        self._channel: Channel | None = channel
+        self._unpacking, self._targets, self._comparing, self._begun = unpacking, targets, comparing, begun
+
+    def test(self) -> bool:
+        """Return whether all bytes have arrived; unpack them if they have."""
+        channel = self._channel
+        if channel is None:
+            return True
+        if not channel.test():
+            return False
+        self.wait()  # which does not wait
+        return True
+
+    def wait(self) -> None:
+        """Wait until all bytes have arrived, and unpack them."""
+        channel = self._channel
+        if channel is not None:
+            channel.wait()
+            self._unpacking.unpack(channel.receive, self._targets)
+            self._comparing.check(self._begun)
+            self._channel = None  # at the end: after an error, or an interrupt, it is not complete
+            channel.give_back()
