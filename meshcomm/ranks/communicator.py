@@ -65,6 +65,10 @@ class Channel(Pending, Protocol):
 class Channels(Protocol):
     """The channels of one exchange."""
 
+    closed: bool
+    """Whether they were closed for those of newer exchanges, on all ranks alike. One that is taken then is used once.
+    """
+
     def take(self) -> Channel:
         """Return a channel that nobody uses. The ranks start theirs in one order."""
 

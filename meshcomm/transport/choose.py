@@ -165,7 +165,7 @@ class Nonblocking:
 
     def __init__(self, group: Group, tensors: Sequence[Exchanged], packed: Packed) -> None:
         self._group, self._tensors = group, tensors
-        self._start = packed.start_in_channel if packed.in_channels else packed.start_and_leave
+        self._start = packed.in_channels.start if packed.in_channels else packed.start_and_leave
         self._sizes = BlockSizes(tensors)
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:

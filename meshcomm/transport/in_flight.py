@@ -1,12 +1,14 @@
 """Exchanges over MPI that have begun and are not complete."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from meshcomm._kernels import Packing
+from meshcomm._kernels import Packing, RegionCopies
 from meshcomm._types import Bytes
+from meshcomm.memory.scratch import Buffer
 from meshcomm.ranks import progress
-from meshcomm.ranks.communicator import Channel, Pending
+from meshcomm.ranks.communicator import Channel, Communicator, Pending, Side
+from meshcomm.ranks.teams import Group
 from meshcomm.transport.comparison import Comparing
 
 
@@ -78,7 +80,71 @@ class InFlight:
             progress.end()
 
 
-class InChannel:
+class InChannels:
+    """An exchange of one small tensor, which goes in the channels of its communicator.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    sides: what goes to the ranks, and comes from them: counts, offsets, and the bytes of the buffer
+    packings: of the messages to others, and from them
+    own: copies what the rank keeps
+    comparing: how the ranks compare their calls
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        sides: tuple[Side, Side],
+        packings: tuple[Packing, Packing],
+        own: Sequence[RegionCopies],
+        comparing: Comparing,
+    ) -> None:
+        self._group, self._sides, self._own, self._comparing = group, sides, own, comparing
+        self._packing, self._unpacking = packings
+        self._opened_on: Communicator | None = None
+
+    def run(self, sources: list[Bytes], targets: list[Bytes]) -> bool:
+        """Exchange. Collective over the group; return False on all ranks if newer exchanges have the channels.
+
+        Every small exchange comes this way: calls of functions count.
+        """
+        if self._group.opened is not self._opened_on or self._opened_on is None:
+            self._open()
+        channels = self._channels
+        if channels.closed:
+            return False
+        froms, tos, begun = self._comparing.begin(sources, targets)
+        channel = channels.take()
+        self._packing.pack(froms, channel.send)
+        channel.start()
+        for copies in self._own:
+            copies.run(sources, targets)
+        channel.wait()
+        self._unpacking.unpack(channel.receive, tos)
+        self._comparing.check(begun)
+        channel.give_back()
+        return True
+
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
+        """Begin to exchange. Collective over the group, but does not wait. It needs no *buffer*."""
+        if self._group.communicator() is not self._opened_on:
+            self._open()
+        froms, tos, begun = self._comparing.begin(sources, targets)
+        channel = self._channels.take()
+        self._packing.pack(froms, channel.send)
+        channel.start()
+        for copies in self._own:
+            copies.run(sources, targets)
+        return _InChannel(channel, self._unpacking, tos, self._comparing, begun)
+
+    def _open(self) -> None:
+        """Open channels: the first time, or when the group was closed and opened again."""
+        self._opened_on = self._group.communicator()
+        self._channels = self._opened_on.channels(*self._sides)
+
+
+class _InChannel:
     """A small exchange that is not complete."""
 
     __slots__ = ("_begun", "_channel", "_comparing", "_targets", "_unpacking")

@@ -14,17 +14,27 @@ from functools import partial
 import numpy as np
 
 from meshcomm._kernels import Packing
-from meshcomm._tuning import ALIGNED_FROM, COUNTS_IN_LISTS, KEPT_ROUNDS, LARGEST_COUNT, LINE, OWN_PIECES, PAIRS_UP_TO
+from meshcomm._tuning import (
+    ALIGNED_FROM,
+    AWAY_FROM,
+    COUNTS_IN_LISTS,
+    KEPT_ROUNDS,
+    LARGEST_COUNT,
+    LINE,
+    OWN_PIECES,
+    PAGE,
+    PAIRS_UP_TO,
+)
 from meshcomm._types import Bytes, Counts, Indices
 from meshcomm.layouts.boxes import Boxes, without_peer
 from meshcomm.layouts.partition import round_starts
 from meshcomm.memory.copies import Strided, as_byte_boxes
 from meshcomm.memory.scratch import Buffer, scratch
-from meshcomm.ranks.communicator import Buffers, Communicator, Pending
+from meshcomm.ranks.communicator import Buffers, Pending
 from meshcomm.ranks.teams import Group
 from meshcomm.transport.comparison import Beside, Comparing, Header, comparing
 from meshcomm.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
-from meshcomm.transport.in_flight import InChannel, InFlight
+from meshcomm.transport.in_flight import InChannels, InFlight
 
 
 class Side:
@@ -150,8 +160,7 @@ class Packed:
         have compared their calls before.
     overlaps: whether other exchanges of the group may begin before this one is complete
 
-    `in_channels` says whether it may start in a channel, the same on all ranks: if it overlaps, is small, and is among
-    few ranks.
+    `in_channels` is how it goes if it is small, among few ranks; None on all ranks alike if it is not.
     """
 
     def __init__(
@@ -185,15 +194,18 @@ class Packed:
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
         self._window = rounds if overlaps else self._rounds_within(terms.scratch_limit)
         self._kept = [self._found(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
-        self.in_channels = (
-            overlaps
-            and len(tensors) == 1
-            and ranks <= PAIRS_UP_TO
-            and not self._in_messages
-            and isinstance(self._comparing, Header)
-        )
-        self._channels_of: Communicator | None = None
         self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
+        self.in_channels: InChannels | None = None
+        if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= PAIRS_UP_TO:
+            self._find_channels(group)
+
+    def _find_channels(self, group: Group) -> None:
+        """Let messages go in channels if they are small, with a header: then both sides are packed."""
+        sides, comparing = (self.send, self.receive), self._comparing
+        packings = [side.packing for side in sides]
+        if isinstance(comparing, Header) and packings[0] is not None and packings[1] is not None:
+            sizes = (*self._kept[0][0], self._send_bytes), (*self._kept[0][1], self._receive_bytes)
+            self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, comparing)
 
     @property
     def scratch_bytes(self) -> int:
@@ -202,6 +214,8 @@ class Packed:
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
+        if self.in_channels is not None and self.in_channels.run(sources, targets):
+            return
         if self._window > 1 and self._is_alltoallv:
             self.start(sources, targets, scratch).wait()
             return
@@ -214,13 +228,13 @@ class Packed:
         data, into = sources[0], targets[0]
         for number in range(0 if self._alone else rounds):
             if packing is not None:
-                data = scratch("send", sent_bytes) if small else aligned_scratch("send", sent_bytes, targets[0])
+                data = scratch("send", sent_bytes) if small else aligned("send", sent_bytes, targets[0], scratch)
                 packing.pack(froms, data, number, rounds)
             if unpacking is not None:
                 into = (
                     scratch("receive", received_bytes)
                     if small
-                    else aligned_scratch("receive", received_bytes, sources[0])
+                    else aligned("receive", received_bytes, sources[0], scratch)
                 )
             sent, received = self._counts(number)
             if self._is_alltoallv:
@@ -261,7 +275,8 @@ class Packed:
             froms, tos, begun = self._comparing.begin(sources, targets)
         communicator = self._group.communicator()
         begin = communicator.start_messages if self._in_messages else communicator.start_alltoallv
-        packed, arrived = self._slots(self.send, "send", buffer), self._slots(self.receive, "receive", buffer)
+        packed = self._slots(self.send, "send", targets[0], buffer)
+        arrived = self._slots(self.receive, "receive", sources[0], buffer)
         in_flight = InFlight(self._comparing, begun)
         for number in range(rounds):
             if len(in_flight) == window:
@@ -289,44 +304,23 @@ class Packed:
         in_flight.leave()
         return in_flight
 
-    def _slots(self, side: Side, use: str, buffer: Buffer) -> list[Bytes]:
+    def _slots(self, side: Side, use: str, block: Bytes, buffer: Buffer) -> list[Bytes]:
         """Return the buffers of the rounds that are in flight at once."""
         if side.packing is None:
             return []
         size = -(-side.buffer_bytes(self.rounds) // LINE) * LINE
-        memory = buffer(use, size * self._window)
+        whole = size * self._window
+        memory = buffer(use, whole) if whole < ALIGNED_FROM else aligned(use, whole, block, buffer)
         return [memory[size * number : size * (number + 1)] for number in range(self._window)]
 
-    def start_in_channel(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
-        """As `start`, for exchanges that are `in_channels`, which have buffers of their own.
 
-        They are small, and have a header, so both sides are packed.
-        """
-        packing, unpacking, comparing = self.send.packing, self.receive.packing, self._comparing
-        assert packing is not None
-        assert unpacking is not None
-        assert comparing is not None
-        communicator = self._group.communicator()
-        if communicator is not self._channels_of:  # the first time, or the group was closed and opened again
-            sent, received = self._counts(0)
-            send, receive = (*sent, self._send_bytes), (*received, self._receive_bytes)
-            self._channels_of, self._channels = communicator, communicator.channels(send, receive)
-        froms, tos, begun = comparing.begin(sources, targets)
-        channel = self._channels.take()
-        packing.pack(froms, channel.send)
-        channel.start()
-        for piece in self.own:
-            piece.run(sources, targets)
-        return InChannel(channel, unpacking, tos, comparing, begun)
+def aligned(use: str, size: int, block: Bytes, buffer: Buffer) -> Bytes:
+    """Return *size* bytes of a *buffer* for a *use*, at an address that MPI copies fast from, or to: see `AWAY_FROM`.
 
-
-def aligned_scratch(use: str, size: int, block: Bytes) -> Bytes:
-    """Return scratch memory that begins at the same byte of a cache line as *block*.
-
-    MPI copies twice as fast between addresses that are alike, and the blocks of other ranks mostly are as this one is.
+    That is relative to *block*: the blocks of other ranks mostly begin at the same byte of a page as this one does.
     """
-    over = block.__array_interface__["data"][0] % LINE
-    return scratch(use, size + LINE)[over : over + size]
+    over = (block.__array_interface__["data"][0] + AWAY_FROM[use]) % PAGE
+    return buffer(use, size + PAGE)[over : over + size]
 
 
 class Permuted(Packed):

@@ -1,4 +1,4 @@
-"""Channels: the messages of small nonblocking exchanges, under mpiexec."""
+"""Channels: the messages of small exchanges over MPI, under mpiexec."""
 
 import numpy as np
 import pytest
@@ -72,6 +72,25 @@ def test_a_group_keeps_channels_of_few_exchanges(own, made):
         check_in_flight(own, shape, 1)
     assert len(made) == len(shapes) + 1
     assert [freed(requests) for requests in made] == [True, *[False] * CHANNELS_PER_GROUP, True]
+
+
+def test_blocking_exchanges_have_channels_too(comm, made, monkeypatch):
+    """Between nonblocking ones of the same layouts, and of more shapes than a group keeps channels of."""
+    monkeypatch.setenv("MESHCOMM_SHARED_MEMORY", "0")
+    world = comm.Dup()
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    for turn in range(2):
+        for i in range(CHANNELS_PER_GROUP + 3):
+            array = numbered((SIZE + 1, 2 * SIZE + i)) + turn
+            tensor = mc.distribute(array, rows)
+            request = mc.start_relayout(tensor, columns) if i < 2 else None
+            assert same_bits(mc.relayout(tensor, columns).local, blocks_of(array, columns)[RANK])
+            assert request is None or same_bits(request.wait().local, blocks_of(array, columns)[RANK])
+    assert CHANNELS_PER_GROUP + 3 <= len(made) <= 2 * (CHANNELS_PER_GROUP + 5)
+    mesh.close()
+    assert all(map(freed, made))
+    world.Free()
 
 
 def test_channels_are_freed_with_their_communicator(comm, made):

@@ -108,6 +108,8 @@ class Numbers:
 class ThreadChannels:
     """Channels of threads: a new one each time."""
 
+    closed = False
+
     def __init__(self, communicator, send, receive):
         self.communicator, self.sides = communicator, (send, receive)
 

@@ -203,7 +203,8 @@ def test_rounds(ranks, monkeypatch, oversubscribed, one_node, rounds, expected):
         moved(rank, operation, [case])
         return operation._way.rounds, len(rank.communicator.calls)
 
-    assert ranks([ALONE] * 2).results(program) == [(expected, expected)] * 2
+    calls = expected if expected > 1 else 0  # one small round goes in channels
+    assert ranks([ALONE] * 2).results(program) == [(expected, calls)] * 2
 
 
 @pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [ALONE] * 4], ids=["two nodes", "no sharing"])
