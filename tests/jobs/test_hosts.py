@@ -50,6 +50,13 @@ def test_ranks_do_as_expected(hosts, ranks, case, in_turns):
     assert_expected(hosts.run(CASES, ranks, case, in_turns=in_turns, cpu=60.0), count)
 
 
+@pytest.mark.parametrize(("ranks", "shared"), [(2, True), (1, False), ((1, 2), False)])
+def test_rounds_are_in_flight_together(hosts, ranks, shared, tmp_path):
+    count = 2 * ranks if isinstance(ranks, int) else sum(ranks)
+    env = {} if shared else {"MESHCOMM_SHARED_MEMORY": "0"}
+    assert_expected(hosts.run(CASES, ranks, ["rounds", tmp_path], env, cpu=60.0), count)
+
+
 @pytest.mark.slow
 def test_calibrate_measures_both(hosts):
     done = hosts.run(CASES, 2, ["calibrate"])

@@ -1,5 +1,6 @@
 """Requests that cannot be completed, under mpiexec: no data of another call leave them, and their memory is kept."""
 
+import threading
 from contextlib import suppress
 
 import pytest
@@ -8,6 +9,7 @@ from mpi4py import MPI
 import meshcomm as mc
 from meshcomm._tuning import HEADER_UP_TO
 from meshcomm.arrays import nonblocking
+from meshcomm.ranks import progress
 from meshcomm.ranks.channels import in_flight
 from meshcomm.ranks.meshes import location_in
 from support.reference import numbered
@@ -90,3 +92,15 @@ def test_an_interrupt_before_there_is_a_request(rows, shape, monkeypatch):
     assert any(memory is each for each in in_flight.values())
     exchange.wait()  # so that the mesh can be closed
     assert set(in_flight) == before, "what is complete is not kept, but for channels"
+
+
+def test_a_thread_calls_mpi_while_large_messages_are_in_flight(comm):
+    """And rests when somebody waits for them."""
+    progress.begin()
+    progress.begin()
+    progress.end()
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("meshcomm progress") == (MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    assert progress._wanted.is_set()
+    progress.end()
+    assert not progress._wanted.is_set()

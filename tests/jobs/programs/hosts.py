@@ -20,7 +20,8 @@ import meshcomm as mc
 from meshcomm.cli import calibrate as calibration
 from meshcomm.cli.main import main
 from meshcomm.plans import costs
-from meshcomm.transport import relay
+from meshcomm.ranks import progress
+from meshcomm.transport import choose, relay
 
 COMM = MPI.COMM_WORLD
 LONG = 600.0  # seconds: longer than any job may take
@@ -112,6 +113,30 @@ def check(shape, source, target, name):
         made = mc.relayout(t, target)
         assert np.array_equal(made.local, array[target.block_slices(shape, target.mesh.rank)]), (name, shape)
     assert np.array_equal(made.to_numpy(), array), (name, shape)
+
+
+def rounds(folder):
+    """The changes in rounds that are in flight together, also while a program saves to *folder*, or computes."""
+    choose.MESSAGE_BYTES = choose.SLOW_MESSAGE_BYTES = 2**14
+    mesh = mc.create_mesh(LINE)
+    rows, columns = mc.Layout(ROWS, mesh), mc.Layout(COLUMNS, mesh)
+    array = np.arange(float(np.prod(LONGER))).reshape(LONGER)
+    t = mc.distribute(array, rows)
+    for limit in (2**12, 2**16, 2**18, None):
+        for source, target in ((rows, columns), (columns, rows)):
+            made = mc.relayout(mc.distribute(array, source), target, max_scratch_bytes=limit)
+            assert np.array_equal(made.local, array[target.block_slices(LONGER, mesh.rank)]), limit
+    requests = [mc.start_relayout(t + number, columns) for number in range(3)]
+    assert progress._in_flight <= 3, "of those that are not complete a thread calls MPI"
+    mc.save(f"{folder}/while", {"t": t})
+    for number in (2, 0, 1):
+        while number == 0 and not requests[number].test():
+            pass
+        made = requests[number].wait()
+        assert np.array_equal(made.local, array[columns.block_slices(LONGER, mesh.rank)] + number), number
+    assert progress._in_flight == 0
+    assert np.array_equal(mc.load(f"{folder}/while", {"t": rows})["t"].to_numpy(), array)
+    relayouts("rows to columns", "columns to rows", "gather")
 
 
 # -- through aggregators ----------------------------------------------------------------------------------------------
