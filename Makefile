@@ -263,6 +263,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/begin.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/checks.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/cuts.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/wire.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/verbs.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/files.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fft.py

@@ -5,6 +5,7 @@ says why it cannot. Ranks first measure the constants of the cost model with ``c
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -26,6 +27,7 @@ Found: TypeAlias = dict[str, dict[str, list[float]]]
 
 HERE = Path(__file__).resolve().parent
 CONTENDERS = ("relayout", "start, wait", "computing", "Transfer")
+FFT = "512³ complex64, fftn"
 LONGEST = 900.0  # seconds of CPU time for a rank
 ABOUT = """Ratios of times, in one round, over the wire alone: one MPI_Alltoallv between contiguous buffers of the
 bytes that ranks send to each other in the relayout. Medians.
@@ -34,6 +36,8 @@ bytes that ranks send to each other in the relayout. Medians.
 - *computing*: the same with 20 ms of NumPy between the two, over the longer one of 20 ms and the wire
 - *Transfer*: mpi4py-fft's planned exchange, if it is installed
 - *model / relayout*: the time that the plan predicts, over that of the relayout
+
+The last row is a Fourier transform in slabs, over SciPy's local transforms and the wire one after the other.
 """
 REFILL = 0.02  # seconds before each call, in which the limit of the rate forgets the call before
 SECONDS = 0.02  # of computing between start and wait
@@ -61,15 +65,20 @@ NETWORKS = [
 def measured(network: Network, rounds: int, cases: str, folder: Path) -> Found:
     """Return what is measured on two new hosts, whose ranks first measure their machine."""
     sys.path.insert(0, str(HERE.parent / "tests"))
-    from support.two_hosts import two_hosts
+    from support.two_hosts import Unavailable, two_hosts
 
     machine = folder / "machine.json"
     env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0", "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
     if not network.shared:
         env["MESHCOMM_SHARED_MEMORY"] = "0"
     ranks = network.ranks_per_host
-    with two_hosts(launcher(1)[0]) as hosts:
-        hosts.limit(network.gigabits)
+    with contextlib.ExitStack() as stack:
+        try:
+            hosts = stack.enter_context(two_hosts(launcher(1)[0]))
+            hosts.limit(network.gigabits)
+        except Unavailable as reason:
+            print(f"benchmarks/wire.py is skipped: {reason}")
+            sys.exit()
         jobs = [
             hosts.run(__file__, ranks, ["--calibrate", machine], env, cpu=LONGEST),
             hosts.run(
@@ -149,7 +158,7 @@ def contenders(case: Any) -> tuple[dict[str, Callable[[], object]], Callable[[],
 def measure(rounds: int, chosen: str) -> Found:
     """Return the seconds of each contender in each round of each case: of the slowest rank."""
     from cases import table as cases
-    from peers import COMM, RANKS
+    from peers import RANKS
 
     found: Found = {}
     for case in cases(RANKS):
@@ -157,19 +166,52 @@ def measure(rounds: int, chosen: str) -> Found:
             continue
         calls, check, predicted = contenders(case)
         check()
-        times: dict[str, list[float]] = {name: [] for name in calls}
-        order = list(calls)
-        for _ in range(rounds + 1):
-            order = order[1:] + order[:1]
-            for name in order:
-                time.sleep(REFILL)
-                COMM.Barrier()
-                begin = time.perf_counter()
-                calls[name]()
-                times[name].append(max(COMM.allgather(time.perf_counter() - begin)))
-        found[case.name] = {name: each[1:] for name, each in times.items()} | {"model": [predicted]}
+        found[case.name] = in_turns(calls, rounds) | {"model": [predicted]}
         check()
+    if re.search(chosen, FFT):
+        found[FFT] = transforms(max(2, rounds // 3))
     return found
+
+
+def transforms(rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of Fourier transforms, and those of local transforms and the wire, in each round."""
+    import scipy.fft
+    from mpi4py import MPI
+    from peers import COMM, RANK, RANKS
+
+    import meshcomm as mc
+
+    mesh = mc.create_mesh([("x", RANKS)])
+    rows = mc.Layout(["x", mc.UNSHARDED, mc.UNSHARDED], mesh)
+    tensor = mc.random.default_rng(1).random((512, 512, 512), np.float32, layout=rows).astype(np.complex64)
+    before, after = tensor.local, mc.fft.fftn(tensor).local.copy()
+    part = before.nbytes // RANKS
+    send, into = np.zeros((2, RANKS * part), np.uint8)
+    counts, starts = [part * (rank != RANK) for rank in range(RANKS)], [part * rank for rank in range(RANKS)]
+
+    def alone() -> None:
+        scipy.fft.fftn(before, axes=(1, 2))
+        scipy.fft.fft(after, axis=0)
+        COMM.Alltoallv([send, counts, starts, MPI.BYTE], [into, counts, starts, MPI.BYTE])
+
+    return in_turns({"wire": alone, "relayout": lambda: mc.fft.fftn(tensor)}, rounds)
+
+
+def in_turns(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of each call in each round, of the slowest rank; the first round warms up."""
+    from peers import COMM
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    order = list(calls)
+    for _ in range(rounds + 1):
+        order = order[1:] + order[:1]
+        for name in order:
+            time.sleep(REFILL)
+            COMM.Barrier()
+            begin = time.perf_counter()
+            calls[name]()
+            times[name].append(max(COMM.allgather(time.perf_counter() - begin)))
+    return {name: each[1:] for name, each in times.items()}
 
 
 def rows(found: Found) -> list[list[str]]:
@@ -182,7 +224,7 @@ def rows(found: Found) -> list[list[str]]:
             units = [max(w, SECONDS) for w in wire] if contender == "computing" else wire
             ratios = [t / w for t, w in zip(times.get(contender, []), units, strict=False)]
             row.append(f"{statistics.median(ratios):.2f}" if ratios else "")
-        row.append(f"{times['model'][0] / statistics.median(times['relayout']):.2f}")
+        row += [f"{seconds / statistics.median(times['relayout']):.2f}" for seconds in times.get("model", [])]
         listed.append(row)
     return listed
 

@@ -50,7 +50,8 @@ class Request:
         """Return whether the exchange is complete, so that `wait` returns at once.
 
         Most MPIs move messages only while the program is in a call of MPI: a program that computes for long may test
-        now and then. After a test that returned True, `wait` is not needed.
+        now and then. Between hosts, a thread does so for large messages. After a test that returned True, `wait` is
+        not needed.
 
         >>> import meshcomm as mc
         >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))

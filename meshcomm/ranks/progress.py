@@ -4,6 +4,7 @@ Most MPIs move messages only while the program is in a call of MPI. So where a p
 exchange and the wait for it, nothing would move but what the system has taken.
 """
 
+import atexit
 import threading
 import time
 from functools import cache
@@ -14,6 +15,7 @@ from meshcomm.ranks.mpi import mpi
 _lock = threading.Lock()
 _in_flight = 0
 _wanted = threading.Event()
+_ended = False
 
 
 def begin() -> None:
@@ -39,11 +41,21 @@ def end() -> None:
 def _start() -> None:
     MPI = mpi()
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        threading.Thread(target=_advance, name="meshcomm progress", daemon=True).start()
+        thread = threading.Thread(target=_advance, name="meshcomm progress", daemon=True)
+        thread.start()
+        atexit.register(_stop, thread)
 
 
 def _advance() -> None:
-    probe, wait = mpi().COMM_WORLD.Iprobe, _wanted.wait
-    while wait():
+    probe = mpi().COMM_WORLD.Iprobe
+    while _wanted.wait() and not _ended:
         probe()  # it takes no message, but moves all
         time.sleep(ADVANCE_EVERY)
+
+
+def _stop(thread: threading.Thread) -> None:
+    """End the *thread* before MPI is finalised: messages may be in flight that nobody waits for."""
+    global _ended
+    _ended = True
+    _wanted.set()
+    thread.join(1.0)
