@@ -1,9 +1,9 @@
-"""Print what the cost model predicts for 16 to 65,536 ranks, or compare it with measured relayouts.
+"""Print what the cost model predicts for 2 to 65,536 ranks, or compare it with measured relayouts.
 
 ``python benchmarks/model.py`` predicts times, messages and bytes per link of an AllToAll over all ranks: direct, and
 in two node-aware ways, for several ranks per node and bytes per rank. It plans for a few ranks only. ``--machine``
 names a file of ``python -m meshcomm calibrate``; without it, the default constants count. ``--link`` is the bytes per
-second that the ranks of a node receive together.
+second that the ranks of a node receive together, ``--per-node`` how many ranks a node has.
 
 ``mpiexec -n 4 python benchmarks/model.py --check`` calibrates, runs relayouts, and compares each with its prediction.
 """
@@ -12,7 +12,8 @@ import argparse
 import json
 import math
 import statistics
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ import meshcomm as mc
 from meshcomm.layouts.machine import Load
 
 U = mc.UNSHARDED
-RANKS = (16, 256, 1024, 4096, 16384, 65536)
+RANKS = (2, 16, 256, 1024, 4096, 16384, 65536)
 PER_NODE = (16, 64, 128)
 BLOCKS = (2**17, 2**20, 2**24, 2**27)
 TOTALS = (2**12, 2**16, 2**20, 2**24)
@@ -114,14 +115,14 @@ def shared_link(machine: mc.Machine, per_node: int, link: float) -> mc.Machine:
     return replace(machine, beta_between=max(machine.beta_between, per_node / link))
 
 
-def predict(machine: mc.Machine, link: float) -> None:
+def predict(machine: mc.Machine, link: float, ranks_per_node: Sequence[int]) -> None:
     """Print the sizes for which node-aware exchanges pay, and times."""
     print(
         "| nodes | per node | one forwarder per node pays below | aggregators pay more below |\n|---|---|---|---|\n"
         + "\n".join(
             f"| {nodes:,} | {per_node} | {size(forwarders_pay_below(machine, per_node, nodes))} per message "
             f"| {size(aggregators_pay_below(machine, per_node, nodes))} |"
-            for per_node in PER_NODE
+            for per_node in ranks_per_node
             for nodes in (2, 4, 16, 64, 256, 1024)
         ),
         end="\n\n",
@@ -130,7 +131,7 @@ def predict(machine: mc.Machine, link: float) -> None:
         "| ranks | per node | bytes per rank | per message | messages between nodes | GB into a node | direct "
         "| one forwarder per node | aggregators | best |\n|---|---|---|---|---|---|---|---|---|---|"
     )
-    for per_node in PER_NODE:
+    for per_node in ranks_per_node:
         on_link = shared_link(machine, per_node, link)
         for ranks in RANKS:
             for block in BLOCKS:
@@ -196,7 +197,7 @@ def check() -> None:
     location = location_in(mc.create_mesh())
     assert location is not None
     team = location.team
-    machine = replace(team.machine, **calibrate(team).constants)
+    machine = replace(team.machine, **calibrate(team, Path(tempfile.gettempdir())).constants)
     plans, runs = [], []
     for name, source, target in cases(len(team.ranks)):
         for total in TOTALS:
@@ -226,6 +227,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machine", type=Path, help="file with the constants")
     parser.add_argument("--link", type=float, default=LINK, help="bytes per second that a node can receive")
+    parser.add_argument("--per-node", type=int, nargs="+", default=PER_NODE, help="ranks of a node")
     parser.add_argument(
         "--check", action="store_true", help="compare with runs on this machine; launch it with mpiexec"
     )
@@ -233,7 +235,8 @@ def main() -> None:
     if options.check:
         check()
         return
-    predict(mc.Machine(**json.loads(options.machine.read_text())) if options.machine else mc.Machine(), options.link)
+    machine = mc.Machine(**json.loads(options.machine.read_text())) if options.machine else mc.Machine()
+    predict(machine, options.link, options.per_node)
 
 
 if __name__ == "__main__":

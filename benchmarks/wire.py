@@ -185,9 +185,9 @@ def transforms(rounds: int) -> dict[str, list[float]]:
     rows = mc.Layout(["x", mc.UNSHARDED, mc.UNSHARDED], mesh)
     tensor = mc.random.default_rng(1).random((512, 512, 512), np.float32, layout=rows).astype(np.complex64)
     before, after = tensor.local, mc.fft.fftn(tensor).local.copy()
-    part = before.nbytes // RANKS
-    send, into = np.zeros((2, RANKS * part), np.uint8)
-    counts, starts = [part * (rank != RANK) for rank in range(RANKS)], [part * rank for rank in range(RANKS)]
+    sent = before.nbytes // RANKS
+    send, into = np.zeros((2, RANKS * sent), np.uint8)
+    counts, starts = [sent * (rank != RANK) for rank in range(RANKS)], [sent * rank for rank in range(RANKS)]
 
     def alone() -> None:
         scipy.fft.fftn(before, axes=(1, 2))
