@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from pages import options_of, written
@@ -65,7 +65,10 @@ NETWORKS = [
 def measured(network: Network, rounds: int, cases: str, folder: Path) -> Found:
     """Return what is measured on two new hosts, whose ranks first measure their machine."""
     sys.path.insert(0, str(HERE.parent / "tests"))
-    from support.two_hosts import Unavailable, two_hosts
+    try:
+        from support.two_hosts import Unavailable, two_hosts
+    except ImportError as missing:
+        skipped(f'{missing}: pip install ".[test]"')
 
     machine = folder / "machine.json"
     env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0", "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
@@ -77,8 +80,7 @@ def measured(network: Network, rounds: int, cases: str, folder: Path) -> Found:
             hosts = stack.enter_context(two_hosts(launcher(1)[0]))
             hosts.limit(network.gigabits)
         except Unavailable as reason:
-            print(f"benchmarks/wire.py is skipped: {reason}")
-            sys.exit()
+            skipped(reason)
         jobs = [
             hosts.run(__file__, ranks, ["--calibrate", machine], env, cpu=LONGEST),
             hosts.run(
@@ -94,6 +96,12 @@ def measured(network: Network, rounds: int, cases: str, folder: Path) -> Found:
             raise SystemExit(job.stdout + job.stderr)
     found: Found = json.loads(jobs[-1].stdout.splitlines()[-1])
     return found
+
+
+def skipped(reason: object) -> NoReturn:
+    """Say why nothing can be measured, and end."""
+    print(f"benchmarks/wire.py is skipped: {reason}")
+    sys.exit()
 
 
 def contenders(case: Any) -> tuple[dict[str, Callable[[], object]], Callable[[], None], float]:
@@ -229,14 +237,23 @@ def rows(found: Found) -> list[list[str]]:
     return listed
 
 
+def pattern(text: str) -> str:
+    """Return a regular expression, as a text; ``ValueError`` if it is none."""
+    try:
+        re.compile(text)
+    except re.error as wrong:
+        raise ValueError(text) from wrong
+    return text
+
+
 def main() -> None:
     """Measure and write; or be a rank of a job."""
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS}
     options = options_of(
         __doc__ or "",
         11,
-        cases={"default": "", "help": "regular expression: only cases with a matching name"},
-        networks={"default": "", "help": "regular expression: only networks with a matching name"},
+        cases={"default": "", "type": pattern, "help": "regular expression: only cases with a matching name"},
+        networks={"default": "", "type": pattern, "help": "regular expression: only networks with a matching name"},
         calibrate=hidden,
         job={"action": "store_true", **hidden},
     )
@@ -253,12 +270,14 @@ def main() -> None:
         return
     options.output.mkdir(parents=True, exist_ok=True)
     lines = ["# Relayouts over a network", "", ABOUT, ""]
-    for network in NETWORKS:
-        if re.search(options.networks, str(network)):
-            titles = ["case", "wire, ms", *CONTENDERS, "model / relayout"]
-            found = measured(network, options.rounds, options.cases, options.output)
-            lines += [f"## {network}", "", *table(titles, rows(found)), ""]
-            print(lines[-len(found) - 5], flush=True)
+    chosen = [network for network in NETWORKS if re.search(options.networks, str(network))]
+    if not chosen:
+        sys.exit(f"--networks {options.networks} is none of: {'; '.join(map(str, NETWORKS))}")
+    for network in chosen:
+        titles = ["case", "wire, ms", *CONTENDERS, "model / relayout"]
+        print(network, flush=True)
+        found = measured(network, options.rounds, options.cases, options.output)
+        lines += [f"## {network}", "", *table(titles, rows(found)), ""]
     written("wire", lines, options)
 
 

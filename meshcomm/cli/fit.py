@@ -72,6 +72,9 @@ ROUNDS = 25
 BATCH = 2e-4
 """Seconds. A short probe repeats within a turn until the turn takes about this long."""
 
+LONGEST, FEWEST = 5.0, 5
+"""Seconds, and turns: on a slow network, probes run in fewer turns, if the seconds would not do, but not in fewer."""
+
 MOST_REPEATS = 50
 """A probe repeats at most this many times within a turn."""
 
@@ -243,6 +246,8 @@ def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int 
         np.array([min(_nanoseconds(communicator, run, 1) for _ in range(3)) for run in runs], dtype=np.int64)
     )
     repeats = [int(min(max(1, BATCH * 1e9 / max(1, took)), MOST_REPEATS)) for took in first.tolist()]
+    turn = sum(took * n for took, n in zip(first.tolist(), repeats, strict=True)) * 1e-9
+    rounds = max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turn, 1e-9))))
     # The runs take turns, so that other work on the machine slows down all of them, not only some.
     taken = [
         [_nanoseconds(communicator, run, n) // n for run, n in zip(runs, repeats, strict=True)] for _ in range(rounds)

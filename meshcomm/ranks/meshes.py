@@ -18,6 +18,7 @@ from meshcomm.failures.roll_call import leave_all
 from meshcomm.layouts.dimensions import MeshDimension, canonical_dims
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.mesh import Mesh, bound_to
+from meshcomm.ranks import progress
 from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.mpi import MPIWorld, lasting_failures, library_name, mpi, mpi_world, open_worlds
 from meshcomm.ranks.simulate import SimulatedWorld, current_world
@@ -251,6 +252,7 @@ def _close_before_mpi_ends() -> None:
 def _close_at_exit() -> None:
     """Close what is open. End the job with an error if an exchange failed, or ranks have made different calls."""
     abort.show_end()
+    progress.stop()
     worlds = open_worlds()
     for reason in [*lasting_failures, *(reason for world in worlds for reason in world.failures)]:
         abort.end_job_of_many(reason, shared=host_signals.Error(reason, abort.comm_world()[0]))

@@ -4,7 +4,6 @@ Most MPIs move messages only while the program is in a call of MPI. So where a p
 exchange and the wait for it, nothing would move but what the system has taken.
 """
 
-import atexit
 import threading
 import time
 from functools import cache
@@ -16,6 +15,7 @@ _lock = threading.Lock()
 _in_flight = 0
 _wanted = threading.Event()
 _ended = False
+_threads: list[threading.Thread] = []
 
 
 def begin() -> None:
@@ -37,13 +37,21 @@ def end() -> None:
             _wanted.clear()
 
 
+def stop() -> None:
+    """End the thread, before MPI ends: messages may be in flight that nobody waits for."""
+    global _ended
+    if _threads:
+        _ended = True
+        _wanted.set()
+        _threads.pop().join(1.0)
+
+
 @cache
 def _start() -> None:
     MPI = mpi()
     if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-        thread = threading.Thread(target=_advance, name="meshcomm progress", daemon=True)
-        thread.start()
-        atexit.register(_stop, thread)
+        _threads.append(threading.Thread(target=_advance, name="meshcomm progress", daemon=True))
+        _threads[0].start()
 
 
 def _advance() -> None:
@@ -51,11 +59,3 @@ def _advance() -> None:
     while _wanted.wait() and not _ended:
         probe()  # it takes no message, but moves all
         time.sleep(ADVANCE_EVERY)
-
-
-def _stop(thread: threading.Thread) -> None:
-    """End the *thread* before MPI is finalised: messages may be in flight that nobody waits for."""
-    global _ended
-    _ended = True
-    _wanted.set()
-    thread.join(1.0)

@@ -84,7 +84,7 @@ def exchange(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) ->
 
 
 def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> "Nonblocking":
-    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, in one round.
+    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, with all rounds in flight.
 
     Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
     """

@@ -57,6 +57,13 @@ def test_rounds_are_in_flight_together(hosts, ranks, shared, tmp_path):
     assert_expected(hosts.run(CASES, ranks, ["rounds", tmp_path], env, cpu=60.0), count)
 
 
+def test_mpi_ends_while_messages_are_in_flight(hosts):
+    done = hosts.run(CASES, 1, ["finalize_in_flight"], cpu=60.0)
+    assert done.returncode == 1, done
+    assert "start_relayout" in done.stderr, done
+    assert "never waited for" in done.stderr, done
+
+
 @pytest.mark.slow
 def test_calibrate_measures_both(hosts):
     done = hosts.run(CASES, 2, ["calibrate"])
