@@ -34,6 +34,8 @@ all of them are shared, and packed between all others.
 # packed on both sides: such a rank is on no other rank's node, and all ranks are off its node. And with one node only,
 # all ranks have a rendezvous: two ranks have equal numbers in `nodes` just if they share memory.
 #
+# How many rounds a rank has in flight at once is up to the rank: each begins all rounds, in one order.
+#
 # (E) For a channel, whether the blocks of each rank are in its pool. All ranks tell all others, in `open_channel`.
 #
 # Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send

@@ -216,7 +216,7 @@ class Packed:
         """Fill the new blocks. Collective over the group."""
         if self.in_channels is not None and self.in_channels.run(sources, targets):
             return
-        if self._window > 1 and self._is_alltoallv:
+        if self._advances and self._is_alltoallv:  # on all ranks alike, however many rounds each one has in flight
             self.start(sources, targets, scratch).wait()
             return
         packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
