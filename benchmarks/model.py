@@ -115,7 +115,7 @@ def shared_link(machine: mc.Machine, per_node: int, link: float) -> mc.Machine:
     return replace(machine, beta_between=max(machine.beta_between, per_node / link))
 
 
-def predict(machine: mc.Machine, link: float, ranks_per_node: Sequence[int]) -> None:
+def predict(machine: mc.Machine, link: float, ranks_per_node: Sequence[int] = PER_NODE) -> None:
     """Print the sizes for which node-aware exchanges pay, and times."""
     print(
         "| nodes | per node | one forwarder per node pays below | aggregators pay more below |\n|---|---|---|---|\n"
