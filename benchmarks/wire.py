@@ -1,13 +1,12 @@
 """Relayouts over a network: ``python benchmarks/wire.py`` writes build/bench/wire.md.
 
 It makes two hosts on this machine, with TCP of a limited rate between them, so it needs Linux, root and MPICH; else it
-says why it cannot. Ranks first measure the constants of the cost model with ``calibrate``. It takes five minutes.
+says why it cannot. Ranks first measure the constants of the cost model with ``calibrate``. It takes ten minutes.
 """
 
 import argparse
 import contextlib
 import json
-import os
 import re
 import statistics
 import sys
@@ -71,7 +70,7 @@ def measured(network: Network, rounds: int, cases: str, folder: Path) -> Found:
         skipped(f'{missing}: pip install ".[test]"')
 
     machine = folder / "machine.json"
-    env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0", "PYTHONPATH": os.pathsep.join([str(HERE.parent), *sys.path[1:]])}
+    env = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "0"}
     if not network.shared:
         env["MESHCOMM_SHARED_MEMORY"] = "0"
     ranks = network.ranks_per_host
@@ -112,22 +111,17 @@ def contenders(case: Any) -> tuple[dict[str, Callable[[], object]], Callable[[],
     from ways import own_tensor
 
     import meshcomm as mc
+    from meshcomm.plans.plan import plan_direct
 
     mesh = mc.create_mesh(list(case.mesh_dims(RANKS)))
     job = contender.Job(case, mesh, RANK, 1)
     tensor = own_tensor(job)
     tensor.local[...] = job.block
     sizes = np.zeros((2, RANKS), np.int64)
-    for side, (before, after) in enumerate(((job.source, job.target), (job.target, job.source))):
-        mine = before.block_slices(case.shape, RANK)
-        for rank in range(RANKS):
-            if rank != RANK:
-                theirs = after.block_slices(case.shape, rank)
-                both = [
-                    max(0, min(a.indices(n)[1], b.indices(n)[1]) - max(a.indices(n)[0], b.indices(n)[0]))
-                    for a, b, n in zip(mine, theirs, case.shape, strict=True)
-                ]
-                sizes[side, rank] = np.prod(both) * job.block.itemsize
+    for step in plan_direct(case.shape, case.dtype, job.source, job.target).steps:
+        for its, boxes in zip(sizes, (step.sends(RANK), step.receives(RANK)), strict=True):
+            np.add.at(its, step.members(RANK, boxes.peers), boxes.sizes[boxes.which] * step.itemsize)
+    sizes[:, RANK] = 0
     buffers = [np.zeros(total, np.uint8) for total in sizes.sum(1)]
     starts = (np.cumsum(sizes, 1) - sizes).tolist()
     sent, received = ([data, c, s, MPI.BYTE] for data, c, s in zip(buffers, sizes.tolist(), starts, strict=True))

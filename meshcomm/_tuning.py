@@ -33,11 +33,11 @@ PAIRS_UP_TO = 16
 else it is compared in a reduction. Measured with MPICH and Open MPI on 2 and 4 ranks: half of the time."""
 
 IDLE_CHANNELS = 2
-"""Channels that a nonblocking exchange of small blocks keeps between calls: the buffers of its messages, and requests.
+"""Channels that an exchange of small blocks over MPI keeps between calls: the buffers of its messages, and requests.
 While more such exchanges are in flight, more channels are made. One takes about twice `HEADER_UP_TO` at most."""
 
 CHANNELS_PER_GROUP = 16
-"""Nonblocking exchanges of a group that keep channels: those that were first made last. All idle channels of a group
+"""Small exchanges of a group that keep channels: those that were first made last. All idle channels of a group
 take about 2 MiB at most."""
 
 ROUND_BYTES = 2**23

@@ -1,13 +1,13 @@
 """Channels: messages of the same sizes between this rank and the same others, again and again.
 
-A channel is a buffer to send from, one to receive into, and persistent requests of MPI for both. To make a nonblocking
-exchange anew each time takes longer than to move a small one: two buffers, their addresses, counts and offsets.
+A channel is a buffer to send from, one to receive into, and persistent requests of MPI for both. To make an exchange
+anew each time takes longer than to move a small one: two buffers, their addresses, counts and offsets.
 """
 # Why messages do not go astray
 # =============================
 #
 # All channels of a communicator use one tag, which no other messages have. A rank takes a channel and starts it in the
-# nonblocking exchange that it belongs to. All ranks of a group start their exchanges in one order. MPI matches the
+# exchange that it belongs to, blocking or not. All ranks of a group start theirs in one order. MPI matches the
 # messages of one sender and one tag in the order in which they were started, whichever requests they belong to. So the
 # n-th message from a to b is received by the n-th receive of b from a: it belongs to the same exchange, also while
 # several are in flight, and although each rank takes any of its idle channels. A rank that waits for an exchange waits

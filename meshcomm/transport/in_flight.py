@@ -107,15 +107,15 @@ class InChannels:
     def run(self, sources: list[Bytes], targets: list[Bytes]) -> bool:
         """Exchange. Collective over the group; return False on all ranks if newer exchanges have the channels.
 
-        Every small exchange comes this way: calls of functions count.
+        Every small exchange comes this way, and calls of functions count: so it does not use `start`.
         """
-        if self._group.opened is not self._opened_on or self._opened_on is None:
-            self._open()
-        channels = self._channels
-        if channels.closed:
+        communicator = self._group.opened or self._group.communicator()
+        if communicator is not self._opened_on:
+            self._open(communicator)
+        if self._channels.closed:
             return False
         froms, tos, begun = self._comparing.begin(sources, targets)
-        channel = channels.take()
+        channel = self._channels.take()
         self._packing.pack(froms, channel.send)
         channel.start()
         for copies in self._own:
@@ -128,8 +128,9 @@ class InChannels:
 
     def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
         """Begin to exchange. Collective over the group, but does not wait. It needs no *buffer*."""
-        if self._group.communicator() is not self._opened_on:
-            self._open()
+        communicator = self._group.communicator()
+        if communicator is not self._opened_on:
+            self._open(communicator)
         froms, tos, begun = self._comparing.begin(sources, targets)
         channel = self._channels.take()
         self._packing.pack(froms, channel.send)
@@ -138,10 +139,9 @@ class InChannels:
             copies.run(sources, targets)
         return _InChannel(channel, self._unpacking, tos, self._comparing, begun)
 
-    def _open(self) -> None:
+    def _open(self, communicator: Communicator) -> None:
         """Open channels: the first time, or when the group was closed and opened again."""
-        self._opened_on = self._group.communicator()
-        self._channels = self._opened_on.channels(*self._sides)
+        self._opened_on, self._channels = communicator, communicator.channels(*self._sides)
 
 
 class _InChannel:

@@ -2,8 +2,8 @@
 
 A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, a `Broadcast` one is one MPI_Bcast,
 and a `Permuted` one is two messages. Boxes that lie consecutively in a block are sent from it and received in it
-directly. All others are packed and unpacked. To keep to a scratch limit, an exchange runs in rounds, each of which
-moves a share of every box.
+directly. All others are packed and unpacked. To keep to a scratch limit, or to send while it packs, an exchange has
+rounds, each of which moves a share of every box. Small ones go in channels, which are persistent requests of MPI.
 
 In each exchange the ranks compare the digest of their calls: see `meshcomm.transport.comparison`.
 """
@@ -146,7 +146,7 @@ def _peers(boxes: list[Boxes]) -> Indices:
 
 
 class Packed:
-    """Boxes of blocks to the ranks of a group, and their boxes into new blocks: one MPI_Alltoallv.
+    """Boxes of blocks to the ranks of a group, and their boxes into new blocks: an MPI_Alltoallv in each round.
 
     What a rank sends to itself is copied once, from block to block.
 
