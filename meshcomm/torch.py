@@ -14,6 +14,7 @@ from meshcomm.adapters.torch import (
     from_placements,
     reduce_scatter,
     relayout,
+    sum_gradients,
     to_placements,
 )
 
@@ -25,6 +26,7 @@ __all__ = [
     "from_placements",
     "reduce_scatter",
     "relayout",
+    "sum_gradients",
     "to_placements",
 ]
 

@@ -4,16 +4,18 @@ Each operation is linear, so one autograd.Function has them all: `_ADJOINTS` say
 A gradient of a gradient goes the same way.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import torch
 
+from meshcomm._arguments import counted
 from meshcomm._types import Array, Groups, Shape, ShapeLike
 from meshcomm.arrays import collectives
 from meshcomm.arrays.create import from_local
 from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.arrays.many import FindsLayouts
 from meshcomm.arrays.relayout import relayout as relayout_tensor
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.chunks import chunked_axes, layout_of_chunks
@@ -210,6 +212,72 @@ _ADJOINTS: dict[Operation, Callable[..., tuple[Operation, Call]]] = {
     collectives.all_reduce: lambda *call: (collectives.all_reduce, call),
 }
 """For each operation what takes gradients back: an operation and its call, from the call of the first one."""
+
+
+def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]", layouts: Any) -> None:
+    """Replace the gradient of each weight by the sum over its replicas. Collective over the meshes of the layouts.
+
+    Call it after ``backward``, if the gradients are to be those of the sum of the losses of all ranks. PyTorch gives
+    each rank the gradient of its own block alone. A weight that is replicated, such as a bias, is used on several
+    ranks: its gradient is the sum of theirs. The gradients of one mesh that have one dtype and the same replicas move
+    in one message.
+
+    Parameters
+    ----------
+    weights: those of this rank, in the same order on all ranks: ``dict(model.named_parameters())``, or a list
+    layouts: one for all weights; a list, or a dict or `LayoutMap` by name
+
+    A weight without a gradient keeps none if no rank has one. ``LayoutError`` if a weight has no layout, or one for
+    another number of axes.
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     bias = torch.ones(1, requires_grad=True)
+    ...     (bias * (1 + mesh.rank)).sum().backward()
+    ...     sum_gradients({"bias": bias}, {"bias": mc.Layout.replicated(mesh, 1)})
+    ...     return bias.grad.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[3.0], [3.0]]
+    """
+    named = weights.items() if isinstance(weights, Mapping) else enumerate(weights)
+    alike: dict[Any, list[torch.Tensor]] = {}
+    for name, weight in named:
+        layout = _layout_of(layouts, name, weight.ndim)
+        replicas = tuple(dim for dim in layout.mesh.dim_names if not any(dim in names for names in layout.axes))
+        if layout.mesh.rank is not None and any(layout.mesh.dim_size(dim) > 1 for dim in replicas):
+            alike.setdefault((layout.mesh, replicas, weight.dtype), []).append(weight)
+    for (mesh, replicas, _), found in alike.items():
+        _sum_over(mesh, replicas, found)
+
+
+def _layout_of(layouts: Any, name: str | int, ndim: int) -> "Layout":
+    layout = layouts
+    if isinstance(layouts, FindsLayouts):
+        layout = layouts.layout_for(name, ndim)
+    elif isinstance(layouts, Mapping):
+        layout = layouts.get(name)
+    elif isinstance(layouts, Sequence):
+        layout = layouts[int(name)] if int(name) < len(layouts) else None
+    if not hasattr(layout, "match_axis") or layout.ndim != ndim:
+        raise LayoutError(f"weight {name!r} has {counted(ndim, 'axis')}, and as layout {layout!r}")
+    return cast("Layout", layout)
+
+
+def _sum_over(mesh: "Mesh", replicas: tuple[str, ...], weights: list[torch.Tensor]) -> None:
+    """Sum the gradients of *weights*, of one dtype, over the mesh dimensions *replicas*."""
+    # One row for each replica: the gradients, and for each weight whether this rank has one.
+    rows = [torch.zeros_like(each) if each.grad is None else each.grad for each in weights]
+    has = torch.tensor([each.grad is not None for each in weights]).to(rows[0].dtype)
+    row = torch.cat([*(each.detach().reshape(-1) for each in rows), has])
+    others = tuple(dim for dim in mesh.dim_names if dim not in replicas)
+    table = from_local(row[None], "cuts", mesh=mesh, sharding_specs=[replicas, others])
+    total = block_of(np.sum(table, axis=0))
+    *sums, has = total.split([*map(torch.numel, weights), len(weights)])
+    for weight, its, count in zip(weights, sums, has, strict=True):
+        if count != 0:
+            weight.grad = its.reshape(weight.shape).clone()
 
 
 # -- tensors and layouts of both libraries ----------------------------------------------------------------------------

@@ -7,6 +7,8 @@ from typing import Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from meshcomm._arguments import counted, quote
+from meshcomm._callers import warn
+from meshcomm._mistakes import suggestion
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm._types import Array, Json, Ranks
@@ -14,6 +16,7 @@ from meshcomm.arrays.compile import exchanging_steps, most_bytes, prepare, prepa
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.arrays.moving import relayout_text
 from meshcomm.arrays.out import distributed, wrong_outs
+from meshcomm.arrays.replicas import comparing_replicas
 from meshcomm.arrays.trees import (
     Branch,
     Index,
@@ -33,6 +36,7 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.machine import Machine
 from meshcomm.layouts.refinement import ranks_between
 from meshcomm.plans.plan import Plan, plan_relayout
+from meshcomm.ranks import agreement
 from meshcomm.ranks.calls import Collective
 from meshcomm.ranks.meshes import location_between
 from meshcomm.ranks.teams import Location
@@ -53,6 +57,20 @@ class FindsLayouts(Protocol):
 
     def layout_for(self, name: Value, rank: int, /) -> object:
         """Return the layout of the tensor *name*, which has this number of axes; None if there is none."""
+
+
+def say_unused(rules: FindsLayouts, names: Sequence[str], *, strict: bool, warns: bool) -> None:
+    """Warn of *rules* that match none of the *names*, if this rank *warns*; if *strict*, raise ``LayoutError``."""
+    report = getattr(rules, "report", None)  # a LayoutMap's
+    unused = report(names).unused if report is not None and (strict or warns) else ()
+    if unused:
+        text = (
+            f"no name matches {counted(len(unused), 'rule')} of the LayoutMap: {quote(list(unused))}"
+            f"{suggestion(unused[0], names)}; the names are {quote(list(names))}"
+        )
+        if strict:
+            raise LayoutError(text)
+        warn(text)
 
 
 def are_many(tensors: object, layouts: object) -> bool:
@@ -321,7 +339,19 @@ class _Batch:
         """Return what makes the new blocks. To call it is Collective over the team."""
         # What is written to outs does not lie in one stretch of memory, and moves by itself.
         alone = {number for number, (*_, given, _) in enumerate(self._specs) if given}
-        return _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
+        run = _prepare_many(self._plans(here.team.machine), here, self._limit, alone)
+        if not agreement.checks_every_call():
+            return run
+        checks = [
+            comparing_replicas(_nothing, "relayout", shape, source, here) for source, _, shape, *_ in self._specs
+        ]
+
+        def compared(blocks: list[Array | None], outs: list[Array | None]) -> list[Array | None]:
+            for check, block in zip(checks, blocks, strict=True):
+                check(block)
+            return run(blocks, outs)
+
+        return compared
 
     def _plans(self, machine: Machine | None) -> list[Plan]:
         known: dict[Hashable, Plan] = {}  # of thousands of tensors, many have one shape, dtype and layouts
@@ -332,6 +362,10 @@ class _Batch:
                 known[key] = plan_relayout(shape, dtype, a, b, self._limit, machine)
             plans.append(known[key])
         return plans
+
+
+def _nothing(block: Array | None) -> None:
+    """Do nothing with *block*."""
 
 
 _TOGETHER = Collective[list[Array | None]](_Batch.text, _Batch.build)

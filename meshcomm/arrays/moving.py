@@ -5,6 +5,7 @@ from typing import TypeAlias
 from meshcomm._arguments import quote
 from meshcomm._types import Array, DType, Shape
 from meshcomm.arrays.compile import Move, prepare
+from meshcomm.arrays.replicas import comparing_replicas
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
 from meshcomm.plans.plan import Plan, plan_relayout
@@ -37,8 +38,13 @@ def _plan_text(plan: Plan) -> str:
 
 
 def _built(moving: Moving, here: Location) -> Move:
-    _, shape, dtype, source, target, limit, order = moving
-    return prepare(plan_relayout(shape, dtype, source, target, limit, here.team.machine), here, order)
+    operation, shape, dtype, source, target, limit, order = moving
+    move = prepare(plan_relayout(shape, dtype, source, target, limit, here.team.machine), here, order)
+    return comparing_replicas(move, operation, shape, source, here)
+
+
+def _by_plan(plan: Plan, here: Location) -> Move:
+    return comparing_replicas(prepare(plan, here), "plan.execute", plan.shape, plan.source, here)
 
 
 def _planned(moving: Moving) -> None:
@@ -52,5 +58,5 @@ RELAYOUT = Collective[Array | None](relayout_text, _built, _planned)
 Its subject is one `Moving`.
 """
 
-BY_PLAN = Collective[Array | None](_plan_text, prepare)
+BY_PLAN = Collective[Array | None](_plan_text, _by_plan)
 """A relayout by a plan, which is its subject: from a block to the new block."""

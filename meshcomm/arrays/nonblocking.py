@@ -8,6 +8,7 @@ from meshcomm.arrays.compile import prepare_start
 from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.arrays.moving import Moving, relayout_text
 from meshcomm.arrays.out import wrong_out
+from meshcomm.arrays.replicas import comparing_replicas
 from meshcomm.arrays.targets import Target, target_of
 from meshcomm.arrays.views import at_once, filled
 from meshcomm.errors import LayoutError, MeshError
@@ -218,7 +219,7 @@ def _held(tensor: object) -> DTensor:
 
 
 def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
-    _, shape, dtype, source, layout, *_ = moving
+    operation, shape, dtype, source, layout, *_ = moving
     start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
 
     def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
@@ -232,7 +233,7 @@ def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | 
             leave_with(error, here.team)
             raise
 
-    return begin
+    return comparing_replicas(begin, operation, shape, source, here)
 
 
 def _planned(moving: Moving) -> None:

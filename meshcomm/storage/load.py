@@ -18,7 +18,7 @@ from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
 from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.many import FindsLayouts
+from meshcomm.arrays.many import FindsLayouts, say_unused
 from meshcomm.arrays.trees import rebuilt, tensors_in
 from meshcomm.arrays.views import refusal
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
@@ -59,7 +59,7 @@ def load(
     out: object = None,
     dtype: DTypeLike | None = None,
     decode: bool = False,
-    strict: bool = True,
+    strict: bool | None = None,
     check: bool | None = None,
     max_scratch_bytes: int | None = None,
 ) -> Json:
@@ -82,7 +82,8 @@ def load(
     dtype: convert to this one, as ``astype`` does
     decode: apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then ``scale_factor`` and
         ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay numbers
-    strict: whether *out* may have no names that are missing in the file; else these tensors stay as they are
+    strict: True: rules of a `LayoutMap` that match no name in the file are an error, not a warning. False: *out* may
+        have names that are missing in the file; these tensors stay as they are
     check: compare the checksums of what is read; by default for checkpoints of at most 64 MiB
     max_scratch_bytes: bytes that a rank may use beyond its blocks; by default 32 MiB. Where only a library can read
         the file (chunks or compressed), a rank also holds its share of the result, unless that is its block; with
@@ -252,7 +253,7 @@ class Wanted(NamedTuple):
     slices: object
     out: object
     dtype: DTypeLike | None
-    strict: bool
+    strict: bool | None
     decode: bool = False
 
     def text(self) -> str:
@@ -268,6 +269,8 @@ class Wanted(NamedTuple):
         """
         if warns and found.left_out and found.arrays and self.names is None and self.out is None:
             warn(f"{self.path}: {_left_out_text(found)}")
+        if isinstance(self.layout, FindsLayouts):
+            say_unused(self.layout, list(found.arrays), strict=self.strict is True, warns=warns)
         return [
             Job(each.stored, each.chosen, empty(each.chosen.result, each.dtype, each.layout), True, each.coding)
             if each.out is None
@@ -321,7 +324,7 @@ class Wanted(NamedTuple):
                 raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {has}")
         if names is None:
             names = list(found.arrays if outs is None else outs)
-        if outs is None or self.strict:
+        if outs is None or self.strict is not False:
             self._refuse_unknown("", [name for name in names if name not in found.arrays], found)
         if not found.arrays and found.left_out:
             raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(found)}")

@@ -13,6 +13,7 @@ from meshcomm._mistakes import suggestion
 from meshcomm._types import Json
 from meshcomm.arrays.create import distribute, told_by_root
 from meshcomm.arrays.dtensor import check_root
+from meshcomm.arrays.many import say_unused
 from meshcomm.arrays.trees import KeyTypeError, Path, branch_of_arrays, name_of, node_of, rebuilt
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layouts.layout import Layout, refuse_match
@@ -346,7 +347,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             )
         return layout
 
-    def distribute(self, tree: Tree | None, root: int | None = None) -> Nested:
+    def distribute(self, tree: Tree | None, root: int | None = None, *, strict: bool = False) -> Nested:
         """Return a tree of arrays with a DTensor for each array. With *root*, Collective over the map's mesh.
 
         A tree is a dict, list or tuple of arrays and trees, as `save` takes them; a list of numbers in it is an array,
@@ -368,10 +369,15 @@ class LayoutMap(MutableMapping[str, Layout]):
         """
         described = self._described(tree) if root is None else self._told(root, tree)
         layouts = [self._layout_of_variable(name, ndim) for name, ndim in described.ndims]
+        say_unused(self, [name for name, _ in described.ndims], strict=strict, warns=self._is_first(layouts))
         arrays = described.arrays or [None] * len(layouts)
         tensors = [distribute(array, layout, root) for array, layout in zip(arrays, layouts, strict=True)]
         distributed: Nested = rebuilt(described.node, tensors.__getitem__)
         return distributed
+
+    def _is_first(self, layouts: Sequence[Layout]) -> bool:
+        mesh = self._mesh or (layouts[0].mesh if layouts else None)
+        return mesh is None or mesh.rank in (0, None)
 
     def _described(self, tree: object) -> "_Described":
         """Return what all ranks must know of *tree*, and its arrays."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.errors import LayoutError
 from support.paths import DOCS
 from support.reference import on_ranks
 from support.sampling import sampled
@@ -135,6 +136,43 @@ def test_the_page_runs(size):
     program = "".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / "torch.md").read_text(), re.M | re.S))
     with mc.simulate(size) as world:
         world.run(lambda: exec(compile(program, "torch.md", "exec"), {}))
+
+
+@pytest.mark.parametrize("size", MESHES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_gradients_of_replicas_are_summed(size, dtype):
+    """Each rank's gradient of an element is its device + 1, so the sum tells which devices were added up."""
+
+    def program():
+        mesh = mc.create_mesh(MESHES[size])
+        last = mesh.dim_names[-1]
+        layouts = {
+            "whole": mc.Layout([U], mesh),
+            "cut": mc.Layout([U, last], mesh),  # 7 columns: blocks of several sizes
+            "all": mc.Layout([tuple(mesh.dim_names)], mesh),
+            "unused": mc.Layout([U], mesh),
+            "on some": mc.Layout([], mesh),
+        }
+        weights = {}
+        for name, layout in layouts.items():
+            block = layout.block_shape((3, 7)[: layout.ndim])
+            weights[name] = torch.ones(block, dtype=dtype, requires_grad=True)
+            if name != "unused" and (name != "on some" or mesh.rank == 0):
+                weights[name].grad = torch.full(block, 1.0 + mesh.rank, dtype=dtype)
+        mct.sum_gradients(weights, layouts)
+        mct.sum_gradients([weights["unused"]], layouts["unused"])
+        assert weights["unused"].grad is None
+        alike = [device for device in range(size) if mesh.coords(device)[-1] == mesh.coords(mesh.rank)[-1]]
+        sums = {"whole": size * (size + 1) / 2, "all": mesh.rank + 1, "on some": 1, "cut": sum(alike) + len(alike)}
+        for name, total in sums.items():
+            assert torch.equal(weights[name].grad, torch.full_like(weights[name], total)), name
+        with pytest.raises(LayoutError, match="weight 'cut' has 2 axes, and as layout None"):
+            mct.sum_gradients(weights, {"whole": layouts["whole"]})
+        with pytest.raises(LayoutError, match="weight 1 has 2 axes"):
+            mct.sum_gradients(weights.values(), [layouts["whole"]] * 2)
+
+    with mc.simulate(size) as world:
+        world.run(program)
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the compiler

@@ -191,3 +191,33 @@ def test_a_process_launched_without_mpiexec(tmp_path):
 
 def without_launcher():
     return {name: value for name, value in os.environ.items() if not name.startswith(("PMI", "PMIX", "OMPI_COMM"))}
+
+
+# -- replicas that differ ---------------------------------------------------------------------------------------------
+
+RECORD = np.dtype({"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [0, 8], "itemsize": 16})  # with a gap
+
+
+@pytest.mark.parametrize("ways", ["relayout", "to_numpy", "many", "plan", "start"])
+def test_a_check_compares_replicas(monkeypatch, ways):
+    def moved(t):
+        target = Layout([U, t.mesh.dim_names[-1]], t.mesh)
+        if ways == "plan":
+            return mc.plan_relayout(t.shape, t.dtype, t.layout, target).execute(t)
+        if ways == "to_numpy":
+            return t.to_numpy()
+        if ways == "start":
+            return mc.start_relayout(t, target).wait()
+        return mc.relayout(t if ways == "relayout" else [t, t], target)
+
+    def program(rank, mesh):
+        block = np.zeros((2, 3), RECORD)
+        block.view("u1")[:, 1] = rank  # in the gap
+        block["b"][1] = rank in (1, 3)  # with (2, 2) devices, 0 and 1 hold the same rows, 2 and 3 too
+        return moved(mc.from_local(block, Layout(["x", U], mesh), (4, 3)))
+
+    monkeypatch.setattr("meshcomm.ranks.agreement.checks_every_call", lambda: True)
+    refused(program, LayoutError, "ranks 0 and 1 hold the same block, but the values differ")
+    simulated(
+        RANKS, lambda rank: moved(mc.zeros((4, 3), RECORD, Layout([U, U], mc.create_mesh([("x", 2), ("y", 2)]))))
+    )

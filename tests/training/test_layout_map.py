@@ -345,6 +345,35 @@ def test_a_clean_report():
     assert str(report) == "LayoutMap: 1 rules, 1 names, 1 of them matched"
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("way", ["load", "distribute", "distribute from 0"])
+def test_rules_that_match_nothing(tmp_path, size, way):
+    arrays = {"fc1.weight": np.ones((4, 2)), "fc2.weight": np.ones((2, 4))}
+    path = tmp_path / "weights.npz"
+    np.savez(path, **arrays)
+
+    def used(m, **options):
+        if way == "load":
+            return mc.load(path, m, **options)
+        root = 0 if way.endswith("0") else None
+        return m.distribute(arrays if root is None or m.get_default_mesh().rank == 0 else None, root, **options)
+
+    def program():
+        mesh = mc.create_mesh([("X", -1)])
+        m = LayoutMap(mesh)
+        m[r".*fc1\.weigth"] = m[".*fc2.weight"] = Layout(["X", UNSHARDED], mesh)
+        found = used(m)
+        with pytest.raises(LayoutError, match=r"no name matches 1 rule of the LayoutMap: \['\.\*fc1"):
+            used(m, strict=True)
+        del m[r".*fc1\.weigth"]
+        used(m, strict=True)
+        assert found["fc2.weight"].layout.sharding_specs == ["X", UNSHARDED]
+
+    with pytest.warns(UserWarning, match=r"match.*did you mean 'fc1.weight'") as caught:
+        on(size, program)
+    assert len(caught) == 1
+
+
 # -- distribute -------------------------------------------------------------------------------------------------------
 
 
@@ -373,6 +402,9 @@ def world_map():
     m["blocks.*kernel"] = Layout(["X", UNSHARDED], mesh)
     m["head.kernel"] = Layout([UNSHARDED, "X"], mesh)
     return m
+
+
+FEW_NAMES = pytest.mark.filterwarnings("ignore:no name matches")  # of the rules of world_map()
 
 
 def flat(tree, path=()):
@@ -414,6 +446,7 @@ def test_distribute(size, root):
         ({"a": {"b": np.array(None)}}, "object"),
     ],
 )
+@FEW_NAMES
 def test_trees_that_cannot_be_distributed(tree, says):
     def program():
         m = world_map()
@@ -435,6 +468,7 @@ def test_trees_that_cannot_be_distributed(tree, says):
         Pair(np.ones(2), {"n": Pair(np.ones(1), None)}),
     ],
 )
+@FEW_NAMES
 def test_trees_are_lists_and_tuples_with_none_too(tree, root):
     def program():
         m = world_map()
@@ -450,6 +484,7 @@ def test_trees_are_lists_and_tuples_with_none_too(tree, root):
     on(2, program)
 
 
+@FEW_NAMES
 def test_a_list_of_numbers_is_distributed_as_one_array():
     def program():
         tree = world_map().distribute({"a": [[1, 2], [3, 4]], "b": [(5, 6), np.ones(1)]})
@@ -468,6 +503,7 @@ def test_a_root_is_a_device_of_one_mesh():
         m.distribute({"a": np.ones(2)}, root=9)
 
 
+@FEW_NAMES
 @on_ranks(1)
 def test_what_is_distributed_shares_no_memory():
     array = np.zeros(3)
