@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from Cython.Build import cythonize
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import SetupError
 from setuptools.extension import Extension
@@ -39,6 +40,10 @@ class BuildExtensions(build_ext):
             raise SetupError(asked.stderr.strip())
         if self.editable_mode:
             self.extensions = [module for module in self.extensions if self._is_old(module)]
+        self.parallel = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        # Cython in processes, as it is not made for threads; then the C compiler, in as many threads.
+        for module, made in zip(self.extensions, cythonize(self.extensions, nthreads=self.parallel), strict=True):
+            module.sources = made.sources
         super().build_extensions()
 
     def _is_old(self, module: Extension) -> bool:

@@ -52,6 +52,8 @@ def _world() -> MPIWorld:
 
 def _execute(program: str, is_module: bool) -> None:
     if is_module:
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd()  # the command meshcomm begins with the folder that it is in
         runpy.run_module(program, run_name="__main__", alter_sys=True)
         return
     if not Path(program).exists():

@@ -43,6 +43,7 @@ def install_hooks() -> None:
     The hooks that were there are called first. One that replaces ours later is noticed when Python ends.
     """
     if ends_jobs():
+        forks.note_exits()
         sys.excepthook = _ending_excepthook(sys.excepthook)
         threading.excepthook = _ending_thread_excepthook(threading.excepthook)
         atexit.register(_end_if_hook_was_replaced, sys.excepthook)
@@ -275,7 +276,7 @@ def show_end() -> None:
     host_signals.note_told()
     MPI = _initialised_mpi()
     if MPI is not None and not forks.is_child and not MPI.Is_finalized() and MPI.COMM_WORLD.size > 1:
-        host_signals.show_end(MPI.COMM_WORLD.rank)
+        host_signals.show_end(MPI.COMM_WORLD.rank, forks.noted_code())
 
 
 def who() -> str:

@@ -27,14 +27,24 @@ def exit_code(error: BaseException) -> int:
     return error.code if isinstance(error.code, int) else int(error.code is not None)
 
 
+def note_exits() -> None:
+    """Note from now on with which code the program ends: `atexit` does not tell."""
+    sys.exit = _noting_exit
+    for name in {"exit", "quit"} & vars(builtins).keys():
+        setattr(builtins, name, _noting_exit)
+
+
+def noted_code() -> int:
+    """Return the code of the last call of ``sys.exit``, as the system sees it; 0 if there was none."""
+    return _code & 0xFF
+
+
 def _become_child() -> None:
-    """Note that this process is a child, and from now on with which code it ends: `atexit` does not tell."""
+    """Note that this process is a child."""
     global is_child
     if "mpi4py.MPI" in sys.modules and not is_child:
         is_child = True
-        sys.exit = _noting_exit
-        for name in {"exit", "quit"} & vars(builtins).keys():
-            setattr(builtins, name, _noting_exit)
+        note_exits()
         sys.excepthook = _noting_hook(sys.excepthook)
 
 
@@ -60,7 +70,7 @@ def _end_child() -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        os._exit(_code & 0xFF)
+        os._exit(noted_code())
 
 
 os.register_at_fork(after_in_child=_become_child)

@@ -46,11 +46,17 @@ _SHARED = "_shared_by_ranks"
 E = TypeVar("E", bound=BaseException)
 
 
-def show_end(rank: int) -> None:
-    """Show to this host, until this process is gone, that the program has ended on *rank* of COMM_WORLD."""
-    signal = _shown(f"ended {rank}")
-    if signal is not None:
-        signal.detach()  # Python closes what it still knows long before MPI lets this process go
+def show_end(rank: int, code: int) -> None:
+    """Show to this host, until this process is gone, that the program has ended on *rank* of COMM_WORLD with *code*."""
+    for name in (f"ended with {code}", f"ended {rank}"):
+        signal = _shown(name)
+        if signal is not None:
+            signal.detach()  # Python closes what it still knows long before MPI lets this process go
+
+
+def code_of_end() -> int:
+    """Return with which code but 0 a rank on this host has ended its program; 0 if none has."""
+    return next((code for code in range(1, 256) if _is_shown(f"ended with {code}")), 0)
 
 
 def ended(ranks: Iterable[int]) -> list[int]:

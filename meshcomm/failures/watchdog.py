@@ -169,7 +169,8 @@ class _Watchdog:
         if asked is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
             missing = "".join(f"\n  {line}" for line in asked.missing(report, abs(call[2])).splitlines())
         if report is not None and asked is not None and report.ended and not asked.leaving:
-            self._end(team, f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}")
+            reason = f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}"
+            self._end(team, reason, host_signals.code_of_end() or 1)
         if waited >= self._timeout:
             limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
             more = missing or (_HINT if roll_call is None else "")

@@ -218,6 +218,7 @@ def test_one_shape_is_one_size(bench):
         (["--rounds", "0"], 2, "--rounds is 0"),
         (["--mesh", "x"], 2, "name=size"),
         (["--plot", "a.pdf"], 2, ".png or .svg"),
+        (["--plot", "nowhere/a.png"], 2, "no such folder"),
         (["--mesh", "x=2"], 1, "one for each rank of the job"),
         (["--from", "q,unsharded"], 1, "q: A dimension sharding"),
         (["disk", "--folder", "/there/is/none"], 1, "no folder can be made in /there/is/none"),

@@ -151,7 +151,7 @@ def test_plan_says_how_many_ranks_it_assumes_on_a_node(capsys):
 def test_the_page_shows_what_the_commands_print(capsys):
     page = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
     (shown,) = re.findall(r"^```text\n(.*?)^```$", page, re.M | re.S)
-    commands = re.findall(r"^python -m meshcomm (.*)$", page, re.M)
+    commands = re.findall(r"^meshcomm (.*)$", page, re.M)
     assert [command.partition(" ")[0] for command in commands] == ["show", "show", "plan"]
     assert main(shlex.split(commands[2])) == 0
     assert capsys.readouterr().out == shown

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,11 +118,13 @@ def test_run_a_script_like_python_does(launch, program):
     assert "program __main__ ['-m', '--size', '3'] script.py True" in ran.text
 
 
-def test_run_a_module_like_python_does(launch, program):
-    environment = {"PYTHONPATH": str(program.parent)}
-    ran = launch(None, *COMMAND, "run", "-m", "script", "-x", **environment)
-    as_python = launch(None, "-m", "script", "-x", **environment)
-    assert ran.code == as_python.code == 0
+def test_run_a_module_like_python_does(launch, program, monkeypatch):
+    monkeypatch.chdir(program.parent)
+    command = launch(None, Path(sys.executable).with_name("meshcomm"), "run", "-m", "script", "-x")
+    ran = launch(None, *COMMAND, "run", "-m", "script", "-x")
+    as_python = launch(None, "-m", "script", "-x")
+    assert command.code == ran.code == as_python.code == 0
+    assert command.text == ran.text
     assert ran.text.rpartition(" ")[0] == as_python.text.rpartition(" ")[0] == "program __main__ ['-x'] script.py"
 
 

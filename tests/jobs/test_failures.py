@@ -314,6 +314,12 @@ def test_run_ends_the_job_with_the_code_of_sys_exit(job):
     assert ended.code == 3
 
 
+def test_the_code_of_sys_exit_is_that_of_a_job_whose_ranks_wait(job):
+    ended = job(3, "one_calls_sys_exit")
+    assert_ended(ended, "but rank 1 has ended without it", within=SOON)
+    assert ended.code == 3
+
+
 def test_run_lets_all_ranks_call_sys_exit(job):
     ended = job(2, "all_call_sys_exit", before=RUN)
     assert ended.code == 3

@@ -26,6 +26,6 @@ def printed(*arguments, prefix=sys.prefix, modules=""):
 
 def on_the_page():
     """Return the scripts of the page: the arguments of the command that prints each, and the script as it is shown."""
-    shown = r"^```text\npython -m meshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
+    shown = r"^```text\nmeshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
     text = PAGE.read_text(encoding="utf-8")
     return [(shlex.split(match[1]), match[2]) for match in re.finditer(shown, text, re.MULTILINE)]

@@ -3,6 +3,7 @@
 import platform
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -137,6 +138,8 @@ def check_plot(path: str) -> None:
     """Raise ``MeshcommError`` unless a plot can be drawn to a file of this name."""
     if not path.endswith(PLOTTED):
         raise MeshcommError(f"--plot writes {' or '.join(PLOTTED)}, not {path!r}")
+    if not Path(path).absolute().parent.is_dir():
+        raise MeshcommError(f"--plot writes {path!r}, but there is no such folder")
     if find_spec("matplotlib") is None:
         raise MeshcommError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 
