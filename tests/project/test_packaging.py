@@ -314,6 +314,7 @@ def test_the_build_says_which_systems_are_supported(system, says, monkeypatch, c
     told = []
     monkeypatch.setattr(build_ext, "warn", lambda self, text: told.append(text))
     command = building.BuildExtensions.__new__(building.BuildExtensions)
+    command.extensions = []
     try:
         command.build_extensions()
     except building.SetupError as error:
