@@ -47,7 +47,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 def show_end(rank: int, code: int) -> None:
-    """Show to this host, until this process is gone, that the program of *rank* in COMM_WORLD has ended with *code*."""
+    """Show to this host, until this process is gone, that *rank* of COMM_WORLD has ended its program, with *code*."""
     for name in (f"ended with {code}", f"ended {rank}"):
         signal = _shown(name)
         if signal is not None:
