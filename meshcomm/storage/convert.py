@@ -24,7 +24,7 @@ from meshcomm.storage.save import Content, Saving, has_arrays_only
 from meshcomm.storage.selection import box_of
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
-from meshcomm.storage.values import as_json, with_numbers
+from meshcomm.storage.values import as_json
 from meshcomm.storage.verify import compare_checksums
 
 
@@ -138,11 +138,11 @@ def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described
 
 
 def _as_held(metadata: Mapping[str, Json], writer: type[Writer]) -> dict[str, Json]:
-    """Return *metadata* as *writer* can hold them: what it has no values for as JSON texts."""
-    types = writer.metadata_types
-    if not types:
-        return {key: as_json(value) for key, value in metadata.items()}
-    return {
-        key: value if isinstance(value, types) else json.dumps(as_json(value))
-        for key, value in with_numbers(metadata).items()
-    }
+    """Return *metadata* as *writer* can hold them: what it has no values for as JSON, in a text if it has to be."""
+
+    def held(value: Json) -> Json:
+        if writer.holds(value):
+            return value
+        return json.dumps(as_json(value)) if writer.metadata_types else as_json(value)
+
+    return {key: held(value) for key, value in metadata.items()}

@@ -328,8 +328,9 @@ class Wanted(NamedTuple):
         return [name for name in names if name in found.arrays]
 
     def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
-        if names and names[0] in found.left_out:
-            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {found.left_out[names[0]]}")
+        why = found.why_not(names[0]) if names else None
+        if why is not None:
+            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {why}")
         if names:
             self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), found)
 
@@ -431,18 +432,32 @@ def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Pa
     def look() -> list[Json]:
         base, found = base_and_contents(path)
         arrays = [stored.told() for stored in found.arrays.values()]
-        own = [dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out, found.texts)]
+        own: list[Json] = [
+            dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out, found.texts)
+        ]
+        own += [list(found.unlimited), dict(found.links)]
         values = node_of_value([found.metadata, found.attributes])
         return [str(base), arrays, values, found.node, found.checks, found.sizes, *own]
 
-    base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts = told_by_root(
-        0, look, call, mesh, here
-    )
+    told = told_by_root(0, look, call, mesh, here)
+    base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts, unlimited, links = told
     stored = {each[0]: Stored.from_told(each) for each in arrays}
     metadata, attributes = value_of_node(values)
     others, dims, texts = ({name: tuple(each) for name, each in found.items()} for found in (others, dims, texts))
     return Path(base), Contents(
-        stored, metadata, node, checks, sizes, others, hints, attributes, dims, left_out, texts
+        stored,
+        metadata,
+        node,
+        checks,
+        sizes,
+        others,
+        hints,
+        attributes,
+        dims,
+        left_out,
+        texts,
+        tuple(unlimited),
+        links,
     )
 
 

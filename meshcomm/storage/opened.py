@@ -90,7 +90,7 @@ class Store:
     def __getitem__(self, name: str) -> "StoredArray":
         stored = self._contents.arrays.get(name)
         if stored is None:
-            why, has = self._contents.left_out.get(name), ", ".join(self.names[:SHOWN])
+            why, has = self._contents.why_not(name), ", ".join(self.names[:SHOWN])
             what = f"no array {quote(name)}; it has {has}" if why is None else f"{quote(name)}, but {why}"
             raise KeyError(f"{self.path} has {what}")
         return StoredArray(self, stored, self._contents)

@@ -94,8 +94,19 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    options = Options(metadata, overwrite, mode, dims, chunks, compression)
-    run("save", _agreed_saving("save", path, tree, options, max_scratch_bytes), max_scratch_bytes)
+    save_with(path, tree, Options(metadata, overwrite, mode, dims, chunks, compression), max_scratch_bytes)
+
+
+def save_with(path: PathLike, tree: object, options: Options, limit: int | None = None) -> None:
+    """Save *tree* with these options: `save` explains them. Collective over the meshes of the tensors.
+
+    Parameters
+    ----------
+    path, tree: as for `save`
+    options: with the names of axes that may grow, which `save` has not
+    limit: bytes that a rank may use beyond its blocks
+    """
+    run("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
 def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
@@ -461,17 +472,19 @@ def described(
     arrays = []
     for name, tensor in tensors.items():
         own = has_attributes and isinstance(metadata.get(name), Mapping)
+        axes = options.dims_of(name, tensor.shape)
         arrays.append(
             Described(
                 name,
                 tensor.shape,
                 tensor.dtype,
                 _hint(tensor),
-                options.dims_of(name, tensor.shape),
+                axes,
                 options.chunks_of(name, tensor.shape),
                 options.codecs_of(name),
                 metadata.pop(name) if own else {},
                 grows,
+                tuple(axis for axis in axes or () if axis in options.unlimited),
             )
         )
     return metadata, arrays
@@ -480,8 +493,8 @@ def described(
 def _text_of(array: Described) -> str:
     """Return what ranks compare of an array."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
-    more = {"dims": array.dims, "chunks": array.chunks, "codecs": array.codecs, "attributes": array.attributes}
-    return text + "".join(f" {key}={quote(value)}" for key, value in more.items() if value)
+    keys = ("dims", "chunks", "codecs", "attributes", "unlimited")
+    return text + "".join(f" {key}={quote(getattr(array, key))}" for key in keys if getattr(array, key))
 
 
 def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:

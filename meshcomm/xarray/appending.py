@@ -298,7 +298,7 @@ def _check_coordinates(path: Path, found: Encoded, names: list[str], mesh: Mesh)
         held = contents(path)
         with Store(path) as store:
             for name, array in own.items():
-                there = texts(path, name) if name in held.texts else store[name][...]
+                there = texts(path, name, held.texts[name]) if name in held.texts else store[name][...]
                 if not _equal(np.asarray(there), np.asarray(array)):
                     raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 

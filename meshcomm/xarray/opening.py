@@ -186,6 +186,10 @@ class File(AbstractDataStore):
         """Return the attributes of the file."""
         return {} if self._prefix else dict(self.found.metadata)
 
+    def get_encoding(self) -> dict[str, Json]:
+        """Return which dimensions may grow."""
+        return {"unlimited_dims": {dim for dims in self._dims.values() for dim in dims if dim in self.found.unlimited}}
+
     def get_dimensions(self) -> dict[str, int]:
         """Return the lengths of the dimensions."""
         return {dim: n for name, dims in self._dims.items() for dim, n in zip(dims, self._shapes[name], strict=True)}
@@ -220,7 +224,7 @@ class File(AbstractDataStore):
         """Return texts of any length, which the first rank reads. Collective over the mesh."""
 
         def read() -> list[str]:
-            found: list[str] = texts(self.path, name).ravel().tolist()
+            found: list[str] = texts(self.path, name, self.found.texts[name]).ravel().tolist()
             return found
 
         with collective("open", self.mesh) as here:

@@ -1,6 +1,6 @@
 """xarray's datasets are saved here: xarray encodes them by netCDF's conventions (CF), and all ranks write them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import xarray
@@ -8,8 +8,8 @@ import xarray
 from meshcomm._arguments import as_path, quote
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.load import PathLike
-from meshcomm.storage.options import Chunks, Compression
-from meshcomm.storage.save import save as save_tree
+from meshcomm.storage.options import Chunks, Compression, Options
+from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append
 from meshcomm.xarray.encoding import KNOWN, encoded, own_options
 
@@ -21,6 +21,7 @@ def save(
     mode: str = "w",
     append_dim: str | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
+    unlimited_dims: str | Iterable[str] | None = None,
     overwrite: bool | None = None,
     chunks: Chunks = None,
     compression: Compression = None,
@@ -40,9 +41,13 @@ def save(
         variables that have it. The others are written only if the file is new
     encoding: by the name of a variable: ``dtype``, ``scale_factor``, ``add_offset``, ``_FillValue``, ``units``,
         ``calendar``, as xarray has them, and ``zlib``, ``complevel``, ``shuffle``, ``chunksizes``
+    unlimited_dims: names of dimensions that other programs may make longer, in .nc and .h5; by default those of the
+        file that the dataset was opened from
     overwrite, chunks, compression, max_scratch_bytes: as for `meshcomm.save`
 
-    The errors of `meshcomm.save`; ``ValueError`` if *append_dim* does not fit.
+    The errors of `meshcomm.save`; ``ValueError`` if *append_dim* does not fit. What is appended is refused, with a
+    ``ValueError`` on all ranks, if the file would give back something else: a cast that loses, a longer text, a value
+    out of the range of packed numbers, coordinates or a calendar that are not those of the file.
 
     >>> import tempfile, numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> path = tempfile.mkdtemp() + "/a.nc"
@@ -68,10 +73,22 @@ def save(
     if append_dim is not None:
         append(where, dataset, append_dim, asked, own._replace(limit=max_scratch_bytes))
         return
+    free = _unlimited(dataset, unlimited_dims)
     found = encoded(dataset, asked, where)
-    save_tree(
-        where, found.arrays, mode=mode, overwrite=overwrite, max_scratch_bytes=max_scratch_bytes, **own.of(found)
-    )
+    options = Options(overwrite=overwrite, mode=mode, unlimited=free, **own.of(found))
+    save_with(where, found.arrays, options, max_scratch_bytes)
+
+
+def _unlimited(dataset: xarray.Dataset, given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names of dimensions that may grow. ``ValueError`` for those that the dataset has not."""
+    if given is None:
+        return tuple(sorted(dim for dim in dataset.encoding.get("unlimited_dims", ()) if dim in dataset.dims))
+    names = (given,) if isinstance(given, str) else tuple(given)
+    unknown = next((name for name in names if name not in dataset.dims), None)
+    if unknown is not None:
+        has = ", ".join(map(str, dataset.sizes))
+        raise ValueError(f"unlimited_dims names {quote(unknown)}; the dimensions are {has}")
+    return names
 
 
 def _check_names(dataset: xarray.Dataset, encoding: Mapping[str, Mapping[str, Any]]) -> None:
