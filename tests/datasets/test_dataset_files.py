@@ -280,6 +280,10 @@ def test_what_cannot_be_saved(tmp_path):
             mx.save(tmp_path / "a.nc", its, encoding={"t": {"dtypee": "f4"}})
         with pytest.raises(ValueError, match="no name of a variable: 'g/b'"):
             mx.save(tmp_path / "a.nc", its.rename(t="g/b"))
+        longs = xarray.Dataset({"a": ("x", np.arange(3, dtype=np.longdouble))})
+        if np.dtype(np.longdouble).itemsize > 8:
+            with pytest.raises(mc.DTypeError, match="a zarr array cannot hold"):
+                mx.save(tmp_path / "a.zarr", longs)
         with pytest.raises(TypeError, match=r"is saved to an \.nc, \.zarr or \.h5 file, not to .*a\.npz"):
             mx.save(tmp_path / "a.npz", its)
 
