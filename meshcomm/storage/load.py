@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, as_path, counted, quote
 from meshcomm._callers import warn
+from meshcomm._foreign import values_of
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
@@ -78,7 +79,7 @@ def load(
     slices: load this part of the array only: an index as NumPy's basic indexing takes it, or a dict of them by name;
         layouts are those of the result
     out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file; they keep
-        their layouts
+        their layouts. A tensor of PyTorch is one that each rank has whole
     dtype: convert to this one, as ``astype`` does
     decode: apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then ``scale_factor`` and
         ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay numbers
@@ -281,7 +282,7 @@ class Wanted(NamedTuple):
             if isinstance(given, Mapping) and not isinstance(given, FindsLayouts):
                 self._refuse_unknown(what, [name for name in given if name not in found.arrays], found)
         names = self._names_in(found)
-        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names)
+        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names, mesh)
         asked, finds = [], isinstance(self.layout, FindsLayouts)  # once: it takes long
         for name in self._chosen_names(found, names, outs):
             stored = found.arrays[name]
@@ -396,9 +397,17 @@ def _selected(name: str, shape: Shape, index: object) -> Selection:
         raise IndexError(f"slices of array {quote(name)}: {error}") from None
 
 
-def _outs(tree: object, names: list[str]) -> dict[str, DTensor]:
-    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*."""
-    node, outs = flattened(tree)
+def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
+    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*.
+
+    An array of PyTorch is one that each rank of *mesh* has whole.
+    """
+
+    def replicated(x: object) -> DTensor:
+        local = values_of(x)
+        return DTensor(local, Layout.replicated(mesh, local.ndim), local.shape, local.dtype)
+
+    node, outs = flattened(tree, of_foreign=replicated)
     if not outs:
         raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
     if node == ["array", "array"] and len(names) == 1:

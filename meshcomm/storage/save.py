@@ -16,7 +16,7 @@ from meshcomm._tuning import WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor, member
-from meshcomm.arrays.trees import tensors_in
+from meshcomm.arrays.trees import below, tensors_in
 from meshcomm.errors import CheckpointError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -66,8 +66,9 @@ def save(
     path: its suffix says the format: ``.npy``, ``.safetensors``, ``.safetensors.index.json``, ``.h5``, ``.hdf5``,
         ``.zarr``; any other path is a folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative
         to
-    tree: a tensor, a variable, an array that is the same on all ranks, or dicts, lists, tuples and modules of these;
-        in a checkpoint also numbers, texts and None, as the first rank has them, and `per_rank`
+    tree: a tensor, a variable, an array of NumPy or PyTorch that is the same on all ranks, or dicts, lists, tuples
+        and modules of these; keys are texts or integers. In a checkpoint also numbers, texts and None, as the first
+        rank has them, and `per_rank`
     metadata: what JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of numbers and
         texts; a dict whose key is the name of an array becomes the attributes of that array
     overwrite: True replaces whatever is at *path*, False nothing. By default, files and checkpoints that meshcomm
@@ -508,10 +509,9 @@ def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
 
 def has_arrays_only(node: Json) -> bool:
     """Return whether a tree holds arrays, and no other values."""
-    kind, content = node
-    if kind in ("array", "value", "float", "per_rank"):
-        return bool(kind == "array")
-    return all(map(has_arrays_only, content.values() if kind == "dict" else content))
+    if node[0] in ("array", "value", "float", "per_rank"):
+        return bool(node[0] == "array")
+    return all(map(has_arrays_only, below(node)))
 
 
 def _hint(tensor: DTensor) -> str:
