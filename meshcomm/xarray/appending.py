@@ -284,8 +284,8 @@ def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:
     kinds = [each.dtype for each in (back, values, new) if each.dtype.kind in "fc"]
     eps = max((float(np.finfo(each).eps) for each in kinds), default=0.0)
     with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(back - values) <= step * 0.501 + 8 * eps * np.abs(values)
-    return bool((missing | near | (back == values)).all())
+        close = np.abs(back - values) <= step * 0.501 + 8 * eps * np.abs(values)
+    return bool((missing | close | (back == values)).all())
 
 
 def _check_coordinates(path: Path, found: Encoded, names: list[str], mesh: Mesh) -> None:
