@@ -130,7 +130,7 @@ class Store:
         if opened is None:
             raise ValueError(f"{self.path} is closed")
         if stored.name in self._contents.by_library:
-            return read_box(opened.base, stored.name, chosen)
+            return read_box(opened.base, stored, chosen)
         size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
         read = chosen.in_file(intervals, size)
         block = np.empty(tuple(sum(b - a for a, b in axis) for axis in read), stored.dtype)
