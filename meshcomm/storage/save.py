@@ -380,6 +380,21 @@ class Saving:
         _complete[path] = self._began
         self._active = None
 
+    def placed(self, here: Location, name: str, chunks: list[Encoded]) -> list[Placed]:
+        """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
+        with exchanging(here.team):
+            every: list[list[Encoded]] = here.team.everyone.communicator().told(chunks)
+        own = sum(map(len, every[: here.team.rank]))
+
+        def place() -> list[Placed]:
+            assert self._active is not None
+            with final_names():
+                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
+
+        what = f"chunks of {name} in the save to {quote(str(self.path))}"
+        found: list[Placed] = told_by_root(0, place, what, self.mesh, here)
+        return found[own : own + len(chunks)]
+
     def abandon(self) -> None:
         """Remove what was made, unless it has its name."""
         active, self._active = self._active, None
@@ -443,23 +458,8 @@ class TreeSaving(Saving):
             if each.chunks is None:
                 write_tensor(self._tensors[each.name], each, opened, limit)
             else:
-                placed = partial(self._placed, here, each.name)
+                placed = partial(self.placed, here, each.name)
                 write_chunks(self._tensors[each.name], each, opened, limit, placed)
-
-    def _placed(self, here: Location, name: str, chunks: list[Encoded]) -> list[Placed]:
-        """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        with exchanging(here.team):
-            every: list[list[Encoded]] = here.team.everyone.communicator().told(chunks)
-        own = sum(map(len, every[: here.team.rank]))
-
-        def place() -> list[Placed]:
-            assert self._active is not None
-            with final_names():
-                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
-
-        what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        found: list[Placed] = told_by_root(0, place, what, self.mesh, here)
-        return found[own : own + len(chunks)]
 
 
 def described(

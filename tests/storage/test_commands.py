@@ -186,6 +186,26 @@ def test_convert_keeps_attributes(to, tmp_path, said):
         assert np.asarray(found.attrs["levels"]).tolist() == [1.5, 2.5]
     if to != ".zarr":
         xarray.testing.assert_identical(found, expected)
+        assert found.encoding["unlimited_dims"] == {"time"}
+
+
+@pytest.mark.parametrize("limit", [8, 64, 10**5])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_convert_keeps_what_may_grow(ranks, limit, tmp_path):
+    netcdf = pytest.importorskip("netCDF4")
+    whole = np.random.default_rng(1).normal(size=(2100, 3, 5))
+    with netcdf.Dataset(tmp_path / "a.nc", "w") as file:
+        for name, n in (("time", None), ("x", 3), ("y", None)):
+            file.createDimension(name, n)
+        file.createVariable("v", "f8", ("time", "x", "y"))[:] = whole[: 2100 if limit > 64 else 20]
+        file.createVariable("time", "i4", ("time",))[:] = np.arange(2100 if limit > 64 else 20)
+        file.createVariable("none", "f4", ("x",))[:] = 1.5
+    with mc.simulate(ranks) as world:
+        world.run(lambda: convert.convert(tmp_path / "a.nc", tmp_path / "b.nc", mc.create_mesh(), limit=limit))
+    with netcdf.Dataset(tmp_path / "a.nc") as source, netcdf.Dataset(tmp_path / "b.nc") as target:
+        for name in source.variables:
+            np.testing.assert_array_equal(target[name][:], source[name][:])
+        assert {name for name, dim in target.dimensions.items() if dim.isunlimited()} == {"time", "y"}
 
 
 def test_ls_shows_dims_and_units(tmp_path, said):
