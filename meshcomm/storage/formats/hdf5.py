@@ -8,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -222,12 +221,16 @@ class _Walk:
             if dim in self.unlimited:
                 self.unlimited[dim] = max(n, self.unlimited[dim])
         for name, dims in self._dims.items() if is_netcdf(self._path) else ():
-            lengths = (self.unlimited.get(str(dim), 0) for dim in dims)
-            shape = tuple(max(n, length) for n, length in zip_longest(shapes[name], lengths, fillvalue=0))
+            lengths = [self.unlimited.get(str(dim), 0) for dim in dims]
+            if len(lengths) != len(shapes[name]):
+                continue  # these are no names of its axes
+            shape = tuple(map(max, shapes[name], lengths))
             if name in self.texts:
-                self.texts[name] = shape
+                self.texts[name] = checked_shape(shape, f"{self._path}: dataset {quote(name)}", 16)
             elif shape != shapes[name]:
-                self.arrays[name] = self.arrays[name]._replace(shape=shape, segments=())
+                its = self.arrays[name]
+                checked_shape(shape, f"{self._path}: dataset {quote(name)}", its.dtype.itemsize)
+                self.arrays[name] = its._replace(shape=shape, segments=())
 
     def named_dims(self) -> dict[str, tuple[str, ...]]:
         """Return the names of axes, of arrays all of whose axes have one."""
