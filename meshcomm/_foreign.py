@@ -54,6 +54,11 @@ def as_numpy(x: Any) -> NDArray[Any]:
     return array
 
 
+def values_of(x: Any) -> NDArray[Any]:
+    """Return a NumPy array in the memory of *x*, whose values count, and not its gradient. Errors are as_numpy's."""
+    return as_numpy(x.detach() if hasattr(x, "detach") else x)
+
+
 def _name(x: object) -> str:
     return f"{type(x).__module__.partition('.')[0]}.{type(x).__name__}"
 

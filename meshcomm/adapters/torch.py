@@ -283,10 +283,15 @@ def _sum_over(mesh: "Mesh", replicas: tuple[str, ...], weights: list[torch.Tenso
 # -- tensors and layouts of both libraries ----------------------------------------------------------------------------
 
 
-def block_of(tensor: DTensor) -> torch.Tensor:
+def block_of(tensor: Any) -> Any:
     """Return the block of this rank as a tensor of PyTorch that shares its memory, also one of bfloat16.
 
     ``meshcomm.from_local`` goes the other way, without a copy too. ``MeshError`` on a rank outside of the mesh.
+
+    Parameters
+    ----------
+    tensor: a tensor; or dicts, lists and tuples with tensors, as `meshcomm.load` returns them, in which other values
+        stay as they are
 
     >>> import meshcomm as mc
     >>> t = mc.zeros(3, "f4", mc.Layout(["x"], mc.create_mesh([("x", 1)])))
@@ -294,10 +299,19 @@ def block_of(tensor: DTensor) -> torch.Tensor:
     >>> t.local.tolist()
     [0.0, 7.0, 0.0]
     """
+    if isinstance(tensor, Mapping):
+        return {key: _block_in(each) for key, each in tensor.items()}
+    if isinstance(tensor, list | tuple):
+        return type(tensor)(map(_block_in, tensor))
     local = as_tensor("block_of", tensor).local
     if local is None:
         raise MeshError("this rank is outside of the mesh of the tensor and holds no block")
     return _shared(local)
+
+
+def _block_in(value: object) -> object:
+    """Return the block of a tensor within a tree; other values as they are."""
+    return block_of(value) if isinstance(value, DTensor | Mapping | list | tuple) else value
 
 
 def from_placements(mesh: "Mesh", placements: Sequence[Any], shape: ShapeLike) -> "Layout":

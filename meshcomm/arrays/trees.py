@@ -20,7 +20,7 @@ Path: TypeAlias = tuple[Hashable, ...]
 """The keys and indices that lead to a leaf."""
 
 Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, Any]]]
-"""A kind, "dict", "list" or "tuple", and what is held, by key or index."""
+"""A kind, "dict", "list", "tuple", or "items", a dict with integers as keys; and what is held, by key or index."""
 
 DEEPEST = 100
 """Levels of a tree: a deeper one has a circle, or is an attack."""
@@ -128,7 +128,21 @@ def node_of(
     kind, entries = found
     if kind == "dict":
         return [kind, {key: node_of(child, leaf, held, (*path, key)) for key, child in entries}]
+    if kind == "items":
+        return [kind, [[key, node_of(child, leaf, held, (*path, key))] for key, child in entries]]
     return [kind, [node_of(child, leaf, held, (*path, key)) for key, child in entries]]
+
+
+def below(node: Json) -> Iterable[Json]:
+    """Return the nodes of what a node holds; none if it is a leaf.
+
+    >>> list(below(["items", [[0, ["array", "w"]], ["n", ["value", 2]]]]))
+    [['array', 'w'], ['value', 2]]
+    """
+    kind, content = node
+    if kind in ("list", "tuple"):
+        return list(content)
+    return list(content.values()) if kind == "dict" else [each for _, each in content] if kind == "items" else []
 
 
 def rebuilt(
@@ -154,6 +168,8 @@ def rebuilt(
     if kind in ("list", "tuple") and isinstance(content, list):
         found = [rebuilt(each, array, per_rank, depth + 1) for each in content]
         return found if kind == "list" else tuple(found)
+    if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
+        return {key: rebuilt(each, array, per_rank, depth + 1) for key, each in content}
     if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
         return per_rank(content)
     if kind == "float" and content in ("nan", "inf", "-inf"):
@@ -161,6 +177,10 @@ def rebuilt(
     if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
         return content
     raise CheckpointError(f"{quote(node)} is no node of a tree")
+
+
+def _is_item(pair: Json) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)
 
 
 def names_in(node: Json, per_rank: Callable[[Any], Any] | None = None) -> list[str]:

@@ -1,7 +1,7 @@
 """``python -m meshcomm ls``, ``verify`` and ``convert``."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from meshcomm.storage.convert import convert as convert_file
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.formats.folder import MANIFEST
 from meshcomm.storage.formats.known import contents
-from meshcomm.storage.opened import Store
+from meshcomm.storage.opened import Store, StoredArray
 
 Row = tuple[str, ...]
 
@@ -75,18 +75,29 @@ def _is_run(path: Path) -> bool:
 
 def _list_arrays(path: Path) -> int:
     with Store(path) as store:
-        rows = [
-            (each.name, str(each.shape), str(each.dtype), bytes_text(each.nbytes), each.layout or "")
-            for each in map(store.__getitem__, store.names)
-        ]
-        total = sum(store[name].nbytes for name in store.names)
-        _print_table([("name", "shape", "dtype", "bytes", "layout"), *rows])
-        print(f"{counted(len(store), 'array')}, {bytes_text(total)}")
+        rows = [_row(store[name]) for name in store.names]
+        head = ("name", "shape", "dims", "dtype", "units", "bytes", "layout")
+        shown = [k for k, title in enumerate(head) if title not in ("dims", "units") or any(row[k] for row in rows)]
+        _print_table([tuple(row[k] for k in shown) for row in (head, *rows)])
+        print(_size_text(store[name].nbytes for name in store.names))
         for key, value in store.metadata.items():
             print(f"metadata {key}: {value}")
         for name, why in store.left_out.items():
             print(f"left out {name}: {why}")
     return 0
+
+
+def _row(array: StoredArray) -> Row:
+    """Return what the table says of an array; dims and units are those of netCDF."""
+    dims, units = ", ".join(array.dims or ()), str(array.metadata.get("units", ""))
+    its = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
+    return (array.name, *its, array.layout or "")
+
+
+def _size_text(sizes: Iterable[int]) -> str:
+    """Return how many arrays there are, and how many bytes they have together."""
+    each = list(sizes)
+    return f"{counted(len(each), 'array')}, {bytes_text(sum(each))}"
 
 
 def _list_steps(path: Path) -> int:
@@ -142,9 +153,9 @@ def _damage(path: Path, found: Contents) -> list[str]:
 
 
 def _fine(found: Contents) -> str:
-    size = bytes_text(sum(each.nbytes for each in found.arrays.values()))
+    size = _size_text(each.nbytes for each in found.arrays.values())
     how = "" if found.checks is not None else "; the format has no checksums, so only its structure was looked at"
-    return f"ok: {counted(len(found.arrays), 'array')}, {size}{how}"
+    return f"ok: {size}{how}"
 
 
 # -- convert ----------------------------------------------------------------------------------------------------------
@@ -159,6 +170,8 @@ def _convert(source: Path, target: Path, overwrite: bool) -> int:
                 (left_out,) = world.run(lambda: convert_file(source, target, create_mesh(), overwrite=overwrite))
     except FileExistsError as error:
         raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
+    if _is_first():
+        print(f"wrote {target}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
     if left_out and _is_first():
         print(f"meshcomm: {target} does not hold {left_out} of {source}", file=sys.stderr)
     return 0

@@ -43,7 +43,7 @@ def read_by_library(
     array: Any = None
     close: Callable[[], None] | None = None
     with opened.trying():
-        array, close = open_array(opened.base, stored.name)
+        array, close = open_array(opened.base, stored.name, stored.shape)
     mesh, layout = into.mesh, layout_by_chunks(chosen, into.mesh, chunks)
     straight = mesh.size == 1 or layout == into.layout
     made = into if straight else empty(chosen.box, into.dtype, layout)
@@ -77,9 +77,9 @@ def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
     return Layout(axes, mesh)
 
 
-def read_box(base: Path, name: str, chosen: Selection) -> Array:
+def read_box(base: Path, stored: Stored, chosen: Selection) -> Array:
     """Return what is *chosen* of an array that only a library can read, with the axes that are dropped."""
-    array, close = open_array(base, name)
+    array, close = open_array(base, stored.name, stored.shape)
     try:
         with reading(base):
             return _taken(array, chosen)

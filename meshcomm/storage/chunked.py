@@ -49,6 +49,8 @@ def write_chunks(
     opened: Opened,
     limit: int | None,
     placed: Callable[[list[Encoded]], list[Placed]],
+    *,
+    first: Shape | None = None,
 ) -> None:
     """Write the chunks of *tensor*. Collective over its mesh, and over the ranks that *placed* needs.
 
@@ -59,6 +61,7 @@ def write_chunks(
     opened: the files
     limit: bytes that a rank may use beyond its blocks, or one chunk and what it becomes
     placed: returns where the chunks of this rank go
+    first: the numbers of the first chunk of *tensor* along each axis, if it is a box of the array
     """
     chunks = stored.chunks
     assert chunks is not None
@@ -69,6 +72,8 @@ def write_chunks(
         found: list[tuple[Shape, Bytes]] = []
         with opened.trying():
             found = list(_encoded_of(tensor, chunks, start, steps, axis))
+        if first is not None:
+            found = [(tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in found]
         where = placed([(index, data.nbytes) for index, data in found])
         for (_, data), (name, offset) in zip(found, where, strict=True):
             if opened.error is None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -15,6 +16,7 @@ from meshcomm.layouts.mesh import Mesh
 from meshcomm.ranks.agreement import agree
 from meshcomm.ranks.calls import collective
 from meshcomm.ranks.teams import Location
+from meshcomm.storage.chunked import write_chunks
 from meshcomm.storage.formats.base import Contents, Described, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.load import Job, PathLike, loaded, told_contents
@@ -24,7 +26,7 @@ from meshcomm.storage.save import Content, Saving, has_arrays_only
 from meshcomm.storage.selection import box_of
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
-from meshcomm.storage.values import as_json, with_numbers
+from meshcomm.storage.values import as_json
 from meshcomm.storage.verify import compare_checksums
 
 
@@ -53,7 +55,7 @@ def convert(
         try:
             to, stored = saving.begin(here)
             reads, writes = Opened(base, False, found.checks is not None), Opened(to, True, saving.writer.checks)
-            copied = _Copy(found, reads, writes)
+            copied = _Copy(found, reads, writes, saving)
             with showing(writes, "converting", source, sum(each.nbytes for each in stored), here):
                 try:
                     for each in stored:
@@ -72,20 +74,26 @@ def convert(
 class _Copy:
     """The files of a conversion."""
 
-    def __init__(self, found: Contents, reads: Opened, writes: Opened) -> None:
-        self.found, self.reads, self.writes = found, reads, writes
+    def __init__(self, found: Contents, reads: Opened, writes: Opened, saving: Saving) -> None:
+        self.found, self.reads, self.writes, self._saving = found, reads, writes, saving
 
     def array(self, target: Stored, mesh: Mesh, here: Location, limit: int | None) -> None:
         """Copy one array. Collective over the mesh."""
-        source = self.found.arrays[target.name]
-        for start, box in _boxes(target.shape, source.dtype.itemsize, (limit or DEFAULT_SCRATCH) * mesh.size):
+        source, chunks = self.found.arrays[target.name], target.chunks
+        most = (limit or DEFAULT_SCRATCH) * mesh.size
+        for start, box in _boxes(target.shape, source.dtype.itemsize, most, chunks and chunks.shape):
             chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
             job = Job(source, chosen, empty(box, source.dtype, layout), True)
             tensor = loaded([job], self.found, self.reads, here, limit)[source.name]
             self.writes.error = self.writes.error or self.reads.error
-            write_tensor(tensor, target, self.writes, limit, chosen)
+            if chunks is None:
+                write_tensor(tensor, target, self.writes, limit, chosen)
+            else:
+                first = tuple(s // n for s, n in zip(start, chunks.shape, strict=True))
+                placed = partial(self._saving.placed, here, target.name)
+                write_chunks(tensor, target, self.writes, limit, placed, first=first)
 
     def close(self) -> None:
         """Close the files."""
@@ -94,8 +102,10 @@ class _Copy:
         self.writes.close()
 
 
-def _boxes(shape: Shape, itemsize: int, most: int) -> Iterator[tuple[Shape, Shape]]:
+def _boxes(shape: Shape, itemsize: int, most: int, chunk: Shape | None = None) -> Iterator[tuple[Shape, Shape]]:
     """Yield the start and the shape of boxes of at most *most* bytes; together they are the array.
+
+    They are of whole chunks of the shape *chunk*, if that is given; then a chunk may have more.
 
     >>> list(_boxes((3, 4), 1, 8))
     [((0, 0), (2, 4)), ((2, 0), (1, 4))]
@@ -106,6 +116,8 @@ def _boxes(shape: Shape, itemsize: int, most: int) -> Iterator[tuple[Shape, Shap
         if row * steps[axis] <= most:
             break
         steps[axis] = max(1, most // row)
+    if chunk is not None:
+        steps = [-(-step // n) * n for step, n in zip(steps, chunk, strict=True)]
     for start in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
         yield start, tuple(min(step, n - s) for s, n, step in zip(start, shape, steps, strict=True))
 
@@ -134,15 +146,17 @@ def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described
     if not writer.has_attributes:
         return described
     attributes = _as_held(found.attributes.get(name, {}), writer)
-    return described._replace(dims=found.dims.get(name), attributes=attributes)
+    dims = found.dims.get(name)
+    unlimited = tuple(dim for dim in dims or () if dim in found.unlimited)
+    return described._replace(dims=dims, attributes=attributes, unlimited=unlimited)
 
 
 def _as_held(metadata: Mapping[str, Json], writer: type[Writer]) -> dict[str, Json]:
-    """Return *metadata* as *writer* can hold them: what it has no values for as JSON texts."""
-    types = writer.metadata_types
-    if not types:
-        return {key: as_json(value) for key, value in metadata.items()}
-    return {
-        key: value if isinstance(value, types) else json.dumps(as_json(value))
-        for key, value in with_numbers(metadata).items()
-    }
+    """Return *metadata* as *writer* can hold them: what it has no values for as JSON, in a text if it has to be."""
+
+    def held(value: Json) -> Json:
+        if writer.holds(value):
+            return value
+        return json.dumps(as_json(value)) if writer.metadata_types else as_json(value)
+
+    return {key: held(value) for key, value in metadata.items()}

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, as_path, counted, quote
 from meshcomm._callers import warn
+from meshcomm._foreign import values_of
 from meshcomm._tuning import CHECKED_UP_TO
 from meshcomm._types import Array, Bytes, DType, Json, Shape
 from meshcomm.arrays.create import empty, told_by_root
@@ -78,7 +79,7 @@ def load(
     slices: load this part of the array only: an index as NumPy's basic indexing takes it, or a dict of them by name;
         layouts are those of the result
     out: overwrite these tensors, and return them: a tensor, or a tree with the names that are in the file; they keep
-        their layouts
+        their layouts. A tensor of PyTorch is one that each rank has whole
     dtype: convert to this one, as ``astype`` does
     decode: apply the attributes of netCDF: ``_FillValue`` and ``missing_value`` become NaN, then ``scale_factor`` and
         ``add_offset`` count, and ``_Unsigned``; with the dtypes that xarray chooses. Dates stay numbers
@@ -284,7 +285,7 @@ class Wanted(NamedTuple):
             if isinstance(given, Mapping) and not isinstance(given, FindsLayouts):
                 self._refuse_unknown(what, [name for name in given if name not in found.arrays], found)
         names = self._names_in(found)
-        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names)
+        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names, mesh)
         asked, finds = [], isinstance(self.layout, FindsLayouts)  # once: it takes long
         for name in self._chosen_names(found, names, outs):
             stored = found.arrays[name]
@@ -331,8 +332,9 @@ class Wanted(NamedTuple):
         return [name for name in names if name in found.arrays]
 
     def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
-        if names and names[0] in found.left_out:
-            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {found.left_out[names[0]]}")
+        why = found.why_not(names[0]) if names else None
+        if why is not None:
+            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {why}")
         if names:
             self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), found)
 
@@ -398,9 +400,17 @@ def _selected(name: str, shape: Shape, index: object) -> Selection:
         raise IndexError(f"slices of array {quote(name)}: {error}") from None
 
 
-def _outs(tree: object, names: list[str]) -> dict[str, DTensor]:
-    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*."""
-    node, outs = flattened(tree)
+def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
+    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*.
+
+    An array of PyTorch is one that each rank of *mesh* has whole.
+    """
+
+    def replicated(x: object) -> DTensor:
+        local = values_of(x)
+        return DTensor(local, Layout.replicated(mesh, local.ndim), local.shape, local.dtype)
+
+    node, outs = flattened(tree, of_foreign=replicated)
     if not outs:
         raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
     if node == ["array", "array"] and len(names) == 1:
@@ -434,18 +444,32 @@ def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Pa
     def look() -> list[Json]:
         base, found = base_and_contents(path)
         arrays = [stored.told() for stored in found.arrays.values()]
-        own = [dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out, found.texts)]
+        own: list[Json] = [
+            dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out, found.texts)
+        ]
+        own += [list(found.unlimited), dict(found.links)]
         values = node_of_value([found.metadata, found.attributes])
         return [str(base), arrays, values, found.node, found.checks, found.sizes, *own]
 
-    base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts = told_by_root(
-        0, look, call, mesh, here
-    )
+    told = told_by_root(0, look, call, mesh, here)
+    base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts, unlimited, links = told
     stored = {each[0]: Stored.from_told(each) for each in arrays}
     metadata, attributes = value_of_node(values)
     others, dims, texts = ({name: tuple(each) for name, each in found.items()} for found in (others, dims, texts))
     return Path(base), Contents(
-        stored, metadata, node, checks, sizes, others, hints, attributes, dims, left_out, texts
+        stored,
+        metadata,
+        node,
+        checks,
+        sizes,
+        others,
+        hints,
+        attributes,
+        dims,
+        left_out,
+        texts,
+        tuple(unlimited),
+        links,
     )
 
 

@@ -90,7 +90,7 @@ class Store:
     def __getitem__(self, name: str) -> "StoredArray":
         stored = self._contents.arrays.get(name)
         if stored is None:
-            why, has = self._contents.left_out.get(name), ", ".join(self.names[:SHOWN])
+            why, has = self._contents.why_not(name), ", ".join(self.names[:SHOWN])
             what = f"no array {quote(name)}; it has {has}" if why is None else f"{quote(name)}, but {why}"
             raise KeyError(f"{self.path} has {what}")
         return StoredArray(self, stored, self._contents)
@@ -130,7 +130,7 @@ class Store:
         if opened is None:
             raise ValueError(f"{self.path} is closed")
         if stored.name in self._contents.by_library:
-            return read_box(opened.base, stored.name, chosen)
+            return read_box(opened.base, stored, chosen)
         size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
         read = chosen.in_file(intervals, size)
         block = np.empty(tuple(sum(b - a for a, b in axis) for axis in read), stored.dtype)

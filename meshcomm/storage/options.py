@@ -29,6 +29,7 @@ class Options(NamedTuple):
     dims: Dims = None
     chunks: Chunks = None
     compression: Compression = None
+    unlimited: tuple[str, ...] = ()
 
     def checked(self, *, numpy: bool) -> "Options":
         """Return these, with copies of the metadata. ``ValueError`` and ``TypeError`` for what is none of them.

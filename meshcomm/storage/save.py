@@ -16,7 +16,7 @@ from meshcomm._tuning import WRITTEN_AT_ONCE
 from meshcomm._types import Bytes, Json
 from meshcomm.arrays.create import plain_text, told_by_root
 from meshcomm.arrays.dtensor import DTensor, member
-from meshcomm.arrays.trees import tensors_in
+from meshcomm.arrays.trees import below, tensors_in
 from meshcomm.errors import CheckpointError, MeshError
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.layout_text import specs_text
@@ -66,8 +66,9 @@ def save(
     path: its suffix says the format: ``.npy``, ``.safetensors``, ``.safetensors.index.json``, ``.h5``, ``.hdf5``,
         ``.zarr``; any other path is a folder, a checkpoint. Rank 0 of the mesh says what a relative path is relative
         to
-    tree: a tensor, a variable, an array that is the same on all ranks, or dicts, lists, tuples and modules of these;
-        in a checkpoint also numbers, texts and None, as the first rank has them, and `per_rank`
+    tree: a tensor, a variable, an array of NumPy or PyTorch that is the same on all ranks, or dicts, lists, tuples
+        and modules of these; keys are texts or integers. In a checkpoint also numbers, texts and None, as the first
+        rank has them, and `per_rank`
     metadata: what JSON can hold, with texts as keys. In HDF5, netCDF and zarr they become attributes, of numbers and
         texts; a dict whose key is the name of an array becomes the attributes of that array
     overwrite: True replaces whatever is at *path*, False nothing. By default, files and checkpoints that meshcomm
@@ -94,8 +95,19 @@ def save(
     >>> np.load(path).tolist()
     [0, 1, 2]
     """
-    options = Options(metadata, overwrite, mode, dims, chunks, compression)
-    run("save", _agreed_saving("save", path, tree, options, max_scratch_bytes), max_scratch_bytes)
+    save_with(path, tree, Options(metadata, overwrite, mode, dims, chunks, compression), max_scratch_bytes)
+
+
+def save_with(path: PathLike, tree: object, options: Options, limit: int | None = None) -> None:
+    """Save *tree* with these options: `save` explains them. Collective over the meshes of the tensors.
+
+    Parameters
+    ----------
+    path, tree: as for `save`
+    options: with the names of axes that may grow, which `save` has not
+    limit: bytes that a rank may use beyond its blocks
+    """
+    run("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
 def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
@@ -368,6 +380,21 @@ class Saving:
         _complete[path] = self._began
         self._active = None
 
+    def placed(self, here: Location, name: str, chunks: list[Encoded]) -> list[Placed]:
+        """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
+        with exchanging(here.team):
+            every: list[list[Encoded]] = here.team.everyone.communicator().told(chunks)
+        own = sum(map(len, every[: here.team.rank]))
+
+        def place() -> list[Placed]:
+            assert self._active is not None
+            with final_names():
+                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
+
+        what = f"chunks of {name} in the save to {quote(str(self.path))}"
+        found: list[Placed] = told_by_root(0, place, what, self.mesh, here)
+        return found[own : own + len(chunks)]
+
     def abandon(self) -> None:
         """Remove what was made, unless it has its name."""
         active, self._active = self._active, None
@@ -431,23 +458,8 @@ class TreeSaving(Saving):
             if each.chunks is None:
                 write_tensor(self._tensors[each.name], each, opened, limit)
             else:
-                placed = partial(self._placed, here, each.name)
+                placed = partial(self.placed, here, each.name)
                 write_chunks(self._tensors[each.name], each, opened, limit, placed)
-
-    def _placed(self, here: Location, name: str, chunks: list[Encoded]) -> list[Placed]:
-        """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        with exchanging(here.team):
-            every: list[list[Encoded]] = here.team.everyone.communicator().told(chunks)
-        own = sum(map(len, every[: here.team.rank]))
-
-        def place() -> list[Placed]:
-            assert self._active is not None
-            with final_names():
-                return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
-
-        what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        found: list[Placed] = told_by_root(0, place, what, self.mesh, here)
-        return found[own : own + len(chunks)]
 
 
 def described(
@@ -461,17 +473,19 @@ def described(
     arrays = []
     for name, tensor in tensors.items():
         own = has_attributes and isinstance(metadata.get(name), Mapping)
+        axes = options.dims_of(name, tensor.shape)
         arrays.append(
             Described(
                 name,
                 tensor.shape,
                 tensor.dtype,
                 _hint(tensor),
-                options.dims_of(name, tensor.shape),
+                axes,
                 options.chunks_of(name, tensor.shape),
                 options.codecs_of(name),
                 metadata.pop(name) if own else {},
                 grows,
+                tuple(axis for axis in axes or () if axis in options.unlimited),
             )
         )
     return metadata, arrays
@@ -480,8 +494,8 @@ def described(
 def _text_of(array: Described) -> str:
     """Return what ranks compare of an array."""
     text = f"{array.name} {array.shape} {array.dtype} {array.layout}"
-    more = {"dims": array.dims, "chunks": array.chunks, "codecs": array.codecs, "attributes": array.attributes}
-    return text + "".join(f" {key}={quote(value)}" for key, value in more.items() if value)
+    keys = ("dims", "chunks", "codecs", "attributes", "unlimited")
+    return text + "".join(f" {key}={quote(getattr(array, key))}" for key in keys if getattr(array, key))
 
 
 def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
@@ -495,10 +509,9 @@ def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
 
 def has_arrays_only(node: Json) -> bool:
     """Return whether a tree holds arrays, and no other values."""
-    kind, content = node
-    if kind in ("array", "value", "float", "per_rank"):
-        return bool(kind == "array")
-    return all(map(has_arrays_only, content.values() if kind == "dict" else content))
+    if node[0] in ("array", "value", "float", "per_rank"):
+        return bool(node[0] == "array")
+    return all(map(has_arrays_only, below(node)))
 
 
 def _hint(tensor: DTensor) -> str:

@@ -267,7 +267,7 @@ def _by_name(given: Any, names: Iterable[str]) -> Any:
 
 def _number(name: str, value: object) -> Array:
     found = np.asarray(value)
-    if found.ndim or found.dtype.kind not in "biufc" or isinstance(value, DTensor):
+    if found.ndim or found.dtype.kind in "OTV" or isinstance(value, DTensor):
         raise ValueError(
             f"the series has no tensor {quote(name)}; beside its tensors, append takes numbers, not {quote(value)}"
         )

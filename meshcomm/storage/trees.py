@@ -1,16 +1,17 @@
 """What a checkpoint can hold of a tree: tensors, arrays and plain values."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import TypeAlias
 
 import numpy as np
 
 from meshcomm._arguments import quote
+from meshcomm._foreign import is_foreign, values_of
 from meshcomm._tracing import untraced
 from meshcomm._types import Array, Json
 from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.trees import DEEPEST, Branch, Path, branch, node_of
+from meshcomm.arrays.trees import DEEPEST, Branch, Path, below, branch, node_of
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.values import node_of_value
 
@@ -60,22 +61,22 @@ def per_rank(value: object) -> PerRank:
 
 def nodes_per_rank(node: Json) -> Iterator[Json]:
     """Yield the nodes of values of each rank below *node*, always in one order."""
-    kind, content = node
-    if kind == "per_rank":
+    if node[0] == "per_rank":
         yield node
-    elif kind in ("dict", "list", "tuple"):
-        for each in content.values() if kind == "dict" else content:
-            yield from nodes_per_rank(each)
+    for each in below(node):
+        yield from nodes_per_rank(each)
 
 
 Leaf: TypeAlias = DTensor | Array
 Leaves: TypeAlias = dict[str, Leaf]
 
 
-def flattened(tree: object, separator: str = ".") -> tuple[Json, Leaves]:
+def flattened(
+    tree: object, separator: str = ".", of_foreign: Callable[[object], Leaf] = values_of
+) -> tuple[Json, Leaves]:
     """Return the node of *tree*, and its tensors by name: keys and indices joined by *separator*.
 
-    ``TypeError`` for what no checkpoint can hold.
+    Arrays of another library become what *of_foreign* makes of them. ``TypeError`` for what no checkpoint can hold.
 
     >>> flattened({"w": np.zeros(2), "steps": [1, 2.5]})[0]
     ['dict', {'w': ['array', 'w'], 'steps': ['list', [['value', 1], ['value', 2.5]]]}]
@@ -93,13 +94,15 @@ def flattened(tree: object, separator: str = ".") -> tuple[Json, Leaves]:
             return found
         entries, name = list(found[1]), name_at(path)
         for key, _ in entries:
-            if not isinstance(key, str):
-                raise TypeError(f"a key of a saved tree is a str, not {quote(key)} {_at(name)}")
-            _check_text(key, "a key", name)
-        return "dict", entries
+            if type(key) is not int and not isinstance(key, str):
+                raise TypeError(f"a key of a saved tree is a str or an int, not {quote(key)} {_at(name)}")
+            _check_text(str(key), "a key", name)
+        return "dict" if all(isinstance(key, str) for key, _ in entries) else "items", entries
 
     def leaf(path: Path, value: object) -> Json:
         found, name = unwrapped(untraced(value)), name_at(path)
+        if is_foreign(found) and not isinstance(found, DTensor):
+            found = of_foreign(found)
         if not isinstance(found, DTensor | np.ndarray | np.generic):
             return _plain(found, name)
         name = name or "array"

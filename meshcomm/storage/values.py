@@ -130,6 +130,10 @@ def decoded_text(raw: bytes) -> str:
         return raw.decode("latin-1")
 
 
+_OF_PYTHON = {"f": "f8", "c": "c16", "M": "U", "m": "U"}
+"""What elements become before they are values of Python: a long double has none, and JSON has no dates."""
+
+
 def as_json(value: Json) -> Json:
     """Return the value of an attribute as JSON can hold it: arrays as lists, and as texts what JSON has no word for.
 
@@ -139,7 +143,7 @@ def as_json(value: Json) -> Json:
     if isinstance(value, Mapping):
         return {key: as_json(each) for key, each in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return as_json(value.tolist())
+        return as_json(value.astype(_OF_PYTHON.get(value.dtype.kind, value.dtype)).tolist())
     if isinstance(value, list | tuple):
         return [as_json(each) for each in value]
     if isinstance(value, complex) or (isinstance(value, float) and not isfinite(value)):

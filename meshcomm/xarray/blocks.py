@@ -1,6 +1,6 @@
 """map_blocks: a function of xarray on the block of each rank."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from meshcomm.arrays.dtensor import DTensor
 from meshcomm.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.layouts.layout import Layout
+from meshcomm.memory.copies import contiguous
 from meshcomm.ops.whole import whole_along
 from meshcomm.ranks.calls import agree_on, collective
 
@@ -59,7 +60,7 @@ def map_blocks(
     if missing is not None:
         raise LayoutError(f"{quote(missing)} is no dimension of the array; it has {', '.join(map(str, array.dims))}")
     tensor = whole_along(array.data, [array.dims.index(name) for name in names], "map_blocks")
-    pieces = _Pieces(array, tensor)
+    pieces = _Pieces(array, tensor, names)
 
     def run() -> xarray.DataArray:
         return pieces.checked(func(pieces.block(), *args, **(kwargs or {})))
@@ -75,10 +76,12 @@ def map_blocks(
 class _Pieces:
     """An array that is cut over ranks: the block of this rank, and how the blocks of a result are joined."""
 
-    def __init__(self, array: xarray.DataArray, tensor: DTensor) -> None:
+    def __init__(self, array: xarray.DataArray, tensor: DTensor, whole: Container[Hashable]) -> None:
         self._array, self._tensor, layout = array, tensor, tensor.layout
         self._lengths = dict(zip(array.dims, tensor.shape, strict=True))
-        self._cuts = {dim: axis for dim, axis in zip(array.dims, layout.axes, strict=True) if axis}
+        self._cuts = {
+            dim: axis for dim, axis in zip(array.dims, layout.axes, strict=True) if axis and dim not in whole
+        }  # an axis that is cut into one block may be whole
         self._own: dict[Hashable, Array] = {dim: np.zeros(0, int) for dim in self._cuts}  # indices of this rank
         device = tensor.mesh.rank
         if device is not None:
@@ -101,7 +104,8 @@ class _Pieces:
     def _instead(self, dims: Iterable[Hashable], dtype: DType) -> Array:
         """Return an array with one element along each cut dimension."""
         shape = [1 if dim in self._cuts and self._lengths[dim] else self._lengths[dim] for dim in dims]
-        return np.full(shape, np.nan if dtype.kind in "fc" else 0, dtype)
+        fill = {"f": np.nan, "c": np.nan, "M": "NaT", "m": "NaT"}.get(dtype.kind)
+        return np.zeros(shape, dtype) if fill is None else np.full(shape, fill, dtype)
 
     def block(self) -> xarray.DataArray:
         """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
@@ -152,7 +156,7 @@ class _Pieces:
         shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in made.sizes.items())
         if self._tensor.local is None:
             return DTensor(None, layout, shape, made.dtype)
-        local = np.ascontiguousarray(made.values)
+        local = contiguous(made.values)
         if not self._has_some:
             own = tuple(len(self._own[dim]) if dim in self._cuts else n for dim, n in made.sizes.items())
             local = np.empty(own, made.dtype)

@@ -4,8 +4,10 @@ Source of the conventions: https://cfconventions.org. xarray's names for what a 
 https://docs.xarray.dev/en/stable/internals/how-to-add-new-backend.html.
 """
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from glob import glob, has_magic
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -53,7 +55,8 @@ def open(
     Parameters
     ----------
     path: a netCDF file, a zarr store of version 2 or 3, an HDF5 file, or another one that `load` reads; or a list of
-        them, which are read at once, and joined by their coordinates as `xarray.combine_by_coords` does
+        them, or a pattern such as ``"tas_*.nc"``: these are read at once, and joined by their coordinates as
+        `xarray.combine_by_coords` does
     layout: how dimensions are cut: ``{"lat": "x"}``, or ``{"lat": "x", "lon": "y"}``; the names are those of mesh
         dimensions
     mesh: by default that of `default_mesh`, or all ranks along the only mesh dimension that *layout* names
@@ -74,14 +77,19 @@ def open(
     ...     world.run(program)[0]
     ((2, 3), [4.5, 5.5, 6.5])
     """
+    alone = isinstance(path, str | os.PathLike) and not has_magic(os.fspath(path))
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
         raise ValueError("open needs a path, or a list with one path at least")
+    if not alone and isinstance(path, str | os.PathLike):
+        cuts = _cuts(layout, mesh)
+        mesh = _mesh_for(cuts, mesh)
+        paths = _matching(os.fspath(path), mesh)
     found = [
         xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options) for each in paths
     ]
     found = [preprocess(each) for each in found] if preprocess else found
-    if isinstance(path, str | os.PathLike):
+    if alone:
         return found[0]
     loaded = [each.load() for each in found]  # xarray would make arrays of NumPy of what is not
     joined = xarray.combine_by_coords(
@@ -125,14 +133,36 @@ class Backend(BackendEntrypoint):
         mask_and_scale: whether fill values, scale and offset are applied; or a dict of that by variable
         decoders: the other options of `xarray.decode_cf`
         """
-        if not isinstance(layout, Mapping | None):
-            raise LayoutError(f"the layout of a dataset is a dict such as {{'lat': 'x'}}, not {quote(layout)}")
-        if not isinstance(mesh, Mesh | None):
-            raise MeshError(f"mesh is a Mesh, not {quote(mesh)}")
-        cuts = {} if layout is None else dict(layout)
+        cuts = _cuts(layout, mesh)
         file = File(filename_or_obj, cuts, _mesh_for(cuts, mesh), group, mask_and_scale=mask_and_scale)
         decoders["mask_and_scale"] = True if mask_and_scale is None else mask_and_scale
         return xarray.decode_cf(file, drop_variables=drop_variables, **decoders)
+
+
+def _cuts(layout: Cuts | None, mesh: Mesh | None) -> Cuts:
+    """Return how dimensions are cut. ``LayoutError`` and ``MeshError`` for what is no layout and no mesh."""
+    if not isinstance(layout, Mapping | None):
+        raise LayoutError(f"the layout of a dataset is a dict such as {{'lat': 'x'}}, not {quote(layout)}")
+    if not isinstance(mesh, Mesh | None):
+        raise MeshError(f"mesh is a Mesh, not {quote(mesh)}")
+    return {} if layout is None else dict(layout)
+
+
+def _matching(pattern: str, mesh: Mesh) -> list[PathLike]:
+    """Return the files that match a pattern, as the first rank finds them; a file of that very name is alone.
+
+    Collective over the mesh. ``FileNotFoundError`` if there is none.
+    """
+
+    def look() -> list[str]:
+        found = [pattern] if os.path.exists(pattern) else sorted(glob(os.path.expanduser(pattern)))
+        if not found:
+            raise FileNotFoundError(errno.ENOENT, "No file matches the pattern", pattern)
+        return found
+
+    with collective("open", mesh) as here:
+        told: list[str] = look() if here is None else told_by_root(0, look, f"open {pattern}", mesh, here)
+    return list(told)
 
 
 def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
@@ -186,6 +216,10 @@ class File(AbstractDataStore):
         """Return the attributes of the file."""
         return {} if self._prefix else dict(self.found.metadata)
 
+    def get_encoding(self) -> dict[str, Json]:
+        """Return which dimensions may grow."""
+        return {"unlimited_dims": {dim for dims in self._dims.values() for dim in dims if dim in self.found.unlimited}}
+
     def get_dimensions(self) -> dict[str, int]:
         """Return the lengths of the dimensions."""
         return {dim: n for name, dims in self._dims.items() for dim, n in zip(dims, self._shapes[name], strict=True)}
@@ -220,7 +254,7 @@ class File(AbstractDataStore):
         """Return texts of any length, which the first rank reads. Collective over the mesh."""
 
         def read() -> list[str]:
-            found: list[str] = texts(self.path, name).ravel().tolist()
+            found: list[str] = texts(self.path, name, self.found.texts[name]).ravel().tolist()
             return found
 
         with collective("open", self.mesh) as here:
@@ -251,6 +285,8 @@ def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]
 
 class _OnDisk(BackendArray):
     """A variable that is read when it is indexed: a tensor in *layout*, or without one an array of NumPy."""
+
+    read_by_all_ranks = True
 
     def __init__(self, file: File, name: str, layout: Layout | None, coding: Coding | None) -> None:
         stored = file.found.arrays[name]

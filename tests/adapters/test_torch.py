@@ -275,3 +275,71 @@ def test_placements_that_are_no_layouts():
     ):
         with pytest.raises(mc.LayoutError, match=why):
             mct.from_placements(mesh, placements, (6, 2))
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def trained(model, optimizer, inputs):
+    for each in inputs:
+        optimizer.zero_grad()
+        model(each).square().mean().backward()
+        optimizer.step()
+
+
+def made():
+    layers = torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2)
+    model = torch.nn.Sequential(*layers)
+    with torch.no_grad():
+        for number, each in enumerate(model.parameters()):
+            each.copy_(torch.linspace(-1, 1 + number, each.numel()).reshape(each.shape))
+    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_run_goes_on_as_if_it_had_not_stopped(ranks, tmp_path):
+    inputs = torch.linspace(-1, 1, 6 * 5 * 4).reshape(6, 5, 4).sin()
+
+    def program():
+        model, optimizer = made()
+        trained(model, optimizer, inputs[:3])
+        mc.save(tmp_path / "run", {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "epoch": 3})
+        trained(model, optimizer, inputs[3:])
+        again, other = made()
+        state = mct.block_of(mc.load(tmp_path / "run"))
+        assert state["epoch"] == 3
+        again.load_state_dict(state["model"])
+        other.load_state_dict(state["optimizer"])
+        trained(again, other, inputs[3:])
+        for one, two in zip(model.parameters(), again.parameters(), strict=True):
+            assert torch.equal(one, two)
+
+    with mc.simulate(ranks) as world:
+        world.run(program)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a"])
+def test_tensors_in_files(name, ranks, tmp_path):
+    tree = {"w": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(7)}
+    if name != "a.npz":
+        tree["b"] = torch.tensor([1.5, -2], dtype=torch.bfloat16)
+
+    def program():
+        needs = {**tree, "w": torch.nn.Parameter(tree["w"])}
+        mc.save(tmp_path / name, needs)
+        out = {key: torch.zeros_like(each) for key, each in tree.items()}
+        out["w"] = torch.nn.Parameter(out["w"])
+        assert mc.load(tmp_path / name, out=out) is out
+        for key, each in tree.items():
+            assert torch.equal(out[key].detach(), each)
+        assert torch.equal(mct.block_of(mc.load(tmp_path / name, names=["w"]))["w"], tree["w"])
+        with pytest.raises(mc.ShapeError, match="out has the shape"):
+            mc.load(tmp_path / name, out={"w": torch.zeros(4)})
+        with pytest.raises(mc.DTypeError, match="out is float64"):
+            mc.load(tmp_path / name, out={"w": torch.zeros(3, 2, dtype=torch.float64)})
+        with pytest.raises(mc.DTypeError, match="not in the memory of the host"):
+            mc.save(tmp_path / "b", torch.zeros(2, device="meta"))
+
+    with mc.simulate(ranks) as world:
+        world.run(program)

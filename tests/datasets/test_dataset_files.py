@@ -280,11 +280,60 @@ def test_what_cannot_be_saved(tmp_path):
             mx.save(tmp_path / "a.nc", its, encoding={"t": {"dtypee": "f4"}})
         with pytest.raises(ValueError, match="no name of a variable: 'g/b'"):
             mx.save(tmp_path / "a.nc", its.rename(t="g/b"))
+        longs = xarray.Dataset({"a": ("x", np.arange(3, dtype=np.longdouble))})
+        if np.dtype(np.longdouble).itemsize > 8:
+            with pytest.raises(mc.DTypeError, match="a zarr array cannot hold"):
+                mx.save(tmp_path / "a.zarr", longs)
         with pytest.raises(TypeError, match=r"is saved to an \.nc, \.zarr or \.h5 file, not to .*a\.npz"):
             mx.save(tmp_path / "a.npz", its)
 
     on(2, program)
     assert list(tmp_path.iterdir()) == []
+
+
+ELEMENTS = {  # what is saved, and what xarray reads from a zarr store if that differs
+    "dates": (np.array(["2000-01-01", "NaT", "1999-05-05T12"], "M8[ns]"), None),
+    "durations": (np.array([1, "NaT", 3], "m8[s]"), None),
+    "texts": (np.array(["a", "", "éé"]), None),
+    "bytes": (np.array([b"a", b"", b"xyz"]), ["a", "", "xyz"]),
+    "UTF-8": (np.array([b"a", b"", b"\xc3\xa9"]), ["a", "", "é"]),
+    "missing texts": (np.array(["a", None, "b"], object), None),
+    "NaN for a text": (np.array(["a", np.nan, "b"], object), None),
+    "bools": (np.array([True, False, True]), None),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_elements_of_any_dtype(name, suffix, ranks, tmp_path):
+    values, in_zarr = ELEMENTS[name]
+    path = tmp_path / f"a{suffix}"
+    xarray.Dataset({"v": ("x", values)}).to_netcdf(tmp_path / "own.nc", engine="h5netcdf")
+    with xarray.open_dataset(tmp_path / "own.nc", engine="h5netcdf", decode_timedelta=True) as own:
+        expected = own.v.values.tolist()
+    expected = in_zarr if in_zarr and suffix == ".zarr" else expected
+
+    def program():
+        layout = mc.Layout(["x"], mc.create_mesh([("x", -1)]))
+        for data in (values, mc.distribute(values, layout)) if values.dtype.kind != "O" else (values,):
+            mx.save(path, xarray.Dataset({"v": ("x", data)}), overwrite=True)
+            found = mx.open(path, {"x": "x"}, decode_timedelta=True).v
+            assert np.asarray(found.values).tolist() == expected
+
+    on(ranks, program)
+
+
+def test_bytes_that_are_no_texts(tmp_path):
+    def program():
+        its = xarray.Dataset({"v": ("x", np.array([b"a", b"\xe9"]))})
+        mx.save(tmp_path / "a.nc", its)
+        with pytest.raises(mc.DTypeError, match="holds texts, and no bytes as 'v' has"):
+            mx.save(tmp_path / "a.zarr", its)
+
+    on(2, program)
+    assert read(tmp_path / "a.nc").v.values.tolist() == [b"a", b"\xe9"]
 
 
 def test_several_files_and_the_engine_of_xarray(tmp_path):

@@ -48,6 +48,45 @@ def test_map_blocks(dims, specs, name):
     on(int(np.prod([n for _, n in dims])), program)
 
 
+SHRINKING = {
+    "max": lambda b: b.max("t"),
+    "first": lambda b: b.isel(t=slice(0, 2)),
+    "last date": lambda b: b.t.max() + 0 * b.max("t").astype(int).astype("m8[ns]"),
+}
+
+
+@pytest.mark.parametrize("name", SHRINKING)
+@pytest.mark.parametrize("shape", [(6, 4), (6,), (2, 2)])
+def test_what_is_whole_may_go_on_any_number_of_ranks(shape, name):
+    function, dims = SHRINKING[name], ("t", "y")[: len(shape)]
+    days = np.datetime64("2000-01-01", "ns") + np.arange(shape[0]) * np.timedelta64(1, "D")
+    plain = xarray.DataArray(np.arange(np.prod(shape)).reshape(shape), {"t": days}, dims)
+
+    def program():
+        mesh = mc.create_mesh([("x", -1)])
+        for axis in range(len(shape)):
+            layout = mc.Layout(["x" if axis == k else U for k in range(len(shape))], mesh)
+            found = mx.map_blocks(function, plain.copy(data=mc.distribute(plain.values, layout)), "t")
+            xarray.testing.assert_identical(found.copy(data=found.values), function(plain))
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+
+
+@pytest.mark.parametrize("dtype", ["M8[ns]", "m8[s]", "U3", "S3", "f4", "c8", "?", "i2"])
+def test_map_blocks_of_any_dtype_with_a_rank_that_has_nothing(dtype):
+    values = np.array([1, 0]).astype(f"{dtype[:2]}[s]" if dtype[0] in "mM" else dtype).astype(dtype)
+
+    def program():
+        tensor = mc.distribute(values, mc.Layout(["x"], mc.create_mesh([("x", -1)])))
+        found = mx.map_blocks(lambda b: b.copy(), xarray.DataArray(tensor, dims=["t"]))
+        assert found.dtype == values.dtype
+        np.testing.assert_array_equal(found.values, values)
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+
+
 def test_arguments_and_what_does_not_fit():
     def program():
         a = cases.on_mesh([U, "x", U], mc.create_mesh([("x", 2)]))

@@ -116,7 +116,7 @@ def test_verify_steps(tmp_path, said):
 @pytest.mark.parametrize(("of", "to"), sampled(product(SUFFIXES, SUFFIXES)))
 def test_convert_one_array(of, to, tmp_path, said):
     source, target = save(tmp_path / f"a{of}", {"array": BIG} if of == ".h5" else BIG), tmp_path / f"b{to}"
-    assert said(0, "convert", source, target) == ([], [])
+    assert said(0, "convert", source, target) == ([f"wrote {target}: 1 array, 281.2 KiB"], [])
     with mc.open(target) as file:
         assert file.names == ["array"]
         np.testing.assert_array_equal(file["array"], BIG)
@@ -143,6 +143,76 @@ def test_convert_a_checkpoint(tmp_path, said):
         same(found["layers"][0]["b"], SMALL)
 
     on(2, program)
+
+
+def by_netcdf(path):
+    """Write a file with what the library of netCDF writes: arrays as attributes, fills, records that are not there."""
+    netcdf = pytest.importorskip("netCDF4")
+    with netcdf.Dataset(path, "w") as file:
+        file.createDimension("time", None)
+        file.createDimension("x", 2)
+        file.setncatts({"title": "text", "levels": np.array([1.5, 2.5], "f4")})
+        flags = file.createVariable("flags", "i1", ("time", "x"))
+        flags.setncatts({"flag_values": np.array([0, 1], "i1"), "missing_value": np.array([3, 4], "i1"), "units": "1"})
+        flags[:3] = [[0, 1], [1, 0], [3, 1]]
+        packed = file.createVariable("packed", "i2", ("x",))
+        packed.setncatts({"scale_factor": np.float32(0.1), "valid_range": np.array([-1, 5], "i2")})
+        packed.set_auto_maskandscale(False)
+        packed[:] = [1, 2]
+        file.createVariable("w", "f4", ("time",), fill_value=np.nan)[:3] = [1, np.nan, 3]
+        file.createVariable("short", "f8", ("time", "x"))[:2] = [[1, 2], [3, 4]]
+    return path
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("to", [".nc", ".h5", ".zarr"])
+def test_convert_keeps_attributes(to, tmp_path, said):
+    xarray = pytest.importorskip("xarray")
+    pytest.importorskip("h5netcdf")
+    source, target = by_netcdf(tmp_path / "a.nc"), tmp_path / f"b{to}"
+    said(0, "convert", source, target)
+    said(0, "convert", target, tmp_path / "c.nc")
+    expected = xarray.open_dataset(source, engine="netcdf4").load()
+    for path in (target, tmp_path / "c.nc"):
+        options = {"engine": "zarr", "consolidated": False} if path.suffix == ".zarr" else {"engine": "h5netcdf"}
+        found = xarray.open_dataset(path, **options).load()
+        assert set(found.variables) == set(expected.variables)
+        for name, right in expected.variables.items():
+            its = found[name].variable
+            assert its.dims == right.dims
+            np.testing.assert_allclose(its.values, right.values, rtol=1e-6)  # in JSON the scale is a double
+            texts = [{k: np.asarray(v).tolist() for k, v in each.attrs.items()} for each in (its, right)]
+            assert texts[0] == texts[1], name
+        assert np.asarray(found.attrs["levels"]).tolist() == [1.5, 2.5]
+    if to != ".zarr":
+        xarray.testing.assert_identical(found, expected)
+        assert found.encoding["unlimited_dims"] == {"time"}
+
+
+@pytest.mark.parametrize("limit", [8, 64, 10**5])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_convert_keeps_what_may_grow(ranks, limit, tmp_path):
+    netcdf = pytest.importorskip("netCDF4")
+    whole = np.random.default_rng(1).normal(size=(2100, 3, 5))
+    with netcdf.Dataset(tmp_path / "a.nc", "w") as file:
+        for name, n in (("time", None), ("x", 3), ("y", None)):
+            file.createDimension(name, n)
+        file.createVariable("v", "f8", ("time", "x", "y"))[:] = whole[: 2100 if limit > 64 else 20]
+        file.createVariable("time", "i4", ("time",))[:] = np.arange(2100 if limit > 64 else 20)
+        file.createVariable("none", "f4", ("x",))[:] = 1.5
+    with mc.simulate(ranks) as world:
+        world.run(lambda: convert.convert(tmp_path / "a.nc", tmp_path / "b.nc", mc.create_mesh(), limit=limit))
+    with netcdf.Dataset(tmp_path / "a.nc") as source, netcdf.Dataset(tmp_path / "b.nc") as target:
+        for name in source.variables:
+            np.testing.assert_array_equal(target[name][:], source[name][:])
+        assert {name for name, dim in target.dimensions.items() if dim.isunlimited()} == {"time", "y"}
+
+
+def test_ls_shows_dims_and_units(tmp_path, said):
+    assert said(0, "ls", by_netcdf(tmp_path / "a.nc"))[0][:2] == [
+        "name    shape   dims     dtype    units  bytes  layout",
+        "flags   (3, 2)  time, x  int8     1      6 B",
+    ]
 
 
 def test_convert_refuses_to_overwrite(tmp_path, said):

@@ -79,6 +79,12 @@ def test_links_of_hdf5(tmp_path):
     assert sorted(found) == ["g/a", "h/a", "hard"]
     for each in found.values():
         same_array(each, A)
+    for name, where in (("soft", "'/g/a'"), ("external", "'/a' of 'b.h5'")):
+        for ranks in (1, 2, 3):
+            with mc.simulate(ranks) as world, pytest.raises(mc.CheckpointError, match=f"it is a link, to {where}"):
+                world.run(lambda name=name: mc.load(path, names=[name]))
+        with pytest.raises(KeyError, match="it is a link"):
+            mc.open(path)[name]
 
 
 def test_what_cannot_be_loaded_is_named(tmp_path):

@@ -53,7 +53,7 @@ def test_of_trees_only_containers_of_json_and_tuples_are_saved(tmp_path):
         assert type(mc.relayout(Pair(t, [t]), Layout([U], mesh))) is tuple
         for tree, says in (
             ({"s": State(3)}, "State at 's' cannot be saved"),
-            ({"s": {3: t}}, "a key of a saved tree is a str, not 3 at 's'"),
+            ({"s": {3.5: t}}, "a key of a saved tree is a str or an int, not 3.5 at 's'"),
             ({"s": [1j]}, "complex at 's.0' cannot be saved"),
         ):
             with pytest.raises(TypeError, match=says):
@@ -554,3 +554,26 @@ def test_zarr_arrays_have_the_name_of_the_folder_of_chunks(tmp_path):
     group = zarr.open_group(tmp_path / "t.zarr", mode="r")
     np.testing.assert_array_equal(group["c"][...], A)
     np.testing.assert_array_equal(group["g/c"][...], A + 1)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_integers_as_keys(ranks, tmp_path):
+    """As an optimizer of PyTorch has them; `True` is none, and texts of digits are others."""
+
+    def program():
+        t = mc.ones(3, float, mc.Layout(["x"], mc.create_mesh([("x", -1)])))
+        tree = {"state": {0: {"step": 1.5, "m": t}, 7: {"step": None, "m": 2 * t}, "0": 4}, "groups": [{-1: (0, "a")}]}
+        mc.save(tmp_path / "a", tree)
+        found = mc.load(tmp_path / "a")
+        assert list(found["state"]) == [0, 7, "0"]
+        assert found["state"][7]["m"].to_numpy().tolist() == [2, 2, 2]
+        assert (found["state"][0]["step"], found["state"]["0"], found["groups"]) == (1.5, 4, [{-1: (0, "a")}])
+        out = {"state": {7: {"m": mc.zeros(3, float, t.layout)}}}
+        assert mc.load(tmp_path / "a", out=out)["state"][7]["m"].to_numpy().tolist() == [2, 2, 2]
+        with pytest.raises(TypeError, match="a str or an int, not True"):
+            mc.save(tmp_path / "b", {True: t})
+        with pytest.raises(mc.CheckpointError, match="two tensors of the tree have the name '0'"):
+            mc.save(tmp_path / "b", {0: t, "0": t})
+
+    with mc.simulate(ranks) as world:
+        world.run(program)

@@ -221,7 +221,7 @@ def test_plans_check_layouts(array, tmp_path):
         ("m.h5", {"w": A.astype(ml_dtypes.bfloat16)}, mc.DTypeError, "bfloat16, of array 'w'"),
         ("m.npy", {"w": A, "b": A}, mc.CheckpointError, "one array, not 2"),
         ("m.npy", {"w": 3}, TypeError, "holds arrays only"),
-        ("c", {1: A}, TypeError, "not 1 at the top of the tree"),
+        ("c", {1.5: A}, TypeError, "not 1.5 at the top of the tree"),
     ],
 )
 def test_what_a_format_cannot_hold(name, tree, kind, text, tmp_path):

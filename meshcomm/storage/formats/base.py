@@ -31,7 +31,7 @@ class Described(NamedTuple):
 
     *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
     its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is a
-    snapshot, behind those that are there.
+    snapshot, behind those that are there. Axes with the names *unlimited* may grow later.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Described(NamedTuple):
     codecs: Codecs = ()
     attributes: Mapping[str, Json] = {}
     grows: str | None = None
+    unlimited: tuple[str, ...] = ()
 
 
 class Contents(NamedTuple):
@@ -52,6 +53,7 @@ class Contents(NamedTuple):
     *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
     which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some.
     *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
+    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed.
     """
 
     arrays: dict[str, Stored]
@@ -65,6 +67,12 @@ class Contents(NamedTuple):
     dims: Mapping[str, tuple[str, ...]] = {}
     left_out: Mapping[str, str] = {}
     texts: Mapping[str, Shape] = {}
+    unlimited: tuple[str, ...] = ()
+    links: Mapping[str, str] = {}
+
+    def why_not(self, name: str) -> str | None:
+        """Return why *name* cannot be loaded, if the file has something of that name."""
+        return self.left_out.get(name) or self.links.get(name)
 
 
 class Writer(ABC):
@@ -132,6 +140,11 @@ class Writer(ABC):
         """Remove what saves to this path that were cut off have left."""
         for left in files.leftovers(self.path):
             files.remove(left)
+
+    @classmethod
+    def holds(cls, value: Json) -> bool:
+        """Return whether metadata may have *value* as it is, which came from a file."""
+        return isinstance(value, cls.metadata_types)
 
     @classmethod
     def check_names(cls, names: list[str]) -> None:

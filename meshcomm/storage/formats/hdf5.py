@@ -4,6 +4,7 @@ A dataset that is contiguous has its bytes in one run of the file, and the libra
 compressed, are read through the library.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -32,6 +33,17 @@ OF_LIBRARIES = frozenset(
     )
 )
 """Attributes that libraries keep for themselves."""
+_FILLS = {
+    "f4": 9.969209968386869e36,
+    "f8": 9.969209968386869e36,
+    "i1": -127,
+    "u1": 2**8 - 1,
+    **{f"i{n}": 1 - 2 ** (8 * n - 1) for n in (2, 4)},
+    **{f"u{n}": 2 ** (8 * n) - 1 for n in (2, 4)},
+    "i8": 2 - 2**63,
+    "u8": 2**64 - 2,
+}
+"""What netCDF has where nothing was written, by dtype, unless the file says it. Source: netcdf.h of Unidata."""
 MOST_LEVELS, MOST_NAMES = 100, 2**20
 _UNEQUAL = "its elements have different sizes"
 
@@ -54,6 +66,7 @@ def contents(path: Path) -> Contents:
         metadata = found.attributes_of(opened)
         for name, each in found.members(opened, "", ()):
             found.see(name, each)
+        found.lengthen()
     refuse_overlaps(found.arrays_once(), path)
     return Contents(
         found.arrays,
@@ -63,6 +76,8 @@ def contents(path: Path) -> Contents:
         dims=found.named_dims(),
         left_out=found.left_out,
         texts=found.texts,
+        links=found.links,
+        unlimited=tuple({_last(name): None for name in found.unlimited}),
     )
 
 
@@ -75,10 +90,12 @@ class _Walk:
         self.chunks: dict[str, Shape] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.left_out: dict[str, str] = {}
+        self.links: dict[str, str] = {}
         self.texts: dict[str, Shape] = {}
         self._dims: dict[str, tuple[str | None, ...]] = {}
         self._coordinates: dict[str, list[int]] = {}  # numbers of dimensions, of scales with more than one axis
         self._dimensions: dict[int, str] = {}
+        self.unlimited: dict[str, int] = {}  # the lengths of dimensions that may grow, by the names of their scales
         self._first_names: dict[Any, str] = {}
         self._count = 0
 
@@ -91,7 +108,11 @@ class _Walk:
             raise CheckpointError(f"{self._path} has more than {MOST_LEVELS} levels at {quote(prefix)}")
         for key in list(group):
             name = prefix + _text(key, self._path)
-            if group.get(key, getlink=True, getclass=True) is self._h5py.HardLink:
+            link = group.get(key, getlink=True)
+            if isinstance(link, self._h5py.SoftLink | self._h5py.ExternalLink):
+                where = f" of {quote(link.filename)}" if isinstance(link, self._h5py.ExternalLink) else ""
+                self.links[name] = f"it is a link, to {quote(link.path)}{where}: load that"
+            if isinstance(link, self._h5py.HardLink):
                 self._count += 1
                 if self._count > MOST_NAMES:
                     raise CheckpointError(f"{self._path} has more than {MOST_NAMES} names")
@@ -110,7 +131,9 @@ class _Walk:
         keys = set(found.attrs)
         is_scale = "CLASS" in keys and attribute(found.attrs["CLASS"]) == "DIMENSION_SCALE"
         if is_scale and "_Netcdf4Dimid" in keys:
-            self._dimensions[int(found.attrs["_Netcdf4Dimid"])] = _last(name)
+            self._dimensions[int(found.attrs["_Netcdf4Dimid"])] = name
+        if is_scale and found.maxshape and found.maxshape[0] is None:
+            self.unlimited[name] = found.shape[0]
         if is_scale and "NAME" in keys and str(attribute(found.attrs["NAME"])).startswith(NO_VARIABLE):
             return
         why = self._why_not(found)
@@ -126,9 +149,9 @@ class _Walk:
         if "_Netcdf4Coordinates" in keys:
             self._coordinates[name] = np.asarray(found.attrs["_Netcdf4Coordinates"]).ravel().tolist()
         elif has_scales(found):
-            self._dims[name] = tuple(_last(dim[0].name) if len(dim) else dim.label or None for dim in found.dims)
+            self._dims[name] = tuple(dim[0].name.lstrip("/") if len(dim) else dim.label or None for dim in found.dims)
         elif is_scale and found.ndim == 1:
-            self._dims[name] = (_last(name),)
+            self._dims[name] = (name,)
 
     def _why_not(self, found: Any) -> str:
         """Return why a dataset cannot be loaded; "" if it can."""
@@ -188,15 +211,33 @@ class _Walk:
         """Return each array under the first of its names."""
         return {name: self.arrays[name] for name in self._first_names.values()}
 
+    def lengthen(self) -> None:
+        """Give all arrays of netCDF that may grow the length of their dimension: what nobody has written is filled."""
+        for name, numbers in self._coordinates.items():
+            self._dims[name] = tuple(map(self._dimensions.get, numbers))
+        shapes = {name: stored.shape for name, stored in self.arrays.items()} | self.texts
+        axes = [(dim, n) for name, dims in self._dims.items() for dim, n in zip(dims, shapes[name], strict=False)]
+        for dim, n in axes:
+            if dim in self.unlimited:
+                self.unlimited[dim] = max(n, self.unlimited[dim])
+        for name, dims in self._dims.items() if is_netcdf(self._path) else ():
+            lengths = [self.unlimited.get(str(dim), 0) for dim in dims]
+            if len(lengths) != len(shapes[name]):
+                continue  # these are no names of its axes
+            shape = tuple(map(max, shapes[name], lengths))
+            if name in self.texts:
+                self.texts[name] = checked_shape(shape, f"{self._path}: dataset {quote(name)}", 16)
+            elif shape != shapes[name]:
+                its = self.arrays[name]
+                checked_shape(shape, f"{self._path}: dataset {quote(name)}", its.dtype.itemsize)
+                self.arrays[name] = its._replace(shape=shape, segments=())
+
     def named_dims(self) -> dict[str, tuple[str, ...]]:
         """Return the names of axes, of arrays all of whose axes have one."""
-        found = dict(self._dims)
-        for name, numbers in self._coordinates.items():
-            found[name] = tuple(map(self._dimensions.get, numbers))
         shapes = {name: stored.shape for name, stored in self.arrays.items()} | self.texts
         return {
-            name: tuple(map(str, dims))
-            for name, dims in found.items()
+            name: tuple(_last(str(dim)) for dim in dims)
+            for name, dims in self._dims.items()
             if dims and None not in dims and len(dims) == len(shapes[name])
         }
 
@@ -234,8 +275,28 @@ def _has_type_of(found: Any, dtype: DType) -> bool:
         return False
 
 
-def open_dataset(path: Path, name: str) -> Any:
-    """Return the dataset *name*, and its file, which has to be closed."""
+class _Filled:
+    """A dataset of netCDF that is longer than what was written: there it has its fill value."""
+
+    def __init__(self, dataset: Any, shape: Shape) -> None:
+        self._dataset, self.shape, self.dtype = dataset, shape, dataset.dtype
+        how = dataset.id.get_create_plist()
+        given = how.fill_value_defined() == library().h5d.FILL_VALUE_USER_DEFINED
+        fill = dataset.fillvalue if given else _FILLS.get(self.dtype.str[1:], np.zeros((), self.dtype)[()])
+        self._fill = np.ravel(dataset.attrs.get("_FillValue", fill))[0]
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Array:
+        its = [range(*each.indices(n)) for each, n in zip(index, self.shape, strict=True)]
+        found = np.full([len(each) for each in its], self._fill, self.dtype)
+        there = tuple(each[: bisect_left(each, n)] for each, n in zip(its, self._dataset.shape, strict=True))
+        if all(map(len, there)):
+            own = tuple(slice(each[0], each[-1] + 1, each.step) for each in there)
+            found[tuple(slice(len(each)) for each in there)] = self._dataset[own]
+        return found
+
+
+def open_dataset(path: Path, name: str, shape: Shape) -> Any:
+    """Return the dataset *name* of this *shape*, and its file, which has to be closed."""
     h5py = library()
     with reading(path):
         opened = h5py.File(path, "r")
@@ -244,14 +305,15 @@ def open_dataset(path: Path, name: str) -> Any:
         unknown = [how.get_filter(k)[0] for k in range(how.get_nfilters()) if found.chunks]
         if not all(map(h5py.h5z.filter_avail, unknown)):
             _add_filters()
-        return found, opened
+        return found if found.shape == shape or found.dtype.subdtype else _Filled(found, shape), opened
 
 
-def texts(path: Path, name: str) -> Array:
-    """Return the texts of a dataset of texts of any length: objects, of the class str."""
-    dataset, opened = open_dataset(path, name)
-    with reading(path), opened:
-        found: Array = np.asarray(dataset.asstr(errors="replace")[...], object)
+def texts(path: Path, name: str, shape: Shape) -> Array:
+    """Return the texts of a dataset of texts of any length: objects, of the class str. Those not written are empty."""
+    with reading(path), library().File(path, "r") as opened:
+        own: Array = np.asarray(opened[name].asstr(errors="replace")[...], object)
+        found = np.full(shape, "", object)
+        found[tuple(map(slice, own.shape))] = own
         return found
 
 

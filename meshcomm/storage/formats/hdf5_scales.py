@@ -1,10 +1,10 @@
 """Dimension scales: datasets of HDF5 that name the axes of others. netCDF-4 calls them dimensions.
 
-A dimension without a variable is a scale without data. A variable of one axis, with the name of its dimension, is the
-scale itself.
+A dimension without a variable is a scale without data. A variable with the name of its first dimension is the scale
+itself. If it has more axes, as texts of characters have, an attribute says which: a scale has no scales.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
@@ -33,15 +33,25 @@ def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
         dims = tuple(_last(had[0].name) if len(had) else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
     if array.grows and dims is not None:
         dims = (array.grows, *dims)
-    if dims == (_last(array.name),):
+    if dims is not None and is_scale(array.name, dims):
         _make_scale(file, made, dims[0])
+        if len(dims) > 1:
+            others = [_scale(file, made.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
+            made.attrs["_Netcdf4Coordinates"] = np.array(
+                [each.attrs["_Netcdf4Dimid"] for each in (made, *others)], "i4"
+            )
         return
     for axis, dim in enumerate(dims or ()):
         if dim == array.name:
-            raise ValueError(f"the array {quote(dim)} has several axes, so none of them can have its name")
+            raise ValueError(f"the array {quote(dim)} has several axes, so only the first one can have its name")
         for old in list(made.dims[axis].values()):
             made.dims[axis].detach_scale(old)
-        made.dims[axis].attach_scale(_scale(file, made.shape[axis], dim, array, grows=array.grows == dim))
+        made.dims[axis].attach_scale(_scale(file, made.shape[axis], dim, array))
+
+
+def is_scale(name: str, dims: Sequence[str]) -> bool:
+    """Return whether an array with axes *dims* is the scale of its first one: it has that name."""
+    return tuple(dims[:1]) == (_last(name),)
 
 
 def _last(name: str) -> str:
@@ -55,18 +65,20 @@ def _grow_scales(made: Any) -> None:
             scale.resize(made.shape[0], axis=0)
 
 
-def _scale(file: Any, length: int, dim: str, array: Described, *, grows: bool) -> Any:
+def _scale(file: Any, length: int, dim: str, array: Described) -> Any:
     """Return the dimension scale *dim* of *length*, which is made if it is not there."""
     group = array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
     found = file.get(name)
     if found is None:
+        grows = dim == array.grows or dim in array.unlimited
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
         found = file.create_dataset(name, (length,), ">f4", **more)
         _make_scale(file, found, f"{NO_VARIABLE}.{length:10}")
     if isinstance(found, library().Dataset) and found.maxshape == (None,) and is_no_variable(found):
         found.resize(max(length, found.shape[0]), axis=0)
-    if not isinstance(found, library().Dataset) or found.shape != (length,):
+    of_several = isinstance(found, library().Dataset) and found.is_scale and found.shape[:1] == (length,)
+    if not of_several and (not isinstance(found, library().Dataset) or found.shape != (length,)):
         shape: Shape | str = getattr(found, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
         raise ShapeError(f"{axis}, but {quote(name)} in the file has {shape}")
@@ -97,7 +109,7 @@ def take_scales(file: Any, old: Any, made: Any) -> None:
     if not old.is_scale:
         return
     users = [(file[reference], int(axis)) for reference, axis in old.attrs.get("REFERENCE_LIST", ())]
-    if users and made.shape != old.shape:
+    if users and made.shape[:1] != old.shape[:1]:
         raise ShapeError(f"{quote(made.name)} is the scale of other arrays: it must keep the shape {old.shape}")
     made.make_scale(made.name.rpartition("/")[2])
     for user, axis in users:

@@ -31,8 +31,14 @@ from meshcomm.storage.formats.base import (
 )
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, library
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
-from meshcomm.storage.formats.hdf5_scales import name_axes, take_scales
-from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, laid_out, snapshots_of
+from meshcomm.storage.formats.hdf5_scales import is_scale, name_axes, take_scales
+from meshcomm.storage.formats.snapshots import (
+    check_snapshots,
+    chunks_of_snapshots,
+    copy_that_grows,
+    laid_out,
+    snapshots_of,
+)
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Chunks, Stored, in_one_file
 
@@ -67,6 +73,13 @@ class Hdf5Writer(Writer):
     _journal: File | None = None
     _changes: Changes | None = None
 
+    @classmethod
+    def holds(cls, value: Json) -> bool:
+        with suppress(TypeError, ValueError):
+            _attribute(value, cls.netcdf)
+            return True
+        return False
+
     def would_lose(self) -> list[str]:
         if self.path.is_dir() or not self.path.stat().st_size:
             return []  # `begin` refuses a folder
@@ -93,10 +106,9 @@ class Hdf5Writer(Writer):
         with files.at_files():
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
-            for array in self.arrays:
-                name_axes(
-                    self._made, self._datasets[array.name], array, default=self.netcdf or array.grows is not None
-                )
+            default = self.netcdf or any(array.grows for array in self.arrays)
+            for array in sorted(self.arrays, key=_is_later):
+                name_axes(self._made, self._datasets[array.name], array, default=default)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._made, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for each in stored for segment in each.segments]
@@ -148,10 +160,14 @@ class Hdf5Writer(Writer):
     def _chunks_of(self, array: Described) -> Shape | None:
         """Return the lengths of the chunks; None for an array that is in one run."""
         nbytes = prod(array.shape) * array.dtype.itemsize
-        if array.grows is None and (not nbytes or not array.shape or not (array.chunks or array.codecs)):
-            return None
         if array.grows:
             return chunks_of_snapshots(array)
+        if array.unlimited and not array.chunks:
+            first = array.dims is not None and array.dims[0] in array.unlimited
+            rows = chunks_of_snapshots(array._replace(shape=array.shape[1:]))
+            return rows if first else default_chunk(array.shape, array.dtype.itemsize)
+        if not array.unlimited and (not nbytes or not array.shape or not (array.chunks or array.codecs)):
+            return None
         return array.chunks or default_chunk(array.shape, array.dtype.itemsize)
 
     def _lay_out(self, array: Described) -> Stored:
@@ -176,7 +192,9 @@ class Hdf5Writer(Writer):
             for codec, level in with_levels(array.codecs):
                 _set_filter(h5py, how, codec, level)
         how.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        most = (h5py.h5s.UNLIMITED, *shape[1:]) if array.grows else shape
+        dims = (array.grows, *shape[1:]) if array.grows else array.dims or shape  # names where an axis may grow
+        free = (array.grows, *array.unlimited)
+        most = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
         space = h5py.h5s.create_simple(shape, most) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         kind = _kind(h5py, array.name, array.dtype)
         return h5py.Dataset(h5py.h5d.create(self._made.id, None, kind, space, how))
@@ -190,7 +208,8 @@ class Hdf5Writer(Writer):
                 check_snapshots(self.path, array, found.shape, found.dtype)
                 if found.maxshape[0] is not None:
                     raise CheckpointError(
-                        f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed, it was not appended to"
+                        f"{self.path}: {quote(array.name)} cannot grow: its shape is fixed, it was not appended to. "
+                        + copy_that_grows(self.path)
                     )
                 counts[array.name] = found.shape[0]
         return snapshots_of(self.path, self.arrays, counts)
@@ -310,6 +329,12 @@ class NetcdfWriter(Hdf5Writer):
     """A new netCDF-4 file, or an old one that gets more variables."""
 
     netcdf: ClassVar[bool] = True
+
+
+def _is_later(array: Described) -> bool:
+    """Return whether the axes of an array are named after those scales that have several axes."""
+    dims = array.dims or ()
+    return len(dims) < 2 or not is_scale(array.name, dims)
 
 
 def _kind(h5py: Any, name: str, dtype: DType) -> Any:

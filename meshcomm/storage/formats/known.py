@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from meshcomm._arguments import quote
-from meshcomm._types import Array
+from meshcomm._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr
@@ -83,13 +83,13 @@ def contents(path: Path) -> Contents:
     )
 
 
-def texts(path: Path, name: str) -> Array:
-    """Return an array of texts of any length."""
-    return zarr.texts(path, name) if path.is_dir() else hdf5.texts(path, name)
+def texts(path: Path, name: str, shape: Shape) -> Array:
+    """Return an array of this *shape*, of texts of any length."""
+    return zarr.texts(path, name) if path.is_dir() else hdf5.texts(path, name, shape)
 
 
-def open_array(path: Path, name: str) -> tuple[Any, Callable[[], None]]:
-    """Return an array that is not in plain runs, as its library has it, and what closes it.
+def open_array(path: Path, name: str, shape: Shape) -> tuple[Any, Callable[[], None]]:
+    """Return an array of this *shape* that is not in plain runs, as its library has it, and what closes it.
 
     It has a shape and a dtype, and takes slices along all axes.
     """
@@ -103,5 +103,5 @@ def open_array(path: Path, name: str) -> tuple[Any, Callable[[], None]]:
     if classic:
         records = netcdf3.Records(path, name)
         return records, records.close
-    dataset, opened = hdf5.open_dataset(path, name)
+    dataset, opened = hdf5.open_dataset(path, name, shape)
     return dataset, opened.close

@@ -159,7 +159,10 @@ def contents(path: Path) -> Contents:
     refuse_overlaps(arrays, path)
     attributes = {name: each.attributes for name, each in found.variables.items() if each.attributes}
     dims = {name: each.dims for name, each in found.variables.items() if each.dims}
-    return Contents(arrays, found.attributes, by_library=others, attributes=attributes, dims=dims)
+    unlimited = {each.dims[0]: None for each in found.variables.values() if each.has_records}
+    return Contents(
+        arrays, found.attributes, by_library=others, attributes=attributes, dims=dims, unlimited=tuple(unlimited)
+    )
 
 
 class Records:

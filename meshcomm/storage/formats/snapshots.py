@@ -13,6 +13,11 @@ from meshcomm.storage.formats.base import Described
 from meshcomm.storage.stored import Chunks, Segment, Stored
 
 
+def copy_that_grows(path: Path) -> str:
+    """Return, for people, how they get a copy of a file of another program to which snapshots can be added."""
+    return f"A copy that grows: meshcomm convert {path} NEW.zarr"
+
+
 def check_snapshots(path: Path, array: Described, shape: Shape, dtype: DType | None) -> None:
     """Raise ``ShapeError`` or ``DTypeError`` unless *array* is a snapshot of one with this *shape* and *dtype*."""
     if shape[1:] != array.shape or len(shape) != len(array.shape) + 1:
@@ -63,7 +68,10 @@ def laid_out(
     in_rows = tuple(lengths[1:]) == array.shape[1:] and (together == 1 or tuple(lengths) == array.shape)
     if codecs or not in_rows:
         if together > 1:  # they are written as a whole
-            raise CheckpointError(f"{path}: the chunks of {quote(array.name)} have {together} snapshots each")
+            raise CheckpointError(
+                f"{path}: the chunks of {quote(array.name)} have {together} snapshots each, so none can be added. "
+                + copy_that_grows(path)
+            )
         return stored._replace(chunks=Chunks(tuple(lengths), codecs))
     own, segments = prod(lengths) * array.dtype.itemsize, []
     for number, start in enumerate(range(0, stored.nbytes, max(1, own))):

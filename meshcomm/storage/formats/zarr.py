@@ -39,7 +39,13 @@ from meshcomm.storage.formats.base import (
     parsed_json,
     reading,
 )
-from meshcomm.storage.formats.snapshots import check_snapshots, chunks_of_snapshots, laid_out, snapshots_of
+from meshcomm.storage.formats.snapshots import (
+    check_snapshots,
+    chunks_of_snapshots,
+    copy_that_grows,
+    laid_out,
+    snapshots_of,
+)
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunks, Segment, Stored
@@ -76,6 +82,13 @@ class ZarrWriter(Writer):
         for name in names:
             if any(key == METADATA or key.startswith("__") for key in name.split("/")):
                 raise CheckpointError(f"{quote(name)}: zarr keeps {METADATA} and names that begin with __ for itself")
+
+    @classmethod
+    def holds(cls, value: Json) -> bool:
+        with suppress(TypeError):
+            as_attributes({"": value})
+            return True
+        return False
 
     @property
     def _names(self) -> dict[str, str]:
@@ -153,7 +166,10 @@ class ZarrWriter(Writer):
         """Reserve space for one more snapshot, and return where its data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
         chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
-        codecs = codecs_of(metadata["codecs"], self.path / array.name)
+        try:
+            codecs = codecs_of(metadata["codecs"], self.path / array.name)
+        except CheckpointError as error:
+            raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
         self._grown[array.name] = (self._count // chunk[0],)
 
         def reserve(index: Shape, nbytes: int) -> tuple[str, int]:

@@ -144,4 +144,6 @@ def as_attributes(metadata: Mapping[str, Json]) -> dict[str, Json]:
 def _plain(value: Json) -> Json:
     if value.dtype.kind == "c":
         raise TypeError(f"an attribute of zarr is no complex number, as {quote(value)} is")
+    if value.dtype.kind == "f":
+        value = value.astype("f8")  # a long double has no value of Python
     return (np.strings.decode(value, "utf-8") if value.dtype.kind == "S" else value).tolist()

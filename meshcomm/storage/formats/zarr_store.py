@@ -150,7 +150,10 @@ def refuse_to_add(path: Path, names: Iterable[str]) -> None:
     if root is None:
         raise CheckpointError(f"{path} is there and is no zarr store: nothing can be added to it")
     if root.get("zarr_format") != 3:
-        raise CheckpointError(f"{path} is a zarr store of version 2, to which meshcomm adds nothing")
+        raise CheckpointError(
+            f"{path} is a zarr store of version 2, to which meshcomm adds nothing. "
+            f"A copy of version 3: meshcomm convert {path} NEW.zarr"
+        )
     if root.get("node_type") != "group":
         raise CheckpointError(f"{path} is one zarr array, no group: nothing can be added to it")
     for name in names:

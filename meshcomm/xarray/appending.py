@@ -1,0 +1,351 @@
+"""Datasets that go on with a file: what is appended is as the file has it, and nothing of it is lost.
+
+The rule is that of `meshcomm.Series`: no cast that loses, no coordinate that differs, no calendar but the file's.
+What xarray has encoded is decoded again, as the file will give it back, and compared.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray
+from xarray.coding import strings
+from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta, infer_calendar_name
+
+from meshcomm._arguments import quote
+from meshcomm._types import Array, DType, Json, Shape
+from meshcomm.arrays.create import distribute, told_by_root
+from meshcomm.arrays.dtensor import DTensor
+from meshcomm.arrays.relayout import relayout
+from meshcomm.errors import DTypeError
+from meshcomm.layouts.layout import Layout
+from meshcomm.layouts.mesh import Mesh
+from meshcomm.ranks.calls import agree_on, collective
+from meshcomm.storage.decoding import CODING, Coding, coding_of
+from meshcomm.storage.formats.known import contents, texts
+from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.opened import Store
+from meshcomm.storage.save import save as save_tree
+from meshcomm.storage.series import Series
+from meshcomm.storage.values import node_of_value, value_of_node
+from meshcomm.xarray.encoding import Encoded, OwnOptions, encoded
+
+_MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
+"""The end of units such as "days since 2000-01-01 00:00:00", which xarray leaves out, or not."""
+
+_TEXTS = "OSTU"
+_WIDER = "biufc"
+"""Kinds of numbers: none goes into one that stands before it, but integers of both kinds."""
+
+
+def append(
+    path: Path, dataset: xarray.Dataset, dim: str, asked: dict[str, dict[str, Any]], options: OwnOptions
+) -> None:
+    """Write what lies along *dim* as snapshots of a series. Collective.
+
+    Parameters
+    ----------
+    path: of the file, which is made if it is not there
+    dataset: what is appended
+    dim: its first dimension, along which it goes on with the file
+    asked: encodings by the name of a variable
+    options: of the file
+    """
+    growing = _growing(dataset, dim)
+    mesh = common_mesh(each.data.mesh for each in dataset.variables.values() if isinstance(each.data, DTensor))
+    there = _there(path, dim, mesh)
+    _refuse_missing(path, dataset, dim, there)
+    steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
+    for name, held in there.items():
+        if name in dataset.variables and (held.grows or name in dataset.coords):
+            _check_kind(path, dataset[name], held, asked.get(name, {}))
+            steps[name] = held.step(asked.get(name, dataset[name].encoding))
+            asked[name] = held.encoding(dataset[name].variable)
+    found = _with_lengths(path, encoded(dataset, asked, path), {name: there[name] for name in steps})
+    _check_units(path, found, {name: there[name] for name in steps})
+    _check_kept(path, dataset, found, {name: (there[name], steps[name]) for name in growing if name in steps}, mesh)
+    fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
+    _check_coordinates(path, found, fixed, mesh)
+    others = [name for name in found.arrays if name not in growing]
+    if others and not there:
+        static = found.only(others, of_file=False)
+        save_tree(path, static.arrays, mode="a", max_scratch_bytes=options.limit, **options.of(static))
+    _append_snapshots(path, found.only(growing, of_file=not there), dim, mesh, options)
+
+
+def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
+    """Return the names of what has the dimension *dim*. ``ValueError`` unless that comes first in all of them."""
+    growing = [str(name) for name, each in dataset.variables.items() if dim in each.dims]
+    if not growing:
+        raise ValueError(f"append_dim names {quote(dim)}; the dimensions are {', '.join(map(str, dataset.sizes))}")
+    later = next((name for name in growing if dataset[name].dims[0] != dim), None)
+    if later is not None:
+        raise ValueError(f"{quote(dim)} is not the first dimension of {quote(later)}: transpose it")
+    return growing
+
+
+class Held(NamedTuple):
+    """A variable of a file: its attributes, dtype and shape, and whether it has the dimension that grows."""
+
+    attributes: dict[str, Any]
+    kind: str
+    shape: Shape
+    grows: bool
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its elements in the file."""
+        return np.dtype(self.kind)
+
+    @property
+    def coding(self) -> Coding | None:
+        """How its numbers are decoded."""
+        return coding_of(self.attributes, self.dtype)
+
+    def encoding(self, variable: xarray.Variable) -> dict[str, Any]:
+        """Return how more of its elements, which are those of *variable*, are encoded."""
+        keys = (*CODING, *(("units", "calendar") if _is_time(variable) else ()))
+        own = {key: value for key, value in self.attributes.items() if key in keys}
+        return own if _is_text(variable) else {"dtype": self.dtype} | own
+
+    def step(self, asked: Mapping[str, Any]) -> float | None:
+        """Return how far apart two numbers are in the file, if the encoding says that others become these.
+
+        None if a number has to stay what it is.
+        """
+        if self.coding is not None and (self.coding.scale is not None or self.coding.offset is not None):
+            return abs(float(1 if self.coding.scale is None else self.coding.scale))
+        if self.dtype.kind not in "iufc" or asked.get("dtype") is None or np.dtype(asked["dtype"]) != self.dtype:
+            return None
+        return 1.0 if self.dtype.kind in "iu" else 0.0
+
+
+def _calendar(variable: xarray.Variable) -> str | None:
+    """Return the calendar of dates; None for what are none."""
+    if variable.dtype.kind not in "MO":
+        return None
+    try:
+        return str(infer_calendar_name(variable))
+    except ValueError:
+        return None
+
+
+def _is_time(variable: xarray.Variable) -> bool:
+    return variable.dtype.kind in "mM" or _calendar(variable) is not None
+
+
+def _is_text(variable: xarray.Variable) -> bool:
+    return variable.dtype.kind in _TEXTS and not _is_time(variable)
+
+
+def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
+    """Return the variables of a file by name; nothing if it is not there. Collective."""
+
+    def look() -> Json:
+        if not path.exists():
+            return node_of_value({})
+        found = contents(path)
+        kinds = {name: (stored.dtype.str, stored.shape) for name, stored in found.arrays.items()}
+        kinds |= {name: ("O", shape) for name, shape in found.texts.items()}
+        return node_of_value(
+            {
+                name: [dict(found.attributes.get(name, {})), kind, shape, dim in found.dims.get(name, ())]
+                for name, (kind, shape) in kinds.items()
+            }
+        )
+
+    with collective("save", mesh) as here:
+        told = look() if here is None else told_by_root(0, look, f"append to {path}", mesh, here)
+    return {name: Held(*each) for name, each in value_of_node(told).items()}
+
+
+def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mapping[str, Held]) -> None:
+    """Raise ``ValueError`` unless a dataset has all that grows in the file."""
+    for name, held in there.items():
+        if held.grows and name not in dataset.variables:
+            raise ValueError(f"{path} has {quote(name)} along {quote(dim)}: a dataset that is appended needs it, too")
+
+
+def _check_kind(path: Path, array: xarray.DataArray, held: Held, asked: Mapping[str, Any]) -> None:
+    """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units *asked* for."""
+    name, variable = str(array.name), array.variable
+    calendar = _calendar(variable)
+    has = str(held.attributes.get("calendar", "standard")).lower().replace("gregorian", "standard")
+    if calendar is not None:
+        fits = has.startswith("proleptic_") or has == "standard" if variable.dtype.kind == "M" else False
+        if not (fits or calendar.replace("gregorian", "standard") == has):
+            raise ValueError(f"{quote(name)} has the calendar {has} in {path}, and {calendar} here: convert it")
+    for key in ("units", "calendar") if _is_time(variable) else ():
+        if key in asked and _plain(asked[key]) != _plain(held.attributes.get(key)):
+            had = held.attributes.get(key)
+            raise ValueError(f"{quote(name)} has the {key} {had} in {path}; its encoding asks for {quote(asked[key])}")
+    its, kept = variable.dtype.kind, held.dtype.kind if held.coding is None else held.coding.dtype.kind
+    wider = its in _WIDER and kept in _WIDER and _rank(its) > _rank(kept)
+    if (wider and held.step(asked or variable.encoding) != 1.0) or _is_text(variable) != (kept in _TEXTS):
+        raise DTypeError(f"{quote(name)} is {held.kind} in {path}, and {variable.dtype} here: convert it")
+
+
+def _rank(kind: str) -> int:
+    return _WIDER.replace("u", "i").index(kind.replace("u", "i"))
+
+
+def _plain(units: object) -> str:
+    """Return units or a calendar, with one text for each meaning."""
+    return _MIDNIGHT.sub("", str(units))
+
+
+def _with_lengths(path: Path, found: Encoded, there: Mapping[str, Held]) -> Encoded:
+    """Return encoded arrays whose texts are as long as those of the file. ``ValueError`` for a longer one."""
+    arrays = dict(found.arrays)
+    for name, held in there.items():
+        array, most = arrays[name], 0
+        if held.dtype.kind == "U" and array.dtype.kind == "U":
+            arrays[name] = array.astype(held.dtype)
+            fits = bool((arrays[name] == array).all())
+            most = held.dtype.itemsize // 4
+        elif held.kind == "|S1" and array.dtype.kind == "S" and array.ndim == len(held.shape) > 0:
+            most = held.shape[-1]
+            fits = not (array[..., most:] != b"").any()
+            arrays[name] = np.zeros((*array.shape[:-1], most), "S1")
+            arrays[name][..., : array.shape[-1]] = array[..., :most]
+        else:
+            continue
+        if not fits:
+            raise ValueError(f"texts of {quote(name)} have at most {most} characters in {path}; here one is longer")
+    return found._replace(arrays=arrays)
+
+
+def _check_units(path: Path, found: Encoded, there: Mapping[str, Held]) -> None:
+    """Raise ``ValueError`` for other units than those of the file."""
+    for name, held in there.items():
+        had, needs = (its.get("units") for its in (held.attributes, found.attributes[name]))
+        if held.grows and had is not None and needs is not None and _plain(had) != _plain(needs):
+            raise ValueError(f"{quote(name)} does not fit the units of the file, {had}: it needs {needs}")
+
+
+def _check_kept(
+    path: Path, dataset: xarray.Dataset, found: Encoded, there: Mapping[str, tuple[Held, float | None]], mesh: Mesh
+) -> None:
+    """Raise ``ValueError`` if the file would not give back what is appended. Collective over *mesh*."""
+    pairs = {}
+    for name in there:
+        values, new = dataset.variables[name].data, found.arrays[name]
+        if isinstance(new, DTensor) and not isinstance(values, DTensor):
+            new = new.to_numpy()
+        elif isinstance(values, DTensor):
+            is_same = isinstance(new, DTensor) and new.layout == values.layout
+            new = new.local if is_same else relayout(_as_tensor(new, mesh), values.layout).local
+            values = values.local
+        if not _is_text(dataset.variables[name]) and values is not None and new is not None:
+            pairs[name] = values, new
+
+    def check() -> None:
+        for name, (values, new) in pairs.items():
+            held, step = there[name]
+            if not all(_is_kept(value, number, held, step) for value, number in _slices(values, new)):
+                raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {held.dtype}")
+
+    with collective("save", mesh) as here:
+        if here is not None and there:
+            agree_on(here.team, f"what is appended to {path}: {', '.join(there)}", check)
+
+
+def _slices(values: Array, new: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield what lies along the first axis, one after the other: they need little memory."""
+    if values.ndim < 2:
+        yield values, new
+    else:
+        yield from zip(values, new, strict=True)
+
+
+def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:
+    """Return whether *values* are what becomes of *new*, which are in the file; but for half a *step*."""
+    units = str(held.attributes.get("units", ""))
+    if values.dtype.kind in "MO":
+        its = decode_cf_datetime(new, units, held.attributes.get("calendar"), use_cftime=values.dtype.kind == "O")
+        return bool(
+            ((values == its) | (np.isnat(values) & np.isnat(its) if values.dtype.kind == "M" else False)).all()
+        )
+    if values.dtype.kind == "m":
+        its = decode_cf_timedelta(new, units)
+        return bool(((values == its) | (np.isnat(values) & np.isnat(its))).all())
+    coding = held.coding
+    back = new if coding is None else coding.decoded(np.asarray(new))
+    if held.attributes.get("dtype") == "bool":
+        back = back.astype(bool)
+    fills = () if coding is None else coding.fills
+    missing = np.isnan(back) & (np.isnan(values) | np.isin(values, fills)) if back.dtype.kind in "fc" else False
+    if step is None:
+        signs = values.dtype.kind == "c" or back.dtype.kind == "c" or ((back < 0) == (values < 0))
+        with np.errstate(invalid="ignore"):
+            return bool((missing | ((back.astype(values.dtype) == values) & signs)).all())
+    kinds = [each.dtype for each in (back, values, new) if each.dtype.kind in "fc"]
+    eps = max((float(np.finfo(each).eps) for each in kinds), default=0.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        close = np.abs(back - values) <= step * 0.501 + 8 * eps * np.abs(values)
+    return bool((missing | close | (back == values)).all())
+
+
+def _check_coordinates(path: Path, found: Encoded, names: list[str], mesh: Mesh) -> None:
+    """Raise ``ValueError`` for coordinates of other dimensions that are not those of the file. Collective."""
+    own = {name: found.arrays[name] for name in names if not isinstance(found.arrays[name], DTensor)}
+    if not own:
+        return
+
+    def compare() -> None:
+        held = contents(path)
+        with Store(path) as store:
+            for name, array in own.items():
+                there = texts(path, name, held.texts[name]) if name in held.texts else store[name][...]
+                if not _equal(np.asarray(there), np.asarray(array)):
+                    raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
+
+    with collective("save", mesh) as here:
+        if here is not None:
+            told_by_root(0, compare, f"coordinates {', '.join(own)} of {path}", mesh, here)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    """Return whether coordinates are equal; texts may be characters, or have the length that they need."""
+    if one.dtype.kind in _TEXTS or other.dtype.kind in _TEXTS:
+        ndim = max(one.ndim, other.ndim)
+        return bool(np.array_equal(_as_texts(one, ndim), _as_texts(other, ndim)))
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc" and other.dtype.kind in "fc"))
+
+
+def _as_texts(array: Array, ndim: int) -> Array:
+    if array.dtype.kind == "S":
+        joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array  # type: ignore[no-untyped-call]
+        return np.char.decode(joined, "utf-8")
+    return array.astype("U")
+
+
+def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options: OwnOptions) -> None:
+    """Append each element of the arrays along their first axis. Collective over *mesh*."""
+    wide = {name: array for name, array in found.arrays.items() if array.ndim > 1 or isinstance(array, DTensor)}
+    if not wide:
+        wide = {name: array for name, array in found.arrays.items() if name != dim}
+    tensors = {name: _as_tensor(array, mesh) for name, array in wide.items()}
+    numbers = {name: np.asarray(array) for name, array in found.arrays.items() if name not in wide}
+    count = len(next(iter(found.arrays.values())))
+    if not count:
+        return
+    first = {name: tensor[0] for name, tensor in tensors.items()}
+    with Series(
+        path,
+        {name: tensor.layout for name, tensor in first.items()},
+        shape={name: tensor.shape for name, tensor in first.items()},
+        dtype={name: tensor.dtype for name, tensor in first.items()},
+        axis=dim,
+        max_scratch_bytes=options.limit,
+        **options.of(Encoded(first, {name: found.dims[name][1:] for name in first}, found.attributes)),
+    ) as series:
+        for k in range(count):
+            now = first if k == 0 else {name: tensor[k] for name, tensor in tensors.items()}
+            series.append(**now, **{name: values[k, ...] for name, values in numbers.items()})
+
+
+def _as_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:
+    return array if isinstance(array, DTensor) else distribute(array, Layout.replicated(mesh, array.ndim))

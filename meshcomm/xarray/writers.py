@@ -1,0 +1,68 @@
+"""xarray's own `to_netcdf` and `to_zarr`, of datasets that hold tensors: they write what `save` writes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import xarray
+
+from meshcomm._arguments import quote
+from meshcomm.storage.formats.known import FORMATS
+from meshcomm.xarray.saving import save
+
+_HELD: dict[str, dict[str, tuple[Any, ...]]] = {
+    "to_netcdf": {
+        "mode": ("w", "a"),
+        "format": (None, "NETCDF4"),
+        "engine": (None, "netcdf4", "h5netcdf"),
+        "group": (None, "", "/"),
+        "compute": (True,),
+        "multifile": (False,),
+        "invalid_netcdf": (None, False),
+    },
+    "to_zarr": {
+        "mode": (None, "w", "w-", "a"),
+        "group": (None, "", "/"),
+        "compute": (True,),
+        "region": (None,),
+        "storage_options": (None,),
+        "zarr_format": (None, 3),
+    },
+}
+"""The values of arguments that all ranks can write by. Other arguments are hints, or the same for `save`."""
+
+
+def write(name: str, dataset: xarray.Dataset, given: Mapping[str, Any]) -> None:
+    """Write a dataset for xarray's function *name*. Collective over the meshes of its tensors.
+
+    Parameters
+    ----------
+    name: "to_netcdf" or "to_zarr"
+    dataset: with tensors
+    given: the arguments by name, and where to write as "path"
+
+    ``NotImplementedError`` on all ranks, before any file is touched, for what only one process can write.
+    """
+    path = given["path"]
+    suffix = Path(path).suffix.lower() if isinstance(path, str | Path) else ""
+    writer = FORMATS[suffix][0] if suffix in FORMATS else None
+    fits = writer is not None and writer.has_attributes and (suffix == ".zarr") == (name == "to_zarr")
+    wrong = [
+        f"{key}={quote(given[key])}" for key, held in _HELD[name].items() if key in given and given[key] not in held
+    ]
+    if wrong or not fits:
+        what = wrong[0] if wrong else f"path {quote(path)}"
+        raise NotImplementedError(
+            f"{name} of tensors, which all ranks write, takes no {what}: meshcomm.xarray.save(path, dataset) writes "
+            "an .nc, .h5 or .zarr file; of dataset.load() with arrays of NumPy, one rank may write the others"
+        )
+    mode, along = given.get("mode"), given.get("append_dim")
+    save(
+        path,
+        dataset,
+        mode="a" if mode == "a" and along is None else "w",
+        append_dim=along,
+        encoding=given.get("encoding") or None,
+        unlimited_dims=given.get("unlimited_dims"),
+        overwrite=None if mode == "a" or along is not None else mode == "w",
+    )

@@ -1,0 +1,134 @@
+"""to_netcdf and to_zarr of xarray itself, of datasets with tensors: all ranks write, or all raise one error."""
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from support.gradient_cases import on
+
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("h5netcdf")
+pytest.importorskip("zarr")
+mx = pytest.importorskip("meshcomm.xarray")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*onsolidated:")
+U = mc.UNSHARDED
+EXPECTED = xarray.Dataset(
+    {"t": (("time", "y"), np.arange(12.0).reshape(3, 4), {"units": "K"}), "n": ("time", [1, 2, 3])},
+    {"time": np.array(["2000-01-01", "2000-01-02", "2000-01-03"], "M8[ns]"), "band": ("y", ["a", "bc", "d", "e"])},
+    {"title": "text"},
+)
+WRITERS = {
+    "netcdf": (".nc", lambda its, path: its.to_netcdf(path)),
+    "netcdf engine": (".nc", lambda its, path: its.to_netcdf(path, engine="netcdf4", format="NETCDF4")),
+    "netcdf encoding": (".nc", lambda its, path: its.to_netcdf(path, "w", encoding={"t": {"zlib": True}})),
+    "netcdf twice": (".nc", lambda its, path: (its[["t"]].to_netcdf(path), its.to_netcdf(path))),
+    "netcdf append": (".nc", lambda its, path: (its[["t"]].to_netcdf(path), its.to_netcdf(path, "a"))),
+    "zarr": (".zarr", lambda its, path: its.to_zarr(path)),
+    "zarr w": (".zarr", lambda its, path: (its[["t"]].to_zarr(path), its.to_zarr(path, mode="w", consolidated=True))),
+    "zarr append_dim": (
+        ".zarr",
+        lambda its, path: [its.isel(time=[k]).to_zarr(path, append_dim="time") for k in (0, 1, 2)],
+    ),
+}
+
+
+def sharded():
+    rows = mc.Layout([U, "x"], mc.create_mesh([("x", -1)]))
+    return EXPECTED.assign(t=(("time", "y"), mc.distribute(EXPECTED.t.values, rows), EXPECTED.t.attrs))
+
+
+def read(path):
+    """Return what xarray reads itself."""
+    options = {"engine": "zarr", "consolidated": False} if path.suffix == ".zarr" else {"engine": "h5netcdf"}
+    with xarray.open_dataset(path, **options) as opened:
+        return opened.load()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", WRITERS)
+def test_all_ranks_write(name, ranks, tmp_path):
+    suffix, write = WRITERS[name]
+    on(ranks, lambda: write(sharded(), tmp_path / f"a{suffix}"))
+    found = read(tmp_path / f"a{suffix}")
+    xarray.testing.assert_identical(found.drop_vars("band"), EXPECTED.drop_vars("band"))
+    assert found.band.values.tolist() == EXPECTED.band.values.tolist()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_is_not_read_yet_is_written_by_all_ranks(ranks, tmp_path):
+    EXPECTED.to_netcdf(tmp_path / "a.nc", engine="h5netcdf", unlimited_dims="time")
+
+    def program():
+        with mx.open(tmp_path / "a.nc", {"y": "x"}) as found:
+            found.to_netcdf(tmp_path / "b.nc")
+            found.t.to_netcdf(tmp_path / "c.nc", unlimited_dims=[])
+
+    on(ranks, program)
+    xarray.testing.assert_equal(read(tmp_path / "b.nc"), read(tmp_path / "a.nc"))
+    assert read(tmp_path / "b.nc").encoding["unlimited_dims"] == {"time"}
+    assert read(tmp_path / "c.nc").encoding["unlimited_dims"] == set()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_only_one_process_can_write(ranks, tmp_path):
+    def program():
+        its = sharded()
+        for write in (
+            lambda: its.to_netcdf(),
+            lambda: its.to_netcdf(tmp_path / "a.nc", group="g"),
+            lambda: its.to_netcdf(tmp_path / "a.nc", format="NETCDF3_CLASSIC"),
+            lambda: its.to_netcdf(tmp_path / "a.nc", compute=False),
+            lambda: its.to_netcdf(tmp_path / "a.npz"),
+            lambda: its.to_zarr(tmp_path / "a.zarr", zarr_format=2),
+            lambda: its.to_zarr(tmp_path / "a.zarr", region={"time": slice(0, 3)}),
+            lambda: its.to_zarr({}),
+            lambda: xarray.save_mfdataset([its], [tmp_path / "a.nc"]),
+        ):
+            with pytest.raises(NotImplementedError, match=r"meshcomm\.xarray\.save\(path, dataset\)"):
+                write()
+        its.to_zarr(tmp_path / "b.zarr")
+        with pytest.raises(FileExistsError):
+            its.to_zarr(tmp_path / "b.zarr")
+
+    on(ranks, program)
+    assert [path.name for path in tmp_path.iterdir()] == ["b.zarr"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_a_pattern_is_a_list_of_files(ranks, tmp_path):
+    for k in range(3):
+        EXPECTED.isel(time=[k]).to_netcdf(tmp_path / f"tas_{k}.nc", engine="h5netcdf")
+    EXPECTED.to_netcdf(tmp_path / "odd[1].nc", engine="h5netcdf")
+
+    def program():
+        found = mx.open(str(tmp_path / "tas_*.nc"), {"y": "x"})
+        assert isinstance(found.t.data, mc.DTensor)
+        np.testing.assert_array_equal(found.t.values, EXPECTED.t.values)
+        assert found.time.values.tolist() == EXPECTED.time.values.tolist()
+        assert mx.open(str(tmp_path / "odd[1].nc"), {"y": "x"}).sizes["time"] == 3
+        assert mx.open(tmp_path / "tas_[01].nc").sizes["time"] == 2
+        with pytest.raises(FileNotFoundError, match="No file matches the pattern"):
+            mx.open(str(tmp_path / "pr_*.nc"), {"y": "x"})
+
+    on(ranks, program)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["m8[ns]", "m8[s]", "M8[ns]"])
+def test_rolling_of_durations(dtype, ranks):
+    values = np.array([5, 1, 7, 2, 9, 4]).astype(dtype)
+    values[-1] = "NaT"
+    plain = xarray.DataArray(values, dims=["t"])
+    numbers = plain.copy(data=np.where(np.isnat(values), np.nan, values.view("i8")))
+
+    def program():
+        rows = mc.Layout(["x"], mc.create_mesh([("x", -1)]))
+        tensor = plain.copy(data=mc.distribute(values, rows))
+        for name in ("max", "min", "sum", "mean", "median", "argmax"):
+            expected = getattr(numbers.rolling(t=3), name)()
+            found = getattr(tensor.rolling(t=3), name)()
+            np.testing.assert_allclose(found.values, expected.values)
+        np.testing.assert_array_equal(tensor.rolling(t=2).count().values, plain.rolling(t=2).count().values)
+
+    on(ranks, program)
