@@ -213,9 +213,6 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
     """Return the statistic of all elements, on all devices. Collective over the mesh."""
     ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
     layout, size = Layout([()] * len(result.shape), tensor.mesh), tensor.size
-    if statistic.ignores_nan and tensor.dtype.kind in "fc":
-        nans = sum(elementwise("isnan", np.isnan, [tensor]))  # type: ignore[arg-type]  # one tensor
-        size -= int(nans.local[()]) if nans.local is not None else 0
     if ordered.local is None:
         return DTensor(None, layout, result.shape, result.dtype)
     assert statistic.of_line is not None
@@ -225,7 +222,10 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
         assert found is not None
         return found
 
-    last = pick([tensor.size - 1])
+    last = pick([tensor.size - 1])  # NaN and NaT are behind all others
+    if statistic.ignores_nan and _is_nan(last[0]):
+        nans = sum(elementwise("isnan", np.isnan, [tensor])).local  # type: ignore[arg-type]  # one tensor
+        size -= int(nans[()]) if nans is not None else 0
     if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
         found = statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
     else:

@@ -380,7 +380,7 @@ def _prepared_mean(
         "mean",
         axes,
         lambda block: np.mean(block, axis=over, dtype=dtype),
-        lambda block: total(block, axis=over, dtype=None if wide.kind == "m" else wide),
+        lambda block: total(block, axis=over, dtype=wide.type),
         "sum",
         kind,
         wide,
