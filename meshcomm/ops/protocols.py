@@ -161,7 +161,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         _at(f"{name}.at", ufunc, inputs)
         return None
     if not all(map(is_operand, operands)):
-        operands = _with_texts(operands)
+        operands = list(map(text_as_scalar, operands))
         if not all(map(is_operand, operands)):
             return _refused(name, [x for x in operands if not is_operand(x)])
     if out and not all(isinstance(target, DTensor) for target in out if target is not None):
@@ -183,12 +183,6 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if source is not None:
         indexing.assign_back(*source, out[0])
     return made
-
-
-def _with_texts(operands: list[object]) -> list[object]:
-    """Return *operands* with texts of Python as NumPy's beside a tensor of texts."""
-    beside = any(isinstance(x, DTensor) and x.dtype.kind in "SU" for x in operands)
-    return list(map(text_as_scalar, operands)) if beside else operands
 
 
 def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor, Items] | None:

@@ -284,7 +284,7 @@ def _weighted(
     """
     name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
     small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
-    function(small, levels, axis=axes, method=method, weights=small)  # NumPy's errors
+    function(small, levels, axis=axes, method=method, weights=np.ones(small.shape))  # NumPy's errors
     wide: Value = np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
     factors: Value = relaid(wide, tensor.layout.axes, name)
     counted: Value = ~np.isnan(tensor) if function.__name__.startswith("nan") else None
@@ -318,7 +318,7 @@ def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array)
     if counted is not None:
         values, loads = values[counted.ravel()], loads[counted.ravel()]
     if not values.size:
-        return np.full(levels.shape, np.nan, tensor.dtype)
+        return np.full(levels.shape, np.asarray(np.nan).astype(tensor.dtype))
     order = np.argsort(values)
     values = values[order]
     sums = np.cumsum(loads[order], dtype=float)
@@ -327,8 +327,8 @@ def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array)
         sums = sums.astype(levels.dtype)
     sums = np.where(sums == 0, -1, sums)
     at = np.minimum(np.searchsorted(sums, levels), values.size - 1)
-    found = values[at]
-    return np.where(np.isnan(values[-1]), values[-1], found) if values.dtype.kind in "fmM" else found
+    last = values[-1]
+    return np.where(last != last, last, values[at])  # NaN, NaT
 
 
 FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {

@@ -19,7 +19,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.rules import result_dtype, sharding, without
-from meshcomm.ranks.calls import Collective
+from meshcomm.ranks.calls import Collective, agree_on, collective
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.reduce import AllReduce, reduction
@@ -67,11 +67,24 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     mesh, dtype = layout.mesh, partial.dtype
     if tensor.local is None:
         return DTensor(None, layout, shape, dtype)
+    if tensor.dtype.kind in "SU":
+        partial, tensor = _computed_by_all(partial, tensor, layout, shape)
     if not partial.names:
         return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
     reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, (partial, tensor, layout, shape), (tensor.local,))
     assert reduced is not None
     return DTensor(partial.finish(reduced), layout, shape, dtype)
+
+
+def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
+    """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
+    with collective(partial.text, tensor.mesh) as here:
+        assert here is not None
+        block, text = tensor.local, _text(partial, tensor, layout, shape)
+        share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))  # type: ignore[arg-type]
+    return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
+        share, tensor.layout, tensor.shape, tensor.dtype
+    )
 
 
 def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
@@ -88,8 +101,16 @@ def _prepared(
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
     dtype = partial.dtype if partial.shares is None else partial.shares
+    _refuse_dtype(partial, tensor)
     reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
     return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None, compute=partial.compute).run
+
+
+def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
+    """Raise NumPy's error for a dtype on all ranks: a block without elements has none."""
+    if partial.compute is not unchanged:
+        with np.errstate(all="ignore"):
+            partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
 
 
 _REDUCE = Collective[Array](_text, _prepared)
