@@ -1,5 +1,6 @@
 """Whole tensors compared: functions of NumPy that return a bool, the same on all ranks of the mesh."""
 
+from builtins import any as any_of
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -80,9 +81,16 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
 def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
     """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
 
-    A bool on all ranks of the mesh, None on other ranks.
+    A bool on all ranks of the mesh, None on other ranks. True also for an array that may not be written to, of the
+    shape of a tensor: `numpy.asarray` gives one, and libraries that want to write ask this to learn whether to copy.
     """
-    return _overlaps(np.may_share_memory, a, b, max_work)
+
+    def may(x: Array, y: Array, work: int | None) -> bool:
+        given = [unwrapped(each) for each in (a, b)]
+        lent = any_of(isinstance(each, np.ndarray) and not each.flags.writeable for each in given)
+        return (lent and np.shape(given[0]) == np.shape(given[1])) or np.may_share_memory(x, y, work)
+
+    return _overlaps(may, a, b, max_work)
 
 
 def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
