@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._callers import NumericalWarnings
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Casting, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -79,18 +80,32 @@ def numpy_protocol(
     """
     begun = watch.count
     try:
-        if isinstance(function, np.ufunc) and method is not None:
-            given: Value = kwargs.get("out")
-            if not given:
-                return _ufunc(function, method, args, kwargs)
-            held = tuple(map(unwrapped, given))  # what a variable holds
-            made = _ufunc(function, method, args, {**kwargs, "out": held})
-            return given[0] if len(given) == 1 and made is held[0] else made
-        return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+        handling = np.geterr()
+        if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+            return _called(function, method, args, kwargs)
+        with np.errstate(call=_WARNINGS, **{each: "log" for each, how in handling.items() if how == "warn"}):
+            return _called(function, method, args, kwargs)
     except Exception as error:
         if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
+
+
+def _called(
+    function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    if isinstance(function, np.ufunc) and method is not None:
+        given: Value = kwargs.get("out")
+        if not given:
+            return _ufunc(function, method, args, kwargs)
+        held = tuple(map(unwrapped, given))  # what a variable holds
+        made = _ufunc(function, method, args, {**kwargs, "out": held})
+        return given[0] if len(given) == 1 and made is held[0] else made
+    return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+
+
+_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
+"""What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
 
 
 def takes_tensors(function: object) -> bool:

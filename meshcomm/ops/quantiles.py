@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes, quote
+from meshcomm._callers import naming_callers
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -93,13 +94,15 @@ def nanmedian(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
     """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
-    made = _computed(_Statistic("nanmedian", np.nanmedian, _median_of_line, True), a, axis, bool(keepdims))
+    statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
+    made = _computed(statistic, a, axis, bool(keepdims))
     return written("numpy.nanmedian", out, made)
 
 
 def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTensor]:
     """Return `numpy.quantile`, or one that is like it, for tensors; *percent* says whether levels go up to 100."""
     name: str = function.__name__
+    named = naming_callers(function) if name.startswith("nan") else function
 
     def computed(
         a: DTensor,
@@ -122,7 +125,7 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
             return written(f"numpy.{name}", out, made)
 
         def of(block: Array, **where: object) -> ArrayLike:
-            found: ArrayLike = function(block, levels, method=method, **where)
+            found: ArrayLike = named(block, levels, method=method, **where)
             return found
 
         of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import reduced_axes
+from meshcomm._callers import warn
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
@@ -397,6 +398,12 @@ def _prepared_mean(
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
     over, count, total = axis_of(axes, ndim), prod(source.shape[a] for a in axes), _UFUNCS[np.sum].reduce
+
+    def finish(found: Array) -> Array:
+        if not count:
+            warn("Mean of empty slice", RuntimeWarning)
+        return np.asarray(found / count).astype(kind)
+
     how = Reduction(
         "mean",
         axes,
@@ -405,7 +412,7 @@ def _prepared_mean(
         "sum",
         kind,
         wide,
-        lambda total: np.asarray(total / count).astype(kind),
+        finish,
         (f"added up in {wide}",),
         takes_empty=True,
     )

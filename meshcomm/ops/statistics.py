@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, quote, reduced_axes
-from meshcomm._callers import warn
+from meshcomm._callers import naming_callers, warn
 from meshcomm._tracing import Value
 from meshcomm._tuning import CACHED_BYTES
 from meshcomm._types import Array, Axis, DType
@@ -204,7 +204,7 @@ def _deviation(
     how = Reduction(
         name,
         axes,
-        partial(function, axis=over, dtype=dtype, ddof=ddof),
+        partial(naming_callers(function) if skips else function, axis=over, dtype=dtype, ddof=ddof),
         partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide),
         _merged,
         kind,
@@ -312,7 +312,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     how = Reduction(
         "nanmean",
         axes,
-        lambda block: np.nanmean(block, axis=over, dtype=dtype),
+        lambda block: naming_callers(np.nanmean)(block, axis=over, dtype=dtype),
         share,
         by_field(count=np.add, total=np.add),
         kind,
@@ -344,7 +344,7 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
         how = Reduction(
             name,
             axes,
-            lambda block: function(block, axis=over),
+            lambda block: naming_callers(function)(block, axis=over),
             lambda block: ufunc.reduce(block, axis=over),
             lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
             result_dtype(function, [tensor.dtype], tensor.ndim),
