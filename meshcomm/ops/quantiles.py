@@ -24,6 +24,7 @@ from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid, replic
 from meshcomm.ops.reductions import sum
 from meshcomm.ops.rules import mesh_of, sharding, without
 from meshcomm.ops.samplesort import in_order, picked
+from meshcomm.ops.stretches import in_stretches
 from meshcomm.ops.whole import gathered, is_one_line, of_whole_blocks, whole_along
 
 Picked: TypeAlias = Callable[[list[int]], Array]
@@ -176,8 +177,14 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
                 return np.empty(shape, result.dtype)
             if result.of_nothing is not None:  # it has warned
                 return np.full(shape, result.of_nothing, result.dtype)
-            found = np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype)
-            return np.array(np.broadcast_to(found, shape), order="C")  # it may forget the levels of nothing
+
+            def stretch(part: Array) -> ArrayLike:
+                return statistic.of(part, axis=where, keepdims=keepdims)
+
+            found = in_stretches(stretch, block, axes, leading=leading, keepdims=keepdims)
+            return np.array(
+                np.broadcast_to(found, shape), result.dtype, order="C"
+            )  # it may forget the levels of nothing
 
         local, whole = of_whole_blocks(tensor, axes, name, of)
         made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)

@@ -20,6 +20,7 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.rules import result_dtype, sharding, without
+from meshcomm.ops.stretches import in_stretches
 from meshcomm.ranks.calls import Collective, agree_on, collective
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location
@@ -250,15 +251,22 @@ def _prepared_reduction(how: Reduction, of: _Source) -> _PreparedReduction:
     def compute(block: Array) -> Array:
         if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
             return np.zeros(without(block.shape, axes), dtype)
-        return np.asarray(share(block), dtype, order="C")
+        return np.asarray(in_stretches(share, block, axes), dtype, order="C")
 
     key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
     text, finish = f"{how.name} over axes {axes}{options} in {how.dtype}", how.finish
     if not names:
-        compute, finish = (lambda block: np.asarray(how.whole(block), how.dtype, order="C")), unchanged
+        compute, finish = _whole(how), unchanged
     partial = Partial(key, text, compute, names, how.merge, how.dtype, counts, how.shares, finish)
     return _PreparedReduction(partial, source.delete(axes), shape)
+
+
+def _whole(how: Reduction) -> Callable[[Array], Array]:
+    def compute(block: Array) -> Array:
+        return np.asarray(in_stretches(how.whole, block, how.axes), how.dtype, order="C")
+
+    return compute
 
 
 def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
