@@ -18,4 +18,4 @@ def _number_of(encoder: json.JSONEncoder, x: object) -> object:
     return x.item()
 
 
-json.JSONEncoder.default = _number_of  # type: ignore[method-assign]
+json.JSONEncoder.default = _number_of  # type: ignore[method-assign, assignment]

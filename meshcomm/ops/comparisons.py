@@ -1,11 +1,11 @@
 """Whole tensors compared: functions of NumPy that return a bool, the same on all ranks of the mesh."""
 
-from builtins import any as any_of
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm._tracing import Value
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -85,10 +85,12 @@ def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | Non
     shape of a tensor: `numpy.asarray` gives one, and libraries that want to write ask this to learn whether to copy.
     """
 
-    def may(x: Array, y: Array, work: int | None) -> bool:
-        given = [unwrapped(each) for each in (a, b)]
-        lent = any_of(isinstance(each, np.ndarray) and not each.flags.writeable for each in given)
-        return (lent and np.shape(given[0]) == np.shape(given[1])) or np.may_share_memory(x, y, work)
+    given: list[Value] = [unwrapped(a), unwrapped(b)]
+    lent = [each for each in given if isinstance(each, np.ndarray) and not each.flags.writeable]
+    may_be_lent = bool(lent) and np.shape(given[0]) == np.shape(given[1])
+
+    def may(x: Array, y: Array, work: Value) -> bool:
+        return may_be_lent or np.may_share_memory(x, y, work)
 
     return _overlaps(may, a, b, max_work)
 

@@ -84,7 +84,8 @@ def numpy_protocol(
         handling = np.geterr()
         if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
             return _called(function, method, args, kwargs)
-        with np.errstate(call=_WARNINGS, **{each: "log" for each, how in handling.items() if how == "warn"}):
+        logged: dict[str, Value] = {each: "log" for each, how in handling.items() if how == "warn"}
+        with np.errstate(call=_WARNINGS, **logged):
             return _called(function, method, args, kwargs)
     except Exception as error:
         if watch.count == begun and _may_move(function, args, error):

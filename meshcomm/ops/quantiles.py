@@ -178,13 +178,12 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
             if result.of_nothing is not None:  # it has warned
                 return np.full(shape, result.of_nothing, result.dtype)
 
-            def stretch(part: Array) -> ArrayLike:
-                return statistic.of(part, axis=where, keepdims=keepdims)
+            def of_stretch(stretch: Array) -> ArrayLike:
+                return statistic.of(stretch, axis=where, keepdims=keepdims)
 
-            found = in_stretches(stretch, block, axes, leading=leading, keepdims=keepdims)
-            return np.array(
-                np.broadcast_to(found, shape), result.dtype, order="C"
-            )  # it may forget the levels of nothing
+            found = in_stretches(of_stretch, block, axes, leading=leading, keepdims=keepdims)
+            # It may forget the levels of nothing.
+            return np.array(np.broadcast_to(np.asarray(found, result.dtype), shape), order="C")
 
         local, whole = of_whole_blocks(tensor, axes, name, of)
         made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)

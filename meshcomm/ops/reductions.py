@@ -83,7 +83,7 @@ def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: S
     with collective(partial.text, tensor.mesh) as here:
         assert here is not None
         block, text = tensor.local, _text(partial, tensor, layout, shape)
-        share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))  # type: ignore[arg-type]
+        share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))
     return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
         share, tensor.layout, tensor.shape, tensor.dtype
     )
@@ -255,10 +255,9 @@ def _prepared_reduction(how: Reduction, of: _Source) -> _PreparedReduction:
 
     key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
-    text, finish = f"{how.name} over axes {axes}{options} in {how.dtype}", how.finish
-    if not names:
-        compute, finish = _whole(how), unchanged
-    partial = Partial(key, text, compute, names, how.merge, how.dtype, counts, how.shares, finish)
+    text = f"{how.name} over axes {axes}{options} in {how.dtype}"
+    run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
+    partial = Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish)
     return _PreparedReduction(partial, source.delete(axes), shape)
 
 

@@ -14,6 +14,7 @@ from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
 from meshcomm.arrays.views import strides_of, view_of, within
+from meshcomm.layouts.cyclic import CyclicCut
 from meshcomm.layouts.layout import Layout
 from meshcomm.layouts.specs import Cuts, Cyclic
 from meshcomm.ops.elementwise import relaid
@@ -99,6 +100,7 @@ def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     """Return a tensor whose blocks also have so many elements behind them, as far as there are some. Collective."""
     n, layout, device = tensor.shape[axis], tensor.layout, tensor.mesh.rank
     cut = layout.cut(axis, n)
+    assert not isinstance(cut, CyclicCut)
     ends = [cut.interval(number) for number in range(cut.blocks)]
     behind = [(stop, min(stop + more, n) if start < stop else stop) for start, stop in ends]
     names = tuple(layout.axes[axis])

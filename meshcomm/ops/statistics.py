@@ -161,7 +161,7 @@ def _real(dtype: DType) -> DType:
     return np.zeros((), dtype).real.dtype
 
 
-def _divided(total: Value, count: Value, wide: DType) -> Value:
+def _quotient(total: Value, count: Value, wide: DType) -> Value:
     """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
     return total / (count if wide.kind == "m" else count.astype(_real(wide)))
 
@@ -386,13 +386,13 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         count: Value = np.sum(counted, axis=axis, keepdims=True)
         with np.errstate(all="ignore"):
             if mean is None or name.endswith("mean"):
-                mean = _divided(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
+                mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
             made, left = mean, count
             if not name.endswith("mean"):
                 left = np.maximum(count - _freedom(name, ddof, correction), 0)
                 off = np.subtract(tensor, mean, dtype=wide)
                 squares: Value = (off * np.conjugate(off)).real
-                made = _divided(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
+                made = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
                 made = np.sqrt(made) if name.endswith("std") else made
         if np.any(left == 0):
             warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)

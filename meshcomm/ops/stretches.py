@@ -33,17 +33,19 @@ def in_stretches(
     (262144,)
     """
     count = -(-block.nbytes // STRETCH_BYTES)
+    if count < 2:
+        return function(block)
     steps = [abs(step) if n > 1 else 0 for n, step in zip(block.shape, block.strides, strict=True)]
     along = max((a for a in range(block.ndim) if a not in axes), key=steps.__getitem__, default=None)
-    if count < 2 or along is None or steps[along] < max(steps) or block.shape[along] < 4:
+    if along is None or steps[along] < max(steps) or block.shape[along] < 4:
         return function(block)
     at = leading + along - (0 if keepdims else len([a for a in axes if a < along]))
     made: Array | None = None
     stop = 0
     # Two rows at least: of one, NumPy adds up in another order.
-    for part in np.array_split(block, min(count, block.shape[along] // 2), along):
-        found = np.asarray(function(part))
-        start, stop = stop, stop + part.shape[along]
+    for stretch in np.array_split(block, min(count, block.shape[along] // 2), along):
+        found = np.asarray(function(stretch))
+        start, stop = stop, stop + stretch.shape[along]
         if made is None:
             made = np.empty((*found.shape[:at], block.shape[along], *found.shape[at + 1 :]), found.dtype)
         made[(*(slice(None),) * at, slice(start, stop))] = found

@@ -237,3 +237,11 @@ def test_placements_that_are_no_layouts():
     ):
         with pytest.raises(mc.LayoutError, match=why):
             mct.from_placements(mesh, placements, (6, 2))
+
+
+@pytest.mark.parametrize("function", [torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack, np.from_dlpack])
+def test_a_tensor_that_is_no_array_of_one_memory_names_the_way(function):
+    t = mc.distribute(np.arange(4.0), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    with pytest.raises(TypeError, match=r"meshcomm\.torch\.block_of\(t\) is the block as a tensor"):
+        function(t)
+    assert np.asarray(mct.block_of(t)).tolist() == [0, 1, 2, 3]
