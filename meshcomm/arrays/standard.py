@@ -45,8 +45,8 @@ class StandardMethods:
 
     def __dlpack__(self: "DTensor", **options: object) -> NoReturn:  # type: ignore[misc]
         raise TypeError(
-            "a DTensor does not lend its memory, that of one block: meshcomm.torch.block_of(t) is the block as a tensor "
-            "of PyTorch, and numpy.from_dlpack takes t.local; t.to_numpy() is the global array (Collective)"
+            "a DTensor does not lend its memory, that of one block: meshcomm.torch.block_of(t) is the block as a "
+            "tensor of PyTorch, and numpy.from_dlpack takes t.local; t.to_numpy() is the global array (Collective)"
         )
 
     __dlpack_device__ = __dlpack__  # which other libraries call first
