@@ -58,6 +58,7 @@ TABLE = [
     *(f"np.linalg.norm(t[:, None]{order})" for order in ("", ", 1", ", np.inf")),
     "np.linalg.det(t[:1, None])",
     "t.astype(float)",
+    "np.i0(t)",
     "t.astype(bool)",
     "np.trim_zeros(t)",
     "t == 'b'",
