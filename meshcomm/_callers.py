@@ -4,10 +4,14 @@ import contextlib
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
+from typing import ParamSpec, TypeVar
 
 from meshcomm.errors import MeshcommError
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PACKAGE = f"{os.path.dirname(__file__)}{os.sep}"
 
@@ -24,7 +28,7 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
     ``warnings.warn`` can skip the files of a package only since Python 3.12.
     """
     frame = sys._getframe(1)
-    while frame.f_back is not None and (is_ours(frame) or _is_import(frame)):
+    while frame.f_back is not None and (is_ours(frame) or _is_import(frame) or _is_numpys(frame)):
         frame = frame.f_back
     its = frame.f_globals
     warnings.warn_explicit(
@@ -40,6 +44,33 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 def _is_import(frame: FrameType) -> bool:
     """Return whether *frame* is Python's own, between an ``import`` and the module."""
     return frame.f_code.co_filename.startswith("<frozen importlib.")
+
+
+def _is_numpys(frame: FrameType) -> bool:
+    """Return whether *frame* is NumPy's, between an operator of the program and meshcomm."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "numpy"
+
+
+def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a *function* of NumPy whose warnings point to the line which called meshcomm: see `warn`."""
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always")
+            made = function(*args, **kwargs)
+        for each in issued:
+            warn(str(each.message), each.category)
+        return made
+
+    return called
+
+
+class NumericalWarnings:
+    """What NumPy logs of divisions by zero and their like, as the warnings that it issues itself: see `warn`."""
+
+    def write(self, text: str) -> None:
+        """Issue a warning of a text, such as ``Warning: divide by zero encountered in log``."""
+        warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
 @contextlib.contextmanager

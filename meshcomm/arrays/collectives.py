@@ -32,6 +32,7 @@ from meshcomm.ranks._envelope import Envelope
 from meshcomm.ranks.agreement import fingerprint
 from meshcomm.ranks.calls import Collective, leave_with
 from meshcomm.ranks.meshes import world_of
+from meshcomm.ranks.mpi import plain_operation
 from meshcomm.ranks.teams import Group, Team
 from meshcomm.transport.choose import exchange, gathers_at_once, on_arrays
 from meshcomm.transport.exchange import ExchangeSpec, from_boxes
@@ -160,7 +161,10 @@ def all_gather(
 
 @traceable()
 def all_reduce(
-    x: ArrayLike, group_assignment: Groups | None = None, op: str = "sum", comm: "MPI.Intracomm | None" = None
+    x: ArrayLike,
+    group_assignment: Groups | None = None,
+    op: "str | MPI.Op" = "sum",
+    comm: "MPI.Intracomm | None" = None,
 ) -> Array:
     """Return the *x* of all ranks of the group, reduced elementwise. Collective over *comm*.
 
@@ -171,7 +175,7 @@ def all_reduce(
     ----------
     x: the array of this rank, of a numeric dtype or bool
     group_assignment: rows of ranks, each a group; by default one group of all ranks
-    op: ``sum``, which means "any" for bool, ``prod``, ``min`` or ``max``
+    op: ``sum``, which means "any" for bool, ``prod``, ``min`` or ``max``; or one of these of MPI, such as ``MPI.SUM``
     comm: a communicator of mpi4py, by default COMM_WORLD
 
     ``GroupError`` or ``DTypeError``, on all ranks, for rows or a dtype that do not fit.
@@ -182,12 +186,14 @@ def all_reduce(
     [[3, 3], [3, 3], [3, 3]]
     """
 
+    how = plain_operation(op)
+
     def build(team: Team, array: Array, rows: Rows) -> Run:
-        reduce = reduction(op, array.dtype)
+        reduce = reduction(how, array.dtype)
         group, position = _group(team, _check_cover(rows, team))
         return AllReduce(group, position, reduce, array.size, array.itemsize).run
 
-    return _run(_Call("all_reduce", x, _rows(group_assignment), (op,)), comm, build)
+    return _run(_Call("all_reduce", x, _rows(group_assignment), (how,)), comm, build)
 
 
 @traceable()
@@ -195,7 +201,7 @@ def reduce_scatter(
     x: ArrayLike,
     group_assignment: Groups | None = None,
     dimension: int = 0,
-    op: str = "sum",
+    op: "str | MPI.Op" = "sum",
     comm: "MPI.Intracomm | None" = None,
 ) -> Array:
     """Return one block of the reduced *x* of the group: block i at position i. Collective over *comm*.
@@ -218,6 +224,8 @@ def reduce_scatter(
     [[1], [10]]
     """
 
+    how = plain_operation(op)
+
     def build(team: Team, array: Array, rows: Rows) -> Run:
         shape = array.shape
         check_axis("dimension", dimension, shape)
@@ -228,7 +236,7 @@ def reduce_scatter(
                 f"axis {dimension} of shape {shape} has {counted(shape[dimension], 'element')}; "
                 f"the group size {count} does not divide it"
             )
-        reduce = reduction(op, array.dtype)
+        reduce = reduction(how, array.dtype)
         block = _replaced(shape, dimension, shape[dimension] // count)
         axes = [("sender", 0), ("receiver", dimension)]
         sources = [_box_of(block, axes, count, sender=i) for i in range(count)]
@@ -243,7 +251,7 @@ def reduce_scatter(
 
         return run
 
-    return _run(_Call("reduce_scatter", x, _rows(group_assignment), (dimension, op)), comm, build)
+    return _run(_Call("reduce_scatter", x, _rows(group_assignment), (dimension, how)), comm, build)
 
 
 @traceable()

@@ -23,20 +23,25 @@ class Operators(NDArrayOperatorsMixin):
         return found
 
     def __eq__(self, other: object) -> "DTensor":  # type: ignore[override]
-        found: DTensor = self._by_fields(operator.eq, other) if self._has_fields else super().__eq__(other)
-        return found
+        return self._compared(operator.eq, super().__eq__, other)
 
     def __ne__(self, other: object) -> "DTensor":  # type: ignore[override]
-        found: DTensor = self._by_fields(operator.ne, other) if self._has_fields else super().__ne__(other)
-        return found
+        return self._compared(operator.ne, super().__ne__, other)
 
-    @property
-    def _has_fields(self) -> bool:
-        """Whether elements are compared as NumPy's operators do, and not its ufuncs, which know no fields."""
-        return self.dtype.type is np.void  # type: ignore[attr-defined]
-
-    def _by_fields(self, compare: "Callable[..., object]", other: object) -> "DTensor":
-        made: DTensor = self._made_by(compare, other)  # type: ignore[attr-defined]
+    def _compared(
+        self, compare: "Callable[..., object]", by_ufunc: "Callable[[object], DTensor]", other: object
+    ) -> "DTensor":
+        """Return what NumPy's operator makes: its ufunc knows no fields, and no dtypes that are never equal."""
+        problem = None
+        if self.dtype.type is not np.void:  # type: ignore[attr-defined]
+            try:
+                return by_ufunc(other)
+            except TypeError as error:
+                problem = error
+        try:
+            made: DTensor = self._made_by(compare, other)  # type: ignore[attr-defined]
+        except TypeError as error:
+            raise (problem or error) from None
         return made
 
     if TYPE_CHECKING:

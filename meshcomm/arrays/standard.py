@@ -2,7 +2,7 @@
 
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
@@ -42,6 +42,14 @@ class StandardMethods:
         standard, bound = import_module(NAMESPACE), import_module("meshcomm.compat.array_api.bound")
         namespace: ModuleType = bound.namespace_of(self.mesh, standard)
         return namespace
+
+    def __dlpack__(self: "DTensor", **options: object) -> NoReturn:  # type: ignore[misc]
+        raise TypeError(
+            "a DTensor does not lend its memory, that of one block: meshcomm.torch.block_of(t) is the block as a "
+            "tensor of PyTorch, and numpy.from_dlpack takes t.local; t.to_numpy() is the global array (Collective)"
+        )
+
+    __dlpack_device__ = __dlpack__  # which other libraries call first
 
     @property
     def device(self: "DTensor") -> Mesh:  # type: ignore[misc]  # all that have these methods are tensors

@@ -45,8 +45,9 @@ def _results(
 
 
 def _checked(name: str, tensor: DTensor, into: tuple[Value, Value], wanted: tuple[bool, bool], kind: DType) -> None:
-    """Raise what SciPy raises for outputs that do not fit."""
+    """Raise what SciPy raises for outputs that do not fit, and NumPy for a dtype that has no zero, such as records."""
     refuse_cyclic(tensor)
+    _ = np.ones(1, tensor.dtype) != 0
     wrong = [] if any(wanted) else ["at least one of return_distances/return_indices must be True"]
     shapes, kinds = (tensor.shape, (tensor.ndim, *tensor.shape)), (kind, _INDEX)
     for what, output, is_wanted in zip(("distances", "indices"), into, wanted, strict=True):

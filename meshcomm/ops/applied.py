@@ -22,6 +22,8 @@ from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import agree_on_plain, elementwise, replicated, written
 from meshcomm.ops.rules import mesh_of
 from meshcomm.ops.signatures import Function, table
+from meshcomm.ops.stretches import in_stretches
+from meshcomm.ops.values import astype
 from meshcomm.ops.whole import gathered, of_whole_blocks, whole_along
 from meshcomm.ranks.calls import agree_on, collective
 
@@ -39,6 +41,18 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
         return written(name, out, made)
 
     return applied
+
+
+def i0(x: DTensor) -> DTensor:
+    """Return the modified Bessel function of the first kind, order 0, as numpy.i0.
+
+    Collective over the mesh for texts, which NumPy takes for numbers: what one rank cannot convert is an error on all.
+    """
+    tensor = as_tensor("numpy.i0", x)
+    given = astype(tensor, float) if tensor.dtype.kind in "SU" else tensor
+    found = elementwise("numpy.i0", lambda block: in_stretches(np.i0, block, ()), [given])
+    assert isinstance(found, DTensor)
+    return found
 
 
 def _as_day(x: Value) -> Value:
@@ -250,7 +264,6 @@ def _bits(
 _WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument
 _ROWS = (
     "angle",
-    "i0",
     "sinc",
     "iscomplex",
     "isreal",
@@ -266,6 +279,7 @@ FUNCTIONS: dict[Function, Function] = {
     **{getattr(np, name): _of_blocks(getattr(np, name)) for name in _ROWS},
     **{getattr(np, name): _of_blocks(getattr(np, name), 2) for name in _PAIRS},
     **table((np.nan_to_num, nan_to_num), (np.interp, interp), (np.packbits, packbits), (np.unpackbits, unpackbits)),
+    np.i0: i0,
     np.piecewise: piecewise,
     np.apply_along_axis: apply_along_axis,
     np.apply_over_axes: apply_over_axes,

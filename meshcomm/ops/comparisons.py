@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm._tracing import Value
 from meshcomm._types import Array
 from meshcomm.arrays.dtensor import DTensor, unwrapped
 from meshcomm.errors import ShapeError
@@ -80,9 +81,18 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
 def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
     """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
 
-    A bool on all ranks of the mesh, None on other ranks.
+    A bool on all ranks of the mesh, None on other ranks. True also for an array that may not be written to, of the
+    shape of a tensor: `numpy.asarray` gives one, and libraries that want to write ask this to learn whether to copy.
     """
-    return _overlaps(np.may_share_memory, a, b, max_work)
+
+    given: list[Value] = [unwrapped(a), unwrapped(b)]
+    lent = [each for each in given if isinstance(each, np.ndarray) and not each.flags.writeable]
+    may_be_lent = bool(lent) and np.shape(given[0]) == np.shape(given[1])
+
+    def may(x: Array, y: Array, work: Value) -> bool:
+        return may_be_lent or np.may_share_memory(x, y, work)
+
+    return _overlaps(may, a, b, max_work)
 
 
 def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:

@@ -95,7 +95,7 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     index: list[slice] = [slice(None)] * tensor.ndim
     for along in normalised_axes(axis, tensor.ndim):
         others = tuple(a for a in range(tensor.ndim) if a != along)
-        present = gathered("numpy.trim_zeros", np.any(tensor != 0, axis=others))
+        present = gathered("numpy.trim_zeros", np.any(tensor.astype(bool), axis=others))
         (at,) = np.nonzero(present)
         if not len(at):
             index[along] = slice(0, 0)

@@ -10,6 +10,7 @@ from meshcomm.arrays.views import c_strides, moved_from, strides_of, view_of
 from meshcomm.errors import DTypeError
 from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import elementwise
+from meshcomm.ops.rules import text_as_scalar
 
 
 def field(tensor: DTensor, name: str) -> DTensor:
@@ -71,7 +72,7 @@ def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
 
 def _compared(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
     def compared(left: object, right: object) -> object:
-        return elementwise(compare.__name__, compare, [left, right])
+        return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(each)) for each in (left, right)])
 
     return compared
 
@@ -80,4 +81,4 @@ FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
     operator.eq: _compared(operator.eq),
     operator.ne: _compared(operator.ne),
 }
-"""What comparisons of structured tensors call by the way of NumPy's protocol: `numpy.equal` knows no fields."""
+"""What comparisons call where `numpy.equal` has no loop: of fields, and of dtypes that are never equal."""

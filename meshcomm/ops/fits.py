@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm._callers import warn
 from meshcomm._tracing import Value
 from meshcomm.arrays.dtensor import DTensor
+from meshcomm.layouts.layout import Layout
 from meshcomm.ops.elementwise import tensors_of
 from meshcomm.ops.joining import concatenate
 from meshcomm.ops.signatures import Function, table
@@ -144,14 +145,9 @@ def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTenso
     if tensor.ndim != 1:
         raise ValueError("x must be a one-dimensional array or sequence.")
     count = len(tensor) if N is None else N
-    kind = np.promote_types(tensor.dtype, int)
-    column: Value = tensor.astype(kind)[:, None]
-    if count <= 0:
-        return column[:, :0]  # type: ignore[no-any-return]
-    ones = np.ones_like(column)
-    found: Value = np.hstack([ones, *[column] * (count - 1)])
-    found = np.multiply.accumulate(found, axis=1)
-    return found if increasing else found[:, ::-1]  # type: ignore[no-any-return]
+    kind = np.vander(np.ones(1, tensor.dtype), count).dtype
+    local = None if tensor.local is None else np.vander(tensor.local, count, increasing)
+    return DTensor(local, Layout([*tensor.layout.axes, ()], tensor.mesh), (len(tensor), count), kind)
 
 
 def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm import _hooks
+from meshcomm._callers import NumericalWarnings
 from meshcomm._tracing import Value, is_traced, untraced
 from meshcomm._types import Casting, DType
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -50,6 +51,7 @@ from meshcomm.ops import (
     sequences,
     sets,
     shaping,
+    sliding,
     statistics,
     taking,
     ufuncs,
@@ -79,18 +81,33 @@ def numpy_protocol(
     """
     begun = watch.count
     try:
-        if isinstance(function, np.ufunc) and method is not None:
-            given: Value = kwargs.get("out")
-            if not given:
-                return _ufunc(function, method, args, kwargs)
-            held = tuple(map(unwrapped, given))  # what a variable holds
-            made = _ufunc(function, method, args, {**kwargs, "out": held})
-            return given[0] if len(given) == 1 and made is held[0] else made
-        return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+        handling = np.geterr()
+        if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+            return _called(function, method, args, kwargs)
+        logged: dict[str, Value] = {each: "log" for each, how in handling.items() if how == "warn"}
+        with np.errstate(call=_WARNINGS, **logged):
+            return _called(function, method, args, kwargs)
     except Exception as error:
         if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
+
+
+def _called(
+    function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    if isinstance(function, np.ufunc) and method is not None:
+        given: Value = kwargs.get("out")
+        if not given:
+            return _ufunc(function, method, args, kwargs)
+        held = tuple(map(unwrapped, given))  # what a variable holds
+        made = _ufunc(function, method, args, {**kwargs, "out": held})
+        return given[0] if len(given) == 1 and made is held[0] else made
+    return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+
+
+_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
+"""What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
 
 
 def takes_tensors(function: object) -> bool:
@@ -161,7 +178,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         _at(f"{name}.at", ufunc, inputs)
         return None
     if not all(map(is_operand, operands)):
-        operands = _with_texts(operands)
+        operands = list(map(text_as_scalar, operands))
         if not all(map(is_operand, operands)):
             return _refused(name, [x for x in operands if not is_operand(x)])
     if out and not all(isinstance(target, DTensor) for target in out if target is not None):
@@ -183,12 +200,6 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if source is not None:
         indexing.assign_back(*source, out[0])
     return made
-
-
-def _with_texts(operands: list[object]) -> list[object]:
-    """Return *operands* with texts of Python as NumPy's beside a tensor of texts."""
-    beside = any(isinstance(x, DTensor) and x.dtype.kind in "SU" for x in operands)
-    return list(map(text_as_scalar, operands)) if beside else operands
 
 
 def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor, Items] | None:
@@ -330,6 +341,7 @@ for _module in (
     scans,
     searching,
     sequences,
+    sliding,
     sets,
     shaping,
     statistics,

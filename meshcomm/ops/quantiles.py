@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm._arguments import normalised_axes, quote
+from meshcomm._callers import naming_callers
 from meshcomm._tracing import Value
 from meshcomm._types import Array, Axis, DType, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -23,6 +24,7 @@ from meshcomm.ops.elementwise import agree_on_plain, elementwise, relaid, replic
 from meshcomm.ops.reductions import sum
 from meshcomm.ops.rules import mesh_of, sharding, without
 from meshcomm.ops.samplesort import in_order, picked
+from meshcomm.ops.stretches import in_stretches
 from meshcomm.ops.whole import gathered, is_one_line, of_whole_blocks, whole_along
 
 Picked: TypeAlias = Callable[[list[int]], Array]
@@ -93,13 +95,15 @@ def nanmedian(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
     """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
-    made = _computed(_Statistic("nanmedian", np.nanmedian, _median_of_line, True), a, axis, bool(keepdims))
+    statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
+    made = _computed(statistic, a, axis, bool(keepdims))
     return written("numpy.nanmedian", out, made)
 
 
 def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTensor]:
     """Return `numpy.quantile`, or one that is like it, for tensors; *percent* says whether levels go up to 100."""
     name: str = function.__name__
+    named = naming_callers(function) if name.startswith("nan") else function
 
     def computed(
         a: DTensor,
@@ -122,7 +126,7 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
             return written(f"numpy.{name}", out, made)
 
         def of(block: Array, **where: object) -> ArrayLike:
-            found: ArrayLike = function(block, levels, method=method, **where)
+            found: ArrayLike = named(block, levels, method=method, **where)
             return found
 
         of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None
@@ -173,8 +177,13 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
                 return np.empty(shape, result.dtype)
             if result.of_nothing is not None:  # it has warned
                 return np.full(shape, result.of_nothing, result.dtype)
-            found = np.asarray(statistic.of(block, axis=where, keepdims=keepdims), result.dtype)
-            return np.array(np.broadcast_to(found, shape), order="C")  # it may forget the levels of nothing
+
+            def of_stretch(stretch: Array) -> ArrayLike:
+                return statistic.of(stretch, axis=where, keepdims=keepdims)
+
+            found = in_stretches(of_stretch, block, axes, leading=leading, keepdims=keepdims)
+            # It may forget the levels of nothing.
+            return np.array(np.broadcast_to(np.asarray(found, result.dtype), shape), order="C")
 
         local, whole = of_whole_blocks(tensor, axes, name, of)
         made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
@@ -213,9 +222,6 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
     """Return the statistic of all elements, on all devices. Collective over the mesh."""
     ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
     layout, size = Layout([()] * len(result.shape), tensor.mesh), tensor.size
-    if statistic.ignores_nan and tensor.dtype.kind in "fc":
-        nans = sum(elementwise("isnan", np.isnan, [tensor]))  # type: ignore[arg-type]  # one tensor
-        size -= int(nans.local[()]) if nans.local is not None else 0
     if ordered.local is None:
         return DTensor(None, layout, result.shape, result.dtype)
     assert statistic.of_line is not None
@@ -225,7 +231,10 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
         assert found is not None
         return found
 
-    last = pick([tensor.size - 1])
+    last = pick([tensor.size - 1])  # NaN and NaT are behind all others
+    if statistic.ignores_nan and _is_nan(last[0]):
+        nans = sum(elementwise("isnan", np.isnan, [tensor])).local  # type: ignore[arg-type]  # one tensor
+        size -= int(nans[()]) if nans is not None else 0
     if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
         found = statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
     else:
@@ -284,7 +293,7 @@ def _weighted(
     """
     name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
     small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
-    function(small, levels, axis=axes, method=method, weights=small)  # NumPy's errors
+    function(small, levels, axis=axes, method=method, weights=np.ones(small.shape))  # NumPy's errors
     wide: Value = np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
     factors: Value = relaid(wide, tensor.layout.axes, name)
     counted: Value = ~np.isnan(tensor) if function.__name__.startswith("nan") else None
@@ -318,7 +327,7 @@ def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array)
     if counted is not None:
         values, loads = values[counted.ravel()], loads[counted.ravel()]
     if not values.size:
-        return np.full(levels.shape, np.nan, tensor.dtype)
+        return np.full(levels.shape, np.asarray(np.nan).astype(tensor.dtype))
     order = np.argsort(values)
     values = values[order]
     sums = np.cumsum(loads[order], dtype=float)
@@ -327,8 +336,8 @@ def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array)
         sums = sums.astype(levels.dtype)
     sums = np.where(sums == 0, -1, sums)
     at = np.minimum(np.searchsorted(sums, levels), values.size - 1)
-    found = values[at]
-    return np.where(np.isnan(values[-1]), values[-1], found) if values.dtype.kind in "fmM" else found
+    last = values[-1]
+    return np.where(last != last, last, values[at])  # NaN, NaT
 
 
 FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm._arguments import reduced_axes
+from meshcomm._callers import warn
 from meshcomm._tracing import traceable
 from meshcomm._types import Array, Axis, DType, Names, Shape
 from meshcomm.arrays.dtensor import DTensor, as_tensor
@@ -19,7 +20,8 @@ from meshcomm.layouts.layout_text import specs_text
 from meshcomm.layouts.mesh import Mesh
 from meshcomm.memory.copies import exact_copy
 from meshcomm.ops.rules import result_dtype, sharding, without
-from meshcomm.ranks.calls import Collective
+from meshcomm.ops.stretches import in_stretches
+from meshcomm.ranks.calls import Collective, agree_on, collective
 from meshcomm.ranks.meshes import location_text
 from meshcomm.ranks.teams import Group, Location
 from meshcomm.transport.reduce import AllReduce, reduction
@@ -67,11 +69,24 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     mesh, dtype = layout.mesh, partial.dtype
     if tensor.local is None:
         return DTensor(None, layout, shape, dtype)
+    if tensor.dtype.kind in "SU":
+        partial, tensor = _computed_by_all(partial, tensor, layout, shape)
     if not partial.names:
         return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
     reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, (partial, tensor, layout, shape), (tensor.local,))
     assert reduced is not None
     return DTensor(partial.finish(reduced), layout, shape, dtype)
+
+
+def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
+    """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
+    with collective(partial.text, tensor.mesh) as here:
+        assert here is not None
+        block, text = tensor.local, _text(partial, tensor, layout, shape)
+        share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))
+    return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
+        share, tensor.layout, tensor.shape, tensor.dtype
+    )
 
 
 def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
@@ -88,8 +103,16 @@ def _prepared(
     members = [mesh.ranks.index(rank) for rank in group.members]
     counted = [i for i, device in enumerate(members) if partial.counts(device)]
     dtype = partial.dtype if partial.shares is None else partial.shares
+    _refuse_dtype(partial, tensor)
     reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
     return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None, compute=partial.compute).run
+
+
+def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
+    """Raise NumPy's error for a dtype on all ranks: a block without elements has none."""
+    if partial.compute is not unchanged:
+        with np.errstate(all="ignore"):
+            partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
 
 
 _REDUCE = Collective[Array](_text, _prepared)
@@ -228,15 +251,21 @@ def _prepared_reduction(how: Reduction, of: _Source) -> _PreparedReduction:
     def compute(block: Array) -> Array:
         if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
             return np.zeros(without(block.shape, axes), dtype)
-        return np.asarray(share(block), dtype, order="C")
+        return np.asarray(in_stretches(share, block, axes), dtype, order="C")
 
     key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
     options = "".join(f", {option}" for option in how.options)
-    text, finish = f"{how.name} over axes {axes}{options} in {how.dtype}", how.finish
-    if not names:
-        compute, finish = (lambda block: np.asarray(how.whole(block), how.dtype, order="C")), unchanged
-    partial = Partial(key, text, compute, names, how.merge, how.dtype, counts, how.shares, finish)
+    text = f"{how.name} over axes {axes}{options} in {how.dtype}"
+    run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
+    partial = Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish)
     return _PreparedReduction(partial, source.delete(axes), shape)
+
+
+def _whole(how: Reduction) -> Callable[[Array], Array]:
+    def compute(block: Array) -> Array:
+        return np.asarray(in_stretches(how.whole, block, how.axes), how.dtype, order="C")
+
+    return compute
 
 
 def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
@@ -376,15 +405,21 @@ def _prepared_mean(
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
     over, count, total = axis_of(axes, ndim), prod(source.shape[a] for a in axes), _UFUNCS[np.sum].reduce
+
+    def finish(found: Array) -> Array:
+        if not count:
+            warn("Mean of empty slice", RuntimeWarning)
+        return np.asarray(found / count).astype(kind)
+
     how = Reduction(
         "mean",
         axes,
         lambda block: np.mean(block, axis=over, dtype=dtype),
-        lambda block: total(block, axis=over, dtype=None if wide.kind == "m" else wide),
+        lambda block: total(block, axis=over, dtype=wide.type),
         "sum",
         kind,
         wide,
-        lambda total: np.asarray(total / count).astype(kind),
+        finish,
         (f"added up in {wide}",),
         takes_empty=True,
     )

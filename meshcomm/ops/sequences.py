@@ -19,7 +19,7 @@ from meshcomm.layouts.partition import Cut
 from meshcomm.layouts.specs import Cuts
 from meshcomm.ops.elementwise import tensors_of
 from meshcomm.ops.indexing import indexed
-from meshcomm.ops.joining import concatenate, stack
+from meshcomm.ops.joining import concatenate
 from meshcomm.ops.signatures import Function, table
 from meshcomm.ops.whole import gathered
 
@@ -293,51 +293,7 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
     return DTensor(found[start + offset - first : stop + offset - first].copy(), layout, (length,), dtype)
 
 
-def sliding_window_view(
-    x: DTensor, window_shape: int | Sequence[int], axis: Axis = None, *, subok: bool = False, writeable: bool = False
-) -> DTensor:
-    """Return all windows along some axes, as numpy.lib.stride_tricks.sliding_window_view, in a new tensor.
-
-    Collective over the mesh if an axis is sharded. Only elements next to the cuts move.
-
-    Parameters
-    ----------
-    x: a tensor
-    window_shape: the length of a window along each axis
-    axis: an axis, or several, one for each length; by default all
-    subok: has no effect
-    writeable: must be False: the windows are a copy
-
-    >>> import numpy as np, meshcomm as mc
-    >>> def program():
-    ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
-    ...     return np.lib.stride_tricks.sliding_window_view(t, 2).to_numpy().tolist()
-    >>> with mc.simulate(2) as world:
-    ...     print(world.run(program)[0])
-    [[0, 1], [1, 2], [2, 3]]
-    """
-    name = "numpy.lib.stride_tricks.sliding_window_view"
-    tensor = as_tensor(name, x)
-    lengths = (window_shape,) if isinstance(window_shape, int | np.integer) else tuple(window_shape)
-    given = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
-    axes = [normalised_axes(each, tensor.ndim)[0] for each in given]  # one may be there twice
-    if writeable:
-        raise ValueError(f"{name} gives windows of tensors that are a copy: writeable must be False")
-    if len(lengths) != len(axes):
-        raise ValueError(f"{name}: {len(lengths)} lengths of windows for {len(axes)} axes")
-    if any(length < 1 for length in lengths):
-        raise ValueError(f"{name}: the length of a window is 1 or more, not {lengths}")
-    for each, length in zip(axes, lengths, strict=True):
-        rows = tensor.shape[each] - length + 1
-        if rows < 1:
-            raise ValueError(f"{name}: windows of {length} elements along axis {each}, which has {tensor.shape[each]}")
-        before = (slice(None),) * each
-        tensor = stack([tensor[(*before, slice(first, first + rows))] for first in range(length)], axis=-1)
-    return tensor
-
-
 FUNCTIONS: dict[Function, Function] = {
-    np.lib.stride_tricks.sliding_window_view: sliding_window_view,
     np.gradient: gradient,
     **table((np.unwrap, unwrap), (np.convolve, convolve), (np.correlate, correlate)),
     **{getattr(np, name): trapezoid for name in ("trapezoid", "trapz") if name in dir(np)},

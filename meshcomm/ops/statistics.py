@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm._arguments import as_dtype, quote, reduced_axes
-from meshcomm._callers import warn
+from meshcomm._callers import naming_callers, warn
 from meshcomm._tracing import Value
 from meshcomm._tuning import CACHED_BYTES
 from meshcomm._types import Array, Axis, DType
@@ -161,6 +161,11 @@ def _real(dtype: DType) -> DType:
     return np.zeros((), dtype).real.dtype
 
 
+def _quotient(total: Value, count: Value, wide: DType) -> Value:
+    """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
+    return total / (count if wide.kind == "m" else count.astype(_real(wide)))
+
+
 def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
     """Return the dtype in which a mean is computed; ``TypeError`` if *dtype* cannot hold it."""
     if dtype is not None:
@@ -199,7 +204,7 @@ def _deviation(
     how = Reduction(
         name,
         axes,
-        partial(function, axis=over, dtype=dtype, ddof=ddof),
+        partial(naming_callers(function) if skips else function, axis=over, dtype=dtype, ddof=ddof),
         partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide),
         _merged,
         kind,
@@ -285,6 +290,8 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     As in NumPy there is a warning, and NaN, where nothing but NaN is. float16 is added up in float32.
     """
     tensor = as_tensor("numpy.nanmean", a)
+    if tensor.dtype.kind not in "fc":
+        return mean(tensor, axis, dtype, keepdims)  # as NumPy, which takes NaT for a number here
     axes = reduced_axes(axis, tensor.ndim)
     kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
     over = axis_of(axes, tensor.ndim)
@@ -305,7 +312,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
     how = Reduction(
         "nanmean",
         axes,
-        lambda block: np.nanmean(block, axis=over, dtype=dtype),
+        lambda block: naming_callers(np.nanmean)(block, axis=over, dtype=dtype),
         share,
         by_field(count=np.add, total=np.add),
         kind,
@@ -337,7 +344,7 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
         how = Reduction(
             name,
             axes,
-            lambda block: function(block, axis=over),
+            lambda block: naming_callers(function)(block, axis=over),
             lambda block: ufunc.reduce(block, axis=over),
             lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
             result_dtype(function, [tensor.dtype], tensor.ndim),
@@ -379,13 +386,13 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         count: Value = np.sum(counted, axis=axis, keepdims=True)
         with np.errstate(all="ignore"):
             if mean is None or name.endswith("mean"):
-                mean = reduce(np.add, tensor, axis, wide, keepdims=True, where=counted) / count.astype(_real(wide))
+                mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
             made, left = mean, count
             if not name.endswith("mean"):
                 left = np.maximum(count - _freedom(name, ddof, correction), 0)
                 off = np.subtract(tensor, mean, dtype=wide)
                 squares: Value = (off * np.conjugate(off)).real
-                made = reduce(np.add, squares, axis, keepdims=True, where=counted) / left.astype(_real(wide))
+                made = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
                 made = np.sqrt(made) if name.endswith("std") else made
         if np.any(left == 0):
             warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)

@@ -79,12 +79,13 @@ def reduce(
         tensor = chosen(mask, wide, neutral.astype(wide.dtype))
     over = axis_of(axes, tensor.ndim)
 
+    # Universal functions take the type of a date, but no dtype with its unit.
     def made(block: Array) -> Array:
-        found: Array = ufunc.reduce(block, axis=over, dtype=kind)
+        found: Array = ufunc.reduce(block, axis=over, dtype=kind.type)
         return found
 
     def merged(rows: Array) -> Array:
-        found: Array = ufunc.reduce(rows, axis=0, dtype=kind)
+        found: Array = ufunc.reduce(rows, axis=0, dtype=kind.type)
         return np.asarray(found)
 
     result = reduced(Reduction(name, axes, made, made, _MERGED_BY.get(ufunc, merged), kind), tensor, keepdims)
@@ -132,8 +133,12 @@ def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | 
     axes = normalised_axes(axis, tensor.ndim) if tensor.ndim else ()
     small: Array = ufunc.accumulate(np.ones([min(n, 1) for n in tensor.shape], tensor.dtype), axis, dtype)
     (along,) = axes  # for none, or several, that was NumPy's error
+
+    def of_block(block: Array, axis: int, dtype: DType) -> Array:
+        return ufunc.accumulate(block, axis, dtype.type)
+
     if ufunc in ASSOCIATIVE:
-        return accumulated(Scan(name, ufunc.accumulate, ufunc, along, small.dtype), tensor)
+        return accumulated(Scan(name, of_block, ufunc, along, small.dtype), tensor)
     local, layout = of_whole_blocks(tensor, [along], name, lambda block: ufunc.accumulate(block, along, dtype))
     return DTensor(local, layout, tensor.shape, small.dtype)
 

@@ -8,6 +8,7 @@ or makes another call, all raise the same exception and none is left waiting.
 
 import builtins
 import json
+import re
 from contextlib import suppress
 from functools import cache, lru_cache
 from hashlib import blake2b
@@ -33,7 +34,20 @@ def checks_every_call() -> bool:
 
 def fingerprint(text: str) -> int:
     """Return a 62-bit number for *text*, the same on every rank."""
+    text = without_addresses(text)
     return int.from_bytes(blake2b(text.encode(errors="backslashreplace"), digest_size=8).digest(), "little") >> 2
+
+
+def without_addresses(text: str) -> str:
+    """Return *text* with the reprs of objects in it, but not where these are in the memory of this rank.
+
+    >>> without_addresses("all_reduce by <object object at 0x7f0c1a2b3c40>")
+    'all_reduce by <object object>'
+    """
+    return _ADDRESS.sub("", text) if "0x" in text else text
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 @lru_cache(256)
@@ -80,6 +94,7 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
     different steps. They are if they were *in_step* before, in one operation, and make the same call as far as they
     know.
     """
+    call = call and without_addresses(call)
     if call is not None and len(call) >= 500:
         call = f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     # The closest class that other ranks can raise, too; that of None is none.

@@ -420,6 +420,14 @@ lasting_failures: list[str] = []
 """Why the job must not end well, though the world or the mesh in which it happened is gone."""
 
 
+def plain_operation(op: object) -> object:
+    """Return the name of one of MPI's operations, such as ``sum`` for ``MPI.SUM``; anything else as it is."""
+    known = sys.modules.get("mpi4py.MPI")
+    if known is None or not isinstance(op, known.Op):
+        return op
+    return next((name for name in ("sum", "prod", "min", "max") if op == getattr(known, name.upper())), op)
+
+
 @cache
 def mpi() -> ModuleType:
     """Return ``mpi4py.MPI``. The first call may initialise MPI.

@@ -123,7 +123,7 @@ class ExclusiveScan:
         return self._return(before).reshape(array.shape)
 
 
-def reduction(op: str, dtype: DType) -> Callable[[Array], Array]:
+def reduction(op: object, dtype: DType) -> Callable[[Array], Array]:
     """Return a function that reduces an array over its first axis, in its dtype and in order.
 
     Callers ignore floating-point errors, which must not stop one rank between two communications.

@@ -343,3 +343,11 @@ def test_tensors_in_files(name, ranks, tmp_path):
 
     with mc.simulate(ranks) as world:
         world.run(program)
+
+
+@pytest.mark.parametrize("function", [torch.as_tensor, torch.asarray, torch.tensor, torch.from_dlpack, np.from_dlpack])
+def test_a_tensor_that_is_no_array_of_one_memory_names_the_way(function):
+    t = mc.distribute(np.arange(4.0), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    with pytest.raises(TypeError, match=r"meshcomm\.torch\.block_of\(t\) is the block as a tensor"):
+        function(t)
+    assert np.asarray(mct.block_of(t)).tolist() == [0, 1, 2, 3]

@@ -221,3 +221,52 @@ def test_a_check_compares_replicas(monkeypatch, ways):
     simulated(
         RANKS, lambda rank: moved(mc.zeros((4, 3), RECORD, Layout([U, U], mc.create_mesh([("x", 2), ("y", 2)]))))
     )
+
+
+# -- arguments whose reprs say where they are in memory ---------------------------------------------------------------
+
+
+class Mistake:
+    """An argument that no call takes. Its repr is another one on each rank."""
+
+
+MISTAKES = {
+    "op of all_reduce": lambda its, t, path: mc.all_reduce([1], op=its),
+    "op of reduce_scatter": lambda its, t, path: mc.reduce_scatter([1, 2], op=its),
+    "root of broadcast": lambda its, t, path: mc.broadcast([1], root=its),
+    "root of distribute": lambda its, t, path: mc.distribute([1.0], Layout([U], t.mesh), root=its),
+    "root of to_numpy": lambda its, t, path: t.to_numpy(its),
+    "groups": lambda its, t, path: mc.all_gather([1], its),
+    "rank in groups": lambda its, t, path: mc.all_gather([1], [[its]]),
+    "pairs": lambda its, t, path: mc.collective_permute([1], its),
+    "rank in pairs": lambda its, t, path: mc.collective_permute([1], [(its, 0)]),
+    "dimension": lambda its, t, path: mc.all_gather([1], None, its),
+    "split_count": lambda its, t, path: mc.all_to_all([1, 2], None, 0, 0, its),
+    "barrier": lambda its, t, path: mc.barrier(t.mesh, its),
+    "names of load": lambda its, t, path: mc.load(path, t.layout, names=its),
+    "slices of load": lambda its, t, path: mc.load(path, t.layout, slices=its),
+    "dtype of load": lambda its, t, path: mc.load(path, t.layout, dtype=its),
+    "order of norm": lambda its, t, path: np.linalg.norm(t, its),
+    "mode of pad": lambda its, t, path: np.pad(t, 1, mode=its),
+}
+RIGHT = {"barrier"}  # any object names a barrier
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_right_call_follows_a_wrong_one_whose_argument_has_an_address(name, ranks, tmp_path):
+    def program(rank):
+        mesh = mc.create_mesh([("x", -1)])
+        t = mc.distribute(np.arange(6.0), Layout(["x"], mesh))
+        mc.save(tmp_path / "saved", {"a": t}, overwrite=True)
+        try:
+            MISTAKES[name](Mistake(), t, tmp_path / "saved")
+            said = None
+        except (TypeError, ValueError, IndexError, mc.MeshcommError) as error:
+            said = type(error)
+        assert (said is None) == (name in RIGHT)
+        assert mc.all_reduce([1]).tolist() == [ranks]
+        assert t.to_numpy().tolist() == [0, 1, 2, 3, 4, 5]
+        return said
+
+    assert len(set(simulated(ranks, program))) == 1

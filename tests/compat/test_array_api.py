@@ -241,7 +241,7 @@ def test_dtypes(mesh):
 @on_default_mesh
 def test_info(mesh):
     info = xp.__array_namespace_info__()
-    assert info.devices() == [mesh]
+    assert info.devices() == (mesh,)
     assert info.default_device() is mesh
     assert set(info.dtypes(kind=("bool", "unsigned integer"))) == {"bool", "uint8", "uint16", "uint32", "uint64"}
     assert {dtype: name for name, dtype in info.dtypes().items()}[xp.zeros(1).dtype] == "float64"
@@ -252,7 +252,7 @@ def test_info(mesh):
 
 def test_without_a_default_mesh_there_is_no_device():
     info = xp.__array_namespace_info__()
-    assert (info.devices(), info.default_device()) == ([], None)
+    assert (info.devices(), info.default_device()) == ((), None)
 
 
 @on_default_mesh

@@ -178,3 +178,16 @@ def test_a_filter_that_moves_nothing_is_for_one_rank():
 
     pytest.importorskip("scipy")
     assert on_two(program) == [True, True]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["edt", "cdt", "bf"])
+def test_all_ranks_refuse_distances_between_records_also_those_without_elements(kind, ranks):
+    def program():
+        t = mc.zeros((2,), "i4, f8", mc.Layout(["x"], mc.create_mesh([("x", -1)])))
+        with pytest.raises(TypeError):
+            getattr(mc.ndimage, f"distance_transform_{kind}")(t)
+        mc.barrier(t.mesh)
+
+    with mc.simulate(ranks) as world:
+        world.run(program)

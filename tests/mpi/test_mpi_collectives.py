@@ -106,13 +106,14 @@ def test_reductions(problem, op, data):
     rows, xs = problem
     x = data.draw(strided(xs[RANK]))
     result = mc.all_reduce(x, rows, op)
+    assert same_bits(mc.all_reduce(x, rows, getattr(MPI, op.upper())), result)
     assert same_numbers(result, reference.all_reduce(xs, rows, op)[RANK])
     mine = next(row for row in rows if RANK in row)
     texts = WORLD.allgather(result.tobytes())
     assert all(texts[rank] == result.tobytes() for rank in mine), "the same bits on all ranks of the group"
     axis = data.draw(st.integers(0, x.ndim - 1))
     xs = [repeated(each, axis, len(mine)) for each in xs]
-    result = mc.reduce_scatter(xs[RANK], rows, axis, op)
+    result = mc.reduce_scatter(xs[RANK], rows, axis, getattr(MPI, op.upper()))
     assert same_numbers(result, reference.reduce_scatter(xs, rows, axis, op)[RANK])
 
 

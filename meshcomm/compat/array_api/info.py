@@ -32,10 +32,10 @@ class Info:
         """Return the mesh of the namespace, else that of `default_mesh`, or None."""
         return get_default_mesh() if self._mesh is None else self._mesh
 
-    def devices(self) -> list[Mesh]:
+    def devices(self) -> tuple[Mesh, ...]:
         """Return the default device; any other mesh, and any layout, is a device too."""
         mesh = self.default_device()
-        return [] if mesh is None else [mesh]
+        return () if mesh is None else (mesh,)
 
     def default_dtypes(self, *, device: Device | None = None) -> dict[str, DType]:
         """Return the dtypes of numbers that come without one; they are the same on all devices."""

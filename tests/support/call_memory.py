@@ -1,0 +1,110 @@
+"""What calls use beyond their operands at most, measured: the rows of docs/call-memory.md, and who measures them.
+
+They are in tests/data/call_memory.json, and ``python -m support.call_memory`` writes the tables of the page. Operands
+are tensors of two blocks, on 2 ranks: t and u (4096 x 512 floats, rows cut), columns (as t, columns cut), line (as
+many floats in one axis), numbers (integers, as line), mask (booleans, as t); order is a plain permutation. a and b are
+arrays of xarray on t and columns.
+"""
+
+import gc
+import json
+import tracemalloc
+
+import numpy as np
+
+import meshcomm as mc
+from meshcomm.memory import pools
+from meshcomm.memory.scratch import forget_scratch
+from support.paths import DATA, DOCS
+
+PAGE = DOCS / "call-memory.md"
+ROWS, COLUMNS = 4096, 512
+BLOCK = ROWS * COLUMNS * 8 // 2
+MOST = 4.1
+"""Blocks: three and 32 MiB of scratch are four where a block has 32 MiB. It may be more if a row says why."""
+
+_FOUND = json.loads((DATA / "call_memory.json").read_text("utf-8"))
+NUMPY, XARRAY, WHYS = _FOUND["numpy"], _FOUND["xarray"], _FOUND["whys"]
+"""Calls of docs/numpy.md and of docs/xarray.md, by the blocks that a rank allocates at most, the result included; and
+why some take more than MOST."""
+
+
+def operands(mesh, height, width, xarray):
+    """Return the names that calls may use, for tensors of *height* rows; *xarray*, whether also those of xarray."""
+    rows, columns, one = (mc.Layout(specs, mesh) for specs in (["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], ["x"]))
+    random = mc.random.default_rng(1)
+    t, u = (random.random((height, width), layout=rows) for _ in range(2))
+    names = {"np": np, "mc": mc, "ROWS": height, "COLUMNS": width, "t": t, "u": u}
+    names["columns"] = mc.relayout(t, columns)
+    names["line"] = random.random((height * width,), layout=one)
+    names["numbers"] = random.integers(0, 1000, (height * width,), layout=one)
+    names["mask"] = t > 0.5
+    names["order"] = np.random.default_rng(1).permutation(height)
+    return names | (_with_xarray(names) if xarray else {})
+
+
+def _with_xarray(names):
+    import xarray as xr
+
+    import meshcomm.xarray
+
+    t = names["t"]
+    days = np.datetime64("2000-01-01", "ns") + np.arange(len(t)) * np.timedelta64(6, "h")
+    a = xr.DataArray(t, dims=("time", "x"), coords={"time": days, "x": np.arange(t.shape[1]) * 0.5})
+    return {"xr": xr, "mx": meshcomm.xarray, "a": a, "b": a.copy(data=names["columns"])}
+
+
+def peak(call, names):
+    """Return the bytes that this rank has allocated at most during a call, beyond what it had before."""
+    forget_scratch()
+    gc.collect()  # what is there for good is frozen
+    mc.barrier(names["t"].mesh)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    result = eval(call, dict(names))
+    most = tracemalloc.get_traced_memory()[1] - before
+    tracemalloc.stop()
+    del result
+    return most
+
+
+def measured(calls, xarray):
+    """Return the peak of each call in blocks, of the rank that has most. All ranks call it; none shares memory."""
+    pools.shared, pools.allocate_unshared = None, lambda size: np.empty(size, np.uint8)  # tracemalloc sees these
+    mesh = mc.create_mesh([("x", -1)])
+    few = operands(mesh, ROWS // 8, COLUMNS // 4, xarray)
+    for call in calls:
+        eval(call, dict(few))  # what is imported and kept at a first call is there then
+    names = operands(mesh, ROWS, COLUMNS, xarray)
+    gc.collect()
+    gc.freeze()
+    return {call: float(mc.all_reduce(peak(call, names), op="max")) / BLOCK for call in calls}
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+def page():
+    """Return the text of the page with the tables of the rows."""
+    text = PAGE.read_text("utf-8")
+    for title, table in (("numpy", NUMPY), ("xarray", XARRAY)):
+        lines = ["| blocks | calls |", "|---|---|"]
+        lines += [f"| {float(most):g} | {', '.join(map(_code, sorted(calls)))} |" for most, calls in table.items()]
+        text = _between(text, title, lines)
+    lines = ["| call | why |", "|---|---|", *(f"| {_code(call)} | {why} |" for call, why in WHYS.items())]
+    return _between(text, "whys", lines)
+
+
+def _code(call):
+    return f"`{call}`"
+
+
+def _between(text, title, lines):
+    begin, end = f"<!-- {title} -->\n", f"<!-- end of {title} -->"
+    before, rest = text.split(begin)
+    after = rest.split(end)[1]
+    return f"{before}{begin}\n" + "\n".join(lines) + f"\n\n{end}{after}"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), "utf-8")
