@@ -16,7 +16,9 @@ cases = pytest.importorskip("support.torch_cases")
 torch, mct = cases.torch, cases.mct
 Replicate, Shard = cases.Replicate, cases.Shard
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")  # PyTorch's own, in forward mode
+pytestmark = [  # PyTorch's own, in forward mode
+    pytest.mark.filterwarnings(f"ignore:.torch.jit.script:{kind}") for kind in ("FutureWarning", "DeprecationWarning")
+]
 
 U = mc.UNSHARDED
 MESHES = {1: [("x", 1)], 3: [("x", 3)], 4: [("x", 2), ("y", 2)]}
@@ -132,7 +134,8 @@ def test_relayouts_keep_axes_and_go_between_meshes(rank):
 
 
 @pytest.mark.parametrize("size", [1, 4])
-def test_the_page_runs(size):
+def test_the_page_runs(size, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     program = "".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / "torch.md").read_text(), re.M | re.S))
     with mc.simulate(size) as world:
         world.run(lambda: exec(compile(program, "torch.md", "exec"), {}))
