@@ -247,6 +247,8 @@ def distance_transform_cdt(
     tensor = held("distance_transform_cdt", input)
     into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
     _checked("cdt", tensor, into, wanted, _INDEX)
+    if not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim:  # SciPy crashes on one without axes
+        raise ValueError(f"the metric has the shape {np.shape(metric)}; it must be {(3,) * tensor.ndim}, or a name")
     scipy_ndimage().distance_transform_cdt(np.zeros((1,) * tensor.ndim), metric)  # its errors
     for name, connectivity in (("taxicab", 1), ("chessboard", tensor.ndim)):
         if np.array_equal(metric, generate_binary_structure(tensor.ndim, connectivity)):
