@@ -22,12 +22,12 @@ from report import number, spread
 
 import meshcomm as mc
 from jobs import Setting
-from meshcomm.ranks import agreement
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.teams import Program, Team
-from meshcomm.transport import packed
-from meshcomm.transport.comparison import Blocks
-from meshcomm.transport.exchange import Tensor
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.teams import Program, Team
+from meshcomm.core.transport import packed
+from meshcomm.core.transport.comparison import Blocks
+from meshcomm.core.transport.exchange import Tensor
 
 SETTINGS = [Setting(ranks, shared) for shared in (False, True) for ranks in (2, 4)]
 

@@ -9,7 +9,7 @@ from contractions_turns import CALLS, GRAM, STACKS, Case, Matrix, Peer
 from rounds import Runs, Turns, serve
 
 import meshcomm as mc
-from meshcomm.memory.scratch import forget_scratch
+from meshcomm.core.memory.scratch import forget_scratch
 
 BLOCK = 128
 """Rows and columns of a block of a block-cyclic matrix."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import meshcomm as mc
-from meshcomm.layouts.machine import Load
+from meshcomm.core.layouts.machine import Load
 
 U = mc.UNSHARDED
 RANKS = (2, 16, 256, 1024, 4096, 16384, 65536)
@@ -191,8 +191,8 @@ def cases(ranks: int) -> Iterator[tuple[str, mc.Layout, mc.Layout]]:
 
 def check() -> None:
     """Calibrate, run relayouts, and print predicted and measured times. Collective over all ranks."""
-    from meshcomm.cli.fit import calibrate, fastest
-    from meshcomm.ranks.meshes import location_in
+    from meshcomm.core.ranks.meshes import location_in
+    from meshcomm.tools.cli.fit import calibrate, fastest
 
     location = location_in(mc.create_mesh())
     assert location is not None

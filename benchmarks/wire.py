@@ -111,7 +111,7 @@ def contenders(case: Any) -> tuple[dict[str, Callable[[], object]], Callable[[],
     from ways import own_tensor
 
     import meshcomm as mc
-    from meshcomm.plans.plan import plan_direct
+    from meshcomm.core.plans.plan import plan_direct
 
     mesh = mc.create_mesh(list(case.mesh_dims(RANKS)))
     job = contender.Job(case, mesh, RANK, 1)
@@ -252,7 +252,7 @@ def main() -> None:
         job={"action": "store_true", **hidden},
     )
     if options.calibrate:
-        from meshcomm.cli.main import main as command
+        from meshcomm.tools.cli.main import main as command
 
         sys.exit(command(["calibrate", options.calibrate]))
     if options.job:

@@ -12,11 +12,20 @@ PACKAGE = Path(__file__).parent.parent / "meshcomm"
 PICTURE = Path(__file__).parent / "layers.svg"
 
 CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-LAYERS = [name.strip() for layer in CONTRACTS[0]["layers"] for name in layer.split("|")]
+
+
+def _names(number: int) -> list[str]:
+    """Return the names of a contract, from the top to the bottom."""
+    return [name.strip() for layer in CONTRACTS[number]["layers"] for name in layer.split("|")]
+
+
+WHOLE = {"tools": ["cli", "measuring", "pictures"], "core": _names(1)}
+"""Folders whose folders are drawn."""
+LAYERS = [name for top in _names(0) for name in WHOLE.get(top, [top])]
 
 # From the top to the bottom; features stand above `arrays`.
-FOLDERS = [*(name for name in LAYERS if (PACKAGE / name).is_dir()), "root"]
-COLUMNS, LINES = 92, 6  # characters in a line of module names, and lines in a box
+FOLDERS = [*(name for name in LAYERS if any((PACKAGE / at / name).is_dir() for at in ("", *WHOLE))), "root"]
+COLUMNS, LINES = 92, 8  # characters in a line of module names, and lines in a box
 TOP, LEFT, WIDTH, HEIGHT = 20, 20, 560, 27 + 13 * LINES
 STEP = HEIGHT + 12
 
@@ -53,7 +62,8 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _folder(parts: tuple[str, ...]) -> str:
-    return parts[0] if parts[0] in FOLDERS else "root"
+    name = parts[1] if parts[0] in WHOLE and len(parts) > 1 else parts[0]
+    return name if name in FOLDERS else "root"
 
 
 def picture() -> str:

@@ -11,7 +11,7 @@ from importlib import import_module as _import_module
 try:
     import meshcomm._kernels
 except ModuleNotFoundError:
-    from meshcomm.failures.launchers import told_by_first
+    from meshcomm.core.failures.launchers import told_by_first
 
     raise told_by_first(
         ImportError(
@@ -21,13 +21,13 @@ except ModuleNotFoundError:
     ) from None
 
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
-from meshcomm._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
-from meshcomm._mistakes import missing as _missing
-from meshcomm.failures import launchers as _launchers
+from meshcomm.core._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
+from meshcomm.core._mistakes import missing as _missing
+from meshcomm.core.failures import launchers as _launchers
 
 if _typing.TYPE_CHECKING:
     from meshcomm import array_api, fft, gradients, linalg, logical_devices, ndimage, random  # noqa: F401 - public
-    from meshcomm.arrays.collectives import (
+    from meshcomm.core.arrays.collectives import (
         all_gather,
         all_reduce,
         all_to_all,
@@ -35,7 +35,7 @@ if _typing.TYPE_CHECKING:
         collective_permute,
         reduce_scatter,
     )
-    from meshcomm.arrays.create import (
+    from meshcomm.core.arrays.create import (
         distribute,
         empty,
         from_callback,
@@ -47,10 +47,19 @@ if _typing.TYPE_CHECKING:
         zeros,
         zeros_like,
     )
-    from meshcomm.arrays.dtensor import DTensor, fetch_layout, is_dtensor
-    from meshcomm.arrays.nonblocking import RelayoutRequest, start_relayout
-    from meshcomm.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
-    from meshcomm.compat.tensorflow import call_with_layout, check_layout, copy_to_mesh, pack, unpack
+    from meshcomm.core.arrays.dtensor import DTensor, fetch_layout, is_dtensor
+    from meshcomm.core.arrays.nonblocking import RelayoutRequest, start_relayout
+    from meshcomm.core.arrays.relayout import drop_plans, machine_of, relayout, relayout_like
+    from meshcomm.core.layouts.dimensions import MeshDimension
+    from meshcomm.core.layouts.layout import Layout
+    from meshcomm.core.layouts.layout_text import MATCH, UNSHARDED
+    from meshcomm.core.layouts.machine import Machine
+    from meshcomm.core.layouts.mesh import Mesh
+    from meshcomm.core.layouts.specs import Cuts, Cyclic
+    from meshcomm.core.plans.plan import Plan, plan_relayout
+    from meshcomm.core.ranks.barrier import barrier
+    from meshcomm.core.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
+    from meshcomm.core.ranks.simulate import simulate
     from meshcomm.errors import (
         AxisError,
         CheckpointError,
@@ -67,26 +76,17 @@ if _typing.TYPE_CHECKING:
     from meshcomm.halos.halo import Halo, update_halos
     from meshcomm.halos.make import halo
     from meshcomm.halos.overlap import map_overlap
-    from meshcomm.layouts.dimensions import MeshDimension
-    from meshcomm.layouts.layout import Layout
-    from meshcomm.layouts.layout_text import MATCH, UNSHARDED
-    from meshcomm.layouts.machine import Machine
-    from meshcomm.layouts.mesh import Mesh
-    from meshcomm.layouts.specs import Cuts, Cyclic
-    from meshcomm.measuring.count import Count, count
-    from meshcomm.measuring.trace import span, trace
-    from meshcomm.ops.contractions import einsum, matmul, plan_einsum
-    from meshcomm.ops.joining import concatenate, stack
-    from meshcomm.ops.linalg import transpose
-    from meshcomm.ops.migrate import Migrated, migrate
-    from meshcomm.ops.random import random_normal, random_uniform
-    from meshcomm.ops.shaping import reshape
-    from meshcomm.pictures.text import show
-    from meshcomm.plans.einsum import EinsumPlan
-    from meshcomm.plans.plan import Plan, plan_relayout
-    from meshcomm.ranks.barrier import barrier
-    from meshcomm.ranks.meshes import create_mesh, default_mesh, get_default_mesh, run_on
-    from meshcomm.ranks.simulate import simulate
+    from meshcomm.layout_maps.layout_map import LayoutMap, layout_map_scope
+    from meshcomm.layout_maps.layout_report import LayoutReport
+    from meshcomm.layout_maps.modules import Module
+    from meshcomm.layout_maps.variables import DVariable, Variable
+    from meshcomm.numpy.contractions.contractions import einsum, matmul, plan_einsum
+    from meshcomm.numpy.contractions.einsum import EinsumPlan
+    from meshcomm.numpy.indexing.migrate import Migrated, migrate
+    from meshcomm.numpy.joining.joining import concatenate, stack
+    from meshcomm.numpy.random import random_normal, random_uniform
+    from meshcomm.numpy.shapes.linalg import transpose
+    from meshcomm.numpy.shapes.shaping import reshape
     from meshcomm.storage.checkpoints import Checkpoints
     from meshcomm.storage.load import load
     from meshcomm.storage.opened import Store
@@ -95,13 +95,13 @@ if _typing.TYPE_CHECKING:
     from meshcomm.storage.save import SaveRequest, save, start_save
     from meshcomm.storage.series import Series
     from meshcomm.storage.trees import per_rank
-    from meshcomm.training.assignment import DeviceAssignment
-    from meshcomm.training.layout_map import LayoutMap, layout_map_scope
-    from meshcomm.training.layout_report import LayoutReport
-    from meshcomm.training.modules import Module
-    from meshcomm.training.strategy import PerReplica, Strategy
-    from meshcomm.training.topology import DeviceOrderMode, Topology
-    from meshcomm.training.variables import DVariable, Variable
+    from meshcomm.tensorflow.assignment import DeviceAssignment
+    from meshcomm.tensorflow.names import call_with_layout, check_layout, copy_to_mesh, pack, unpack
+    from meshcomm.tensorflow.strategy import PerReplica, Strategy
+    from meshcomm.tensorflow.topology import DeviceOrderMode, Topology
+    from meshcomm.tools.measuring.count import Count, count
+    from meshcomm.tools.measuring.trace import span, trace
+    from meshcomm.tools.pictures.text import show
 
 __version__ = "0.1.0"
 
@@ -211,12 +211,14 @@ _MODULES = ("array_api", "fft", "gradients", "linalg", "logical_devices", "ndima
 """The public modules."""
 
 _HOMES = {
-    "arrays.collectives": "all_gather all_reduce all_to_all broadcast collective_permute reduce_scatter",
-    "arrays.create": "distribute empty from_callback from_local fromfunction full ones ones_like zeros zeros_like",
-    "arrays.dtensor": "DTensor fetch_layout is_dtensor",
-    "arrays.nonblocking": "RelayoutRequest start_relayout",
-    "arrays.relayout": "drop_plans machine_of relayout relayout_like",
-    "compat.tensorflow": "call_with_layout check_layout copy_to_mesh pack unpack",
+    "core.arrays.collectives": "all_gather all_reduce all_to_all broadcast collective_permute reduce_scatter",
+    "core.arrays.create": (
+        "distribute empty from_callback from_local fromfunction full ones ones_like zeros zeros_like"
+    ),
+    "core.arrays.dtensor": "DTensor fetch_layout is_dtensor",
+    "core.arrays.nonblocking": "RelayoutRequest start_relayout",
+    "core.arrays.relayout": "drop_plans machine_of relayout relayout_like",
+    "tensorflow.names": "call_with_layout check_layout copy_to_mesh pack unpack",
     "errors": (
         "AxisError CheckpointError CollectiveMismatch CollectiveTimeout DTypeError GroupError IntegerError "
         "LayoutError MeshcommError MeshError ShapeError"
@@ -224,26 +226,26 @@ _HOMES = {
     "halos.halo": "Halo update_halos",
     "halos.make": "halo",
     "halos.overlap": "map_overlap",
-    "layouts.dimensions": "MeshDimension",
-    "layouts.layout": "Layout",
-    "layouts.layout_text": "MATCH UNSHARDED",
-    "layouts.machine": "Machine",
-    "layouts.mesh": "Mesh",
-    "layouts.specs": "Cuts Cyclic",
-    "measuring.count": "Count count",
-    "measuring.trace": "span trace",
-    "ops.joining": "concatenate stack",
-    "ops.contractions": "einsum matmul plan_einsum",
-    "ops.linalg": "transpose",
-    "ops.migrate": "Migrated migrate",
-    "ops.random": "random_normal random_uniform",
-    "ops.shaping": "reshape",
-    "pictures.text": "show",
-    "plans.einsum": "EinsumPlan",
-    "plans.plan": "Plan plan_relayout",
-    "ranks.barrier": "barrier",
-    "ranks.meshes": "create_mesh default_mesh get_default_mesh run_on",
-    "ranks.simulate": "simulate",
+    "core.layouts.dimensions": "MeshDimension",
+    "core.layouts.layout": "Layout",
+    "core.layouts.layout_text": "MATCH UNSHARDED",
+    "core.layouts.machine": "Machine",
+    "core.layouts.mesh": "Mesh",
+    "core.layouts.specs": "Cuts Cyclic",
+    "tools.measuring.count": "Count count",
+    "tools.measuring.trace": "span trace",
+    "numpy.joining.joining": "concatenate stack",
+    "numpy.contractions.contractions": "einsum matmul plan_einsum",
+    "numpy.shapes.linalg": "transpose",
+    "numpy.indexing.migrate": "Migrated migrate",
+    "numpy.random": "random_normal random_uniform",
+    "numpy.shapes.shaping": "reshape",
+    "tools.pictures.text": "show",
+    "numpy.contractions.einsum": "EinsumPlan",
+    "core.plans.plan": "Plan plan_relayout",
+    "core.ranks.barrier": "barrier",
+    "core.ranks.meshes": "create_mesh default_mesh get_default_mesh run_on",
+    "core.ranks.simulate": "simulate",
     "storage.checkpoints": "Checkpoints",
     "storage.load": "load",
     "storage.opened": "Store open",
@@ -251,20 +253,20 @@ _HOMES = {
     "storage.save": "SaveRequest save start_save",
     "storage.series": "Series",
     "storage.trees": "per_rank",
-    "training.assignment": "DeviceAssignment",
-    "training.layout_map": "LayoutMap layout_map_scope",
-    "training.layout_report": "LayoutReport",
-    "training.modules": "Module",
-    "training.strategy": "PerReplica Strategy",
-    "training.topology": "DeviceOrderMode Topology",
-    "training.variables": "DVariable Variable",
+    "tensorflow.assignment": "DeviceAssignment",
+    "layout_maps.layout_map": "LayoutMap layout_map_scope",
+    "layout_maps.layout_report": "LayoutReport",
+    "layout_maps.modules": "Module",
+    "tensorflow.strategy": "PerReplica Strategy",
+    "tensorflow.topology": "DeviceOrderMode Topology",
+    "layout_maps.variables": "DVariable Variable",
 }
 """The public names of each module. To add one, write it here, into ``__all__``, and into the imports for checkers."""
 
 _METHODS = {
-    "layouts.layout": "pictures.of_layouts",
-    "layouts.mesh": "pictures.of_meshes",
-    "plans.plan": "pictures.of_plans",
+    "core.layouts.layout": "tools.pictures.of_layouts",
+    "core.layouts.mesh": "tools.pictures.of_meshes",
+    "core.plans.plan": "tools.pictures.of_plans",
 }
 """Modules that give the classes of another module their last methods, once that one is there."""
 
@@ -291,6 +293,6 @@ def __dir__() -> list[str]:
 
 
 if (_launchers.launched() or (0, 1))[1] > 1:  # an error ends the job even before the first call
-    _import_module("meshcomm.ranks.meshes")
+    _import_module("meshcomm.core.ranks.meshes")
 if _launchers.folder_in(_launchers.TRACE_FOLDER):
-    _import_module("meshcomm.measuring.program").start()
+    _import_module("meshcomm.tools.measuring.program").start()

@@ -2,7 +2,7 @@
 
 import sys
 
-from meshcomm.cli.main import main
+from meshcomm.tools.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -18,7 +18,7 @@ from libc.stdlib cimport qsort
 cdef extern from "Python.h":
     const Py_ssize_t PY_SSIZE_T_MAX
 
-cdef extern from "memory/strided/strided.h" nogil:
+cdef extern from "core/memory/strided/strided.h" nogil:
     enum:
         MAX_AXES
         STREAM_FROM "MESHCOMM_STREAM_FROM"
@@ -46,7 +46,7 @@ cdef extern from "memory/strided/strided.h" nogil:
     )
     void copy_pieces(Pieces *pieces)
 
-cdef extern from "memory/gather.h" nogil:
+cdef extern from "core/memory/gather.h" nogil:
     void rows_run(
         const char **sources, const int32_t *regions, const Py_ssize_t *row_numbers, Py_ssize_t count, Py_ssize_t row,
         char *target,

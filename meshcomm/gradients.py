@@ -1,9 +1,9 @@
-"""Gradients of the operations that move data: the public names of :mod:`meshcomm.ops.gradients`."""
+"""Gradients of the operations that move data: the public names of :mod:`meshcomm.numpy.gradients`."""
 
 from typing import TYPE_CHECKING
 
-from meshcomm._mistakes import only_public
-from meshcomm.ops.gradients import (
+from meshcomm.core._mistakes import only_public
+from meshcomm.numpy.gradients import (
     all_gather_vjp,
     all_reduce_vjp,
     all_to_all_vjp,

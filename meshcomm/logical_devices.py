@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from meshcomm._mistakes import only_public
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import PerReplica, Strategy, check_partition
-from meshcomm.training.topology import DeviceOrderMode, Topology
+from meshcomm.core._mistakes import only_public
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.strategy import PerReplica, Strategy, check_partition
+from meshcomm.tensorflow.topology import DeviceOrderMode, Topology
 
 __all__ = ["DeviceAssignment", "DeviceOrderMode", "PerReplica", "Strategy", "Topology", "check_partition"]
 

@@ -8,9 +8,9 @@ replica. Then the same ranks form two replicas, each with images of its own.
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import PerReplica, Strategy
-from meshcomm.training.topology import Topology
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.strategy import PerReplica, Strategy
+from meshcomm.tensorflow.topology import Topology
 
 # For each number of logical devices: how the images are cut, and the box of ranks in the topology.
 PARTITIONS = {1: [1, 1, 1, 1], 2: [1, 1, 2, 1], 4: [1, 2, 2, 1], 8: [1, 2, 4, 1]}

@@ -15,27 +15,27 @@ from autograd.core import primitive_vjps
 from autograd.extend import VSpace, defvjp, defvjp_argnums, primitive, vspace
 from autograd.numpy.numpy_boxes import ArrayBox
 
-from meshcomm import _hooks
-from meshcomm._tracing import Value, untraced
-from meshcomm._types import Axis, Groups, Shape
-from meshcomm.arrays import collectives
-from meshcomm.arrays.create import full, of_block, zeros
-from meshcomm.arrays.dtensor import DTensor, is_dtensor
-from meshcomm.arrays.relayout import relayout
-from meshcomm.ops import gradients
-from meshcomm.ops.contractions import arguments_of
-from meshcomm.ops.gradients import count_over, like, sum_vjp, whole
-from meshcomm.ops.index_tuples import along, beside, beside_index, flat
-from meshcomm.ops.products import Axes, axes_of_dot, axes_of_inner, axes_of_tensordot, subscripts_of
-from meshcomm.ops.reductions import spread
-from meshcomm.ops.reductions import sum as sum_over
+from meshcomm.core import _hooks
+from meshcomm.core._tracing import Value, untraced
+from meshcomm.core._types import Axis, Groups, Shape
+from meshcomm.core.arrays import collectives
+from meshcomm.core.arrays.create import full, of_block, zeros
+from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.numpy import gradients
+from meshcomm.numpy.contractions.contractions import arguments_of
+from meshcomm.numpy.contractions.products import Axes, axes_of_dot, axes_of_inner, axes_of_tensordot, subscripts_of
+from meshcomm.numpy.gradients import count_over, like, sum_vjp, whole
+from meshcomm.numpy.indexing.index_tuples import along, beside, beside_index, flat
+from meshcomm.numpy.reductions.reductions import spread
+from meshcomm.numpy.reductions.reductions import sum as sum_over
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from meshcomm.layouts.layout import Layout
-    from meshcomm.layouts.layout_text import Spec
-    from meshcomm.layouts.mesh import Mesh
+    from meshcomm.core.layouts.layout import Layout
+    from meshcomm.core.layouts.layout_text import Spec
+    from meshcomm.core.layouts.mesh import Mesh
 
 VJP: TypeAlias = Callable[[Value], Value]
 """From the gradient in a result to the gradients in its arguments."""

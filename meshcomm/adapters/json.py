@@ -8,11 +8,11 @@ _default = json.JSONEncoder.default
 
 def _number_of(encoder: json.JSONEncoder, x: object) -> object:
     """Return the number, text or bool that a tensor without axes is; ``TypeError`` for anything else."""
-    arrays = sys.modules.get("meshcomm.arrays.dtensor")  # there are no tensors before this is loaded
+    arrays = sys.modules.get("meshcomm.core.arrays.dtensor")  # there are no tensors before this is loaded
     if arrays is None or not isinstance(x, arrays.DTensor):
         return _default(encoder, x)
     if x.ndim:
-        from meshcomm._arguments import quote
+        from meshcomm.core._arguments import quote
 
         raise TypeError(f"a {quote(x)} is no number for json: write t.to_numpy().tolist() (Collective)")
     return x.item()

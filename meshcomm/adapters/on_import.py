@@ -4,7 +4,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from meshcomm._callers import warn
+from meshcomm.core._callers import warn
 
 if TYPE_CHECKING:  # ``import meshcomm`` imports this file, and so it imports little
     from collections.abc import Sequence

@@ -20,7 +20,7 @@ import numpy as np
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core.arrays.dtensor import DTensor
 
 _METHODS = ("_vindex_get", "_vindex_set", "_oindex_set")
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from meshcomm._mistakes import only_public
+from meshcomm.core._mistakes import only_public
 from meshcomm.fft.fourier import (
     fft,
     fft2,

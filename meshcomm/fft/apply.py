@@ -1,16 +1,16 @@
 """One transform of one tensor: what every function of `meshcomm.fft` calls."""
 
-from meshcomm._arguments import integer
-from meshcomm._tracing import Value, traceable, untraced
-from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core._arguments import integer
+from meshcomm.core._tracing import Value, traceable, untraced
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, transform_of
 from meshcomm.fft.execute import Options, check_options, run_steps
 from meshcomm.fft.kinds import Transform
 from meshcomm.fft.planning import Wanted, target_layout
 from meshcomm.fft.search import cheapest
-from meshcomm.layouts.machine import Machine
-from meshcomm.ranks.calls import collective
 
 
 def one_axis(n: object, axis: object) -> tuple[Some, Some]:

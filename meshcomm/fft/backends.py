@@ -10,8 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
-from meshcomm._types import Array
+from meshcomm.core._arguments import integer, quote
+from meshcomm.core._types import Array
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.fft.kinds import Transform
 

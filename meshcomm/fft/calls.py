@@ -5,8 +5,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import counted, integer, quote
-from meshcomm._types import Shape
+from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._types import Shape
 from meshcomm.errors import AxisError, ShapeError
 from meshcomm.fft.kinds import KINDS, NORMS, Transform, full_name
 

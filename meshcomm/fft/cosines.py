@@ -15,17 +15,17 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._tracing import Value
-from meshcomm._types import Array, DType, Indices
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType, Indices
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import roots
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import Transform, working_dtype
 from meshcomm.fft.steps import Sharded
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.specs import Cyclic
-from meshcomm.ops.elementwise import relaid
-from meshcomm.ops.indexing import getitem
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.indexing.indexing import getitem
 
 RunSharded: TypeAlias = Callable[[Sharded, DTensor], DTensor]
 """Transforms a tensor, by a step that leaves its axis sharded."""

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Array
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import machine_of, relayout
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import machine_of, relayout
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.fft.backends import Backend, backend_of, threads_of
 from meshcomm.fft.kinds import Transform
@@ -16,7 +17,6 @@ from meshcomm.fft.local import transformed
 from meshcomm.fft.search import cheapest
 from meshcomm.fft.sharded import transformed_sharded
 from meshcomm.fft.steps import FFTStep, Local, Move
-from meshcomm.layouts.layout import Layout
 
 
 class Options(NamedTuple):

@@ -4,8 +4,8 @@ from math import isqrt
 
 import numpy as np
 
-from meshcomm._types import Array, DType, Names
-from meshcomm.layouts.specs import Cyclic
+from meshcomm.core._types import Array, DType, Names
+from meshcomm.core.layouts.specs import Cyclic
 
 
 def rows_of(n: int, blocks: int, names: Names = ()) -> int:

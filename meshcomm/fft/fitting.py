@@ -1,10 +1,10 @@
 """Tensors of other lengths: cropped, or with zeros added at the end."""
 
-from meshcomm.arrays.create import zeros
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.layouts.layout import Layout
-from meshcomm.ops.indexing import getitem
-from meshcomm.ops.pieces import put
+from meshcomm.core.arrays.create import zeros
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.joining.pieces import put
 
 
 def fitted(tensor: DTensor, axis: int, n: int) -> DTensor:

@@ -5,12 +5,12 @@ transform, which saves a relayout each way; ``layout="same"`` brings it back to 
 layout may be named. Functions are Collective over the mesh unless all transformed axes are whole on every device.
 """
 
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some
 from meshcomm.fft.execute import Options
 from meshcomm.fft.planning import Wanted
-from meshcomm.ops.families import family
+from meshcomm.numpy.elementwise.families import family
 
 
 @family("scipy.fft")

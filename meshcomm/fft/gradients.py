@@ -6,17 +6,17 @@ from functools import partial
 
 import numpy as np
 
-from meshcomm._tracing import Value, untraced
-from meshcomm._types import Array, Indices, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core._tracing import Value, untraced
+from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.fft.apply import transformed
 from meshcomm.fft.execute import Options
 from meshcomm.fft.fitting import fitted
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.planning import FFTPlan, Wanted, planned, transform_of_plan
-from meshcomm.layouts.layout import Layout
-from meshcomm.ops.gradients import differentiable, like
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.gradients import differentiable, like
 
 
 @refusable

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import DType, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import DType, Shape
 from meshcomm.errors import DTypeError, ShapeError
 
 Change: TypeAlias = Literal["complex", "halves", "doubles", "real"]

@@ -10,12 +10,12 @@ from itertools import product
 
 import numpy as np
 
-from meshcomm._tuning import FFT_PIECE, FFT_RUN
-from meshcomm._types import Array, Shape
+from meshcomm.core._tuning import FFT_PIECE, FFT_RUN
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import exact_copy
 from meshcomm.fft.backends import Backend
 from meshcomm.fft.kinds import Transform, working_dtype
-from meshcomm.memory.blocks import new_block
-from meshcomm.memory.copies import exact_copy
 
 
 def transformed(

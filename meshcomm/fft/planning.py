@@ -7,11 +7,17 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, as_shape, counted, quote
-from meshcomm._tracing import Value, is_traced, opened, traceable, untraced
-from meshcomm._types import DType, Names, Shape, ShapeLike
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.views import check_writable
+from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
+from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
+from meshcomm.core._types import DType, Names, Shape, ShapeLike
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.specs import CutSpec
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.fft.calls import Some, transform_of
 from meshcomm.fft.execute import Options, check_options, run_steps
@@ -19,12 +25,6 @@ from meshcomm.fft.kinds import Transform, full_name
 from meshcomm.fft.search import cheapest
 from meshcomm.fft.spectra import along_axes, check_has_frequencies, distances_of
 from meshcomm.fft.steps import FFTStep, Local, Sharded
-from meshcomm.layouts.layout import Layout, refuse_match
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.specs import CutSpec
-from meshcomm.ranks.calls import collective
-from meshcomm.ranks.local_errors import refusable
 
 Wanted: TypeAlias = Layout | Literal["same"] | None
 """The layout of a result: a layout; "same" for that of the input; None for the one after the last transform."""

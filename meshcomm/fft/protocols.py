@@ -9,16 +9,16 @@ from inspect import signature
 
 import numpy as np
 
-from meshcomm._tracing import Value, untraced
-from meshcomm._types import Axis
-from meshcomm.arrays.dtensor import DTensor, is_dtensor
+from meshcomm.core._tracing import Value, untraced
+from meshcomm.core._types import Axis
+from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.fft import fourier, spectra, trigonometric
 from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.execute import Options
 from meshcomm.fft.kinds import full_name
-from meshcomm.ops.protocols import define
-from meshcomm.ops.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.protocols import define
 
 
 def _along_one(name: str) -> Function:

@@ -17,28 +17,28 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
-from meshcomm._arguments import counted, integer, quote
-from meshcomm._tracing import Value, is_traced, traceable, untraced
-from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor, as_tensor
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._tracing import Value, is_traced, traceable, untraced
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import cut_at
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.fitting import span
 from meshcomm.fft.kinds import NORMS
 from meshcomm.fft.spectra import halves, lengths_of
-from meshcomm.layouts.cyclic import CyclicCut
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.partition import Cut
-from meshcomm.layouts.specs import cut_at
-from meshcomm.memory.blocks import new_block
-from meshcomm.ops.elementwise import relaid
-from meshcomm.ops.gradients import differentiable, like
-from meshcomm.ops.indexing import getitem
-from meshcomm.ops.pieces import put
-from meshcomm.ops.rolling import flip, roll
-from meshcomm.ranks.calls import collective
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.gradients import differentiable, like
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.joining.pieces import put
+from meshcomm.numpy.joining.rolling import flip, roll
 
 OPERATION = "fft.spectra on another grid"
 """What the ranks compare, and what messages call it."""

@@ -12,14 +12,14 @@ from functools import lru_cache
 from itertools import combinations, count, islice, product
 from math import inf, prod
 
-from meshcomm._tuning import GATHERED_FFT
-from meshcomm._types import DType, Names, Shape
+from meshcomm.core._tuning import GATHERED_FFT
+from meshcomm.core._types import DType, Names, Shape
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import convolved_length, rows_of
 from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.fft.steps import FFTStep, Local, Move, Sharded, fits
-from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.specs import Cyclic
 
 MOST_WAYS = 64
 """Edges of a state that make the same axes whole. More mesh dimensions and axes than this covers are rare."""

@@ -18,24 +18,24 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._tracing import Value
-from meshcomm._types import Array, DType, Shape
-from meshcomm.arrays.create import from_callback
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.transposed import relayout_transposed
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.create import from_callback
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.transposed import relayout_transposed
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import Cyclic, cut_at
+from meshcomm.core.memory.blocks import new_block
 from meshcomm.fft.cosines import transformed_by_fourier
 from meshcomm.fft.factors import convolved_length, roots
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Sharded
-from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.layouts.partition import Cut
-from meshcomm.layouts.specs import Cyclic, cut_at
-from meshcomm.memory.blocks import new_block
-from meshcomm.ops.elementwise import relaid
-from meshcomm.ops.indexing import getitem
-from meshcomm.ops.joining import concatenate
-from meshcomm.ops.rolling import flip
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.joining.joining import concatenate
+from meshcomm.numpy.joining.rolling import flip
 
 Run: TypeAlias = Callable[[Transform, DTensor], DTensor]
 """Transforms a tensor, in any layout of the result."""

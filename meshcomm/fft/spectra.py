@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import counted, integer, quote
-from meshcomm._tracing import Value
-from meshcomm._types import Axis, DType, Shape
-from meshcomm.arrays.create import empty
-from meshcomm.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Axis, DType, Shape
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.kinds import KINDS, full_name
-from meshcomm.layouts.layout import Layout
-from meshcomm.ops.rolling import roll
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.joining.rolling import roll
 
 # -- frequencies ------------------------------------------------------------------------------------------------------
 

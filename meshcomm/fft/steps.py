@@ -6,16 +6,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import FFT_FLOP
-from meshcomm._types import DType, Names, Shape
+from meshcomm.core._tuning import FFT_FLOP
+from meshcomm.core._types import DType, Names, Shape
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.partition import Consecutive
+from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.fft.factors import convolved_length
 from meshcomm.fft.kinds import Transform, fourier_length
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.partition import Consecutive
-from meshcomm.layouts.specs import Cyclic
-from meshcomm.plans.plan import Plan, plan_relayout
 
 
 @dataclass(frozen=True)

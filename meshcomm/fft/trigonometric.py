@@ -3,12 +3,12 @@
 They need SciPy, or another backend that has them. What `meshcomm.fft.fourier` says about layouts holds here, too.
 """
 
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some
 from meshcomm.fft.execute import Options
 from meshcomm.fft.planning import Wanted
-from meshcomm.ops.families import family
+from meshcomm.numpy.elementwise.families import family
 
 
 @family("scipy.fft")

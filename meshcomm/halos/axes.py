@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._types import Indices
+from meshcomm.core._types import Indices
+from meshcomm.core.layouts.partition import ChosenCut, Cut, Interval
 from meshcomm.halos.boundaries import Boundary, source_indices
 from meshcomm.halos.widths import Width
-from meshcomm.layouts.partition import ChosenCut, Cut, Interval
 
 
 class AxisRule(NamedTuple):

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import counted, quote
-from meshcomm._tracing import Value
-from meshcomm._types import DType, Indices
+from meshcomm.core._arguments import counted, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import DType, Indices
 from meshcomm.errors import AxisError, ShapeError
 
 

@@ -15,13 +15,13 @@ from functools import cached_property
 
 import numpy as np
 
-from meshcomm._types import DType, Indices, Names, Shape
+from meshcomm.core._types import DType, Indices, Names, Shape
+from meshcomm.core.layouts.boxes import Box, Boxes
+from meshcomm.core.layouts.coordinates import coordinates_of, decode
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.copies import Loops, Strided, strided
+from meshcomm.core.transport.exchange import Exchanged
 from meshcomm.halos.axes import AxisRule, Run, runs_from, runs_of, sources_of
-from meshcomm.layouts.boxes import Box, Boxes
-from meshcomm.layouts.coordinates import coordinates_of, decode
-from meshcomm.layouts.layout import Layout
-from meshcomm.memory.copies import Loops, Strided, strided
-from meshcomm.transport.exchange import Exchanged
 
 
 @dataclass(frozen=True)

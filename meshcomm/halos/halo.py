@@ -6,28 +6,28 @@ from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
-from meshcomm._arguments import integer
-from meshcomm._tracing import Value
-from meshcomm._tuning import KEPT_UPDATES
-from meshcomm._types import Array, Bytes, DType, Shape
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.nonblocking import Request
-from meshcomm.arrays.views import within
+from meshcomm.core._arguments import integer
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import KEPT_UPDATES
+from meshcomm.core._types import Array, Bytes, DType, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.nonblocking import Request
+from meshcomm.core.arrays.views import within
+from meshcomm.core.layouts.boxes import box_shape
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.blocks import as_bytes, new_block, new_bytes
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.calls import collective, leave_with
+from meshcomm.core.ranks.communicator import Pending
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.teams import Location, Team
+from meshcomm.core.transport.choose import Repeated
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern
 from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, Sum
 from meshcomm.halos.widths import Width
-from meshcomm.layouts.boxes import box_shape
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.blocks import as_bytes, new_block, new_bytes
-from meshcomm.memory.copies import opaque
-from meshcomm.ranks.calls import collective, leave_with
-from meshcomm.ranks.communicator import Pending
-from meshcomm.ranks.local_errors import refusable
-from meshcomm.ranks.teams import Location, Team
-from meshcomm.transport.choose import Repeated
 
 _serial_numbers = itertools.count()
 

@@ -4,12 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._tracing import Value, is_traced, traceable, untraced
-from meshcomm._types import Array, DType
-from meshcomm.arrays.create import from_local
-from meshcomm.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import quote
+from meshcomm.core._tracing import Value, is_traced, traceable, untraced
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.create import from_local
+from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary, as_element
@@ -17,12 +22,7 @@ from meshcomm.halos.exchange import Pattern
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.programs import UPDATE
 from meshcomm.halos.widths import Width, as_widths
-from meshcomm.layouts.cyclic import CyclicCut
-from meshcomm.memory.copies import opaque
-from meshcomm.ops.gradients import differentiable
-from meshcomm.ranks.calls import collective
-from meshcomm.ranks.local_errors import refusable
-from meshcomm.ranks.meshes import location_in
+from meshcomm.numpy.gradients import differentiable
 
 
 @refusable

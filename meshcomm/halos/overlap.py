@@ -5,24 +5,24 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, counted, quote
-from meshcomm._tracing import Value, is_traced, traceable
-from meshcomm._types import Array, DType
-from meshcomm.arrays.create import from_local
-from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import as_dtype, counted, quote
+from meshcomm.core._tracing import Value, is_traced, traceable
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.create import from_local
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.dtype_text import dtype_text
+from meshcomm.core.layouts.layout_text import UNSHARDED
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.halos.boundaries import as_boundaries
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import as_widths
-from meshcomm.layouts.dtype_text import dtype_text
-from meshcomm.layouts.layout_text import UNSHARDED
-from meshcomm.memory.copies import contiguous
-from meshcomm.ops.gradients import differentiable
-from meshcomm.ranks import agreement
-from meshcomm.ranks.calls import collective
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.gradients import differentiable
 
 
 @refusable

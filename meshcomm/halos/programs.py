@@ -5,16 +5,16 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._types import Array, Bytes, Names
+from meshcomm.core._types import Array, Bytes, Names
+from meshcomm.core.layouts.coordinates import used
+from meshcomm.core.memory.blocks import new_bytes
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import Collective
+from meshcomm.core.ranks.teams import Group, Location
+from meshcomm.core.transport import choose
+from meshcomm.core.transport.exchange import ExchangeSpec
 from meshcomm.halos.axes import sources_of
 from meshcomm.halos.exchange import Ghosts, Pattern, Returns, ghosts, returns
-from meshcomm.layouts.coordinates import used
-from meshcomm.memory.blocks import new_bytes
-from meshcomm.ranks.agreement import fingerprint
-from meshcomm.ranks.calls import Collective
-from meshcomm.ranks.teams import Group, Location
-from meshcomm.transport import choose
-from meshcomm.transport.exchange import ExchangeSpec
 
 Exchange: TypeAlias = Callable[[list[Bytes]], None]
 """Fills the ghosts of several blocks."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from meshcomm._arguments import counted, integer, quote
+from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.errors import ShapeError
 from meshcomm.halos.boundaries import axis_of
 

@@ -6,7 +6,7 @@ The functions of numpy.linalg take tensors, too. Those here also take ``layout=`
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from meshcomm._mistakes import only_public
+from meshcomm.core._mistakes import only_public
 
 if TYPE_CHECKING:
     from meshcomm.linalg import scalapack

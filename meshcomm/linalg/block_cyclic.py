@@ -11,11 +11,11 @@ rows. It gets the transposed problem, and nothing has to be copied::
 import math
 from typing import NamedTuple
 
-from meshcomm._types import Names, Shape
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import UNSHARDED, Spec
-from meshcomm.layouts.mesh import Mesh, bound_to, bound_world
-from meshcomm.layouts.specs import Cyclic
+from meshcomm.core._types import Names, Shape
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
+from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.specs import Cyclic
 
 USUAL_BLOCK = 64
 """Rows or columns of a block. A compromise that is usual for ScaLAPACK: large for BLAS, small for equal work."""

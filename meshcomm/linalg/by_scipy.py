@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshcomm._types import Array
+from meshcomm.core._types import Array
 from meshcomm.linalg.tasks import LAPACK
 
 

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import NO_VALUE, integer, normalised_axes
-from meshcomm._tracing import Value
-from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import NO_VALUE, integer, normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.layout import Layout
 from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, Task, Wanted
-from meshcomm.ops.elementwise import replicated
-from meshcomm.ops.rules import NUMBERS
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.elementwise.elementwise import replicated
+from meshcomm.numpy.elementwise.rules import NUMBERS
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)

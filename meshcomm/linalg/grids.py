@@ -4,11 +4,11 @@ import ctypes
 
 import numpy as np
 
-from meshcomm.layouts.layout import Layout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.teams import Team
 from meshcomm.linalg.library import Library
 from meshcomm.linalg.native import native_handle
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.teams import Team
 
 _OUTSIDE = -1  # the context of a process that a grid does not have
 

@@ -5,13 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
-from meshcomm.arrays.transposed import relayout_transposed
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh, bound_to, bound_world
-from meshcomm.layouts.specs import Cyclic
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.transposed import relayout_transposed
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.linalg.block_cyclic import Work, dealt_axes, grid_mesh, square_work
 from meshcomm.linalg.library import Argument
 from meshcomm.linalg.routines import Process, agreed, check_block, check_matrices, check_same_mesh, matrix_of

@@ -21,16 +21,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._types import Shape
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._types import Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.layout import Layout
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK
 from meshcomm.linalg.jobs import Job, conjugate, raise_if
 from meshcomm.linalg.routines import real_of
 from meshcomm.linalg.spectra import eigh, eigvalsh, qr, svd
-from meshcomm.ranks.local_errors import refusable
 
 __all__ = [
     "cho_solve",

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._types import Array
+from meshcomm.core._types import Array
 from meshcomm.linalg.native import MPILibrary, interface_of, loaded_files, mkl_folders, mpi_library
 
 Argument: TypeAlias = bytes | int | Array | tuple[int, ...] | ctypes.c_int

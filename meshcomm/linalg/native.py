@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.mpi import MPICommunicator, mpi
 from meshcomm.errors import MeshError
-from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.mpi import MPICommunicator, mpi
 
 _BINARY_INTERFACES = {
     "mpich": r"lib(mpi|mpich|mpi_\w+|mpich_\w+)\.so\.12(\.\d+)*",

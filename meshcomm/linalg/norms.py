@@ -6,16 +6,16 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import normalised_axes
-from meshcomm._tracing import Value
-from meshcomm._types import Array, Axis
-from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.layouts.layout import Layout
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Axis
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.linalg.functions import in_layout, inv, number_text, svdvals
 from meshcomm.linalg.run import run
 from meshcomm.linalg.tasks import LAPACK, Task
-from meshcomm.ops import norms
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.reductions import norms
 
 _OF_SINGULAR_VALUES: dict[object, Callable[[Value], Array]] = {
     2: lambda s: s.max(-1, initial=0),  # NumPy 2.4: 0 of matrices without elements

@@ -3,8 +3,8 @@
 import numpy as np
 
 from meshcomm.linalg import functions, norms
-from meshcomm.ops.protocols import define
-from meshcomm.ops.signatures import table
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.protocols import define
 
 define(
     table(

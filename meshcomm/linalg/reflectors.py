@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from meshcomm._types import Array, DType
+from meshcomm.core._types import Array, DType
 
 _PANEL = 32  # columns that are eliminated before the others are updated
 _ROWS = 4096  # looked at together, and conjugated together

@@ -6,23 +6,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import integer, quote
-from meshcomm._types import Array, DType, Shape
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core._arguments import integer, quote
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.core.ranks.mpi import MPIWorld
+from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.failures.watch import watch
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.mesh import Mesh
 from meshcomm.linalg.block_cyclic import Work, descriptor
 from meshcomm.linalg.grids import Grid, grid_of
 from meshcomm.linalg.library import Argument, Library, library
-from meshcomm.memory.blocks import as_bytes
-from meshcomm.memory.copies import contiguous
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import agree_on, collective
-from meshcomm.ranks.mpi import MPIWorld
-from meshcomm.ranks.teams import Location
 
 _LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}  # of the dtypes that ScaLAPACK has, in names of routines
 

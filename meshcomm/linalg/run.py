@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from meshcomm._tuning import SMALL_MATRICES
-from meshcomm._types import DType
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core._tuning import SMALL_MATRICES
+from meshcomm.core._types import DType
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
 from meshcomm.linalg.choose import Way
 from meshcomm.linalg.small import at_root
 from meshcomm.linalg.stacks import by_blocks
 from meshcomm.linalg.tasks import Task, Wanted, check_axes, forms_of, laid_out, stack_of, way_of
-from meshcomm.ops.elementwise import tensors_of
-from meshcomm.ops.indexing import getitem
+from meshcomm.numpy.elementwise.elementwise import tensors_of
+from meshcomm.numpy.indexing.indexing import getitem
 
 _OTHERWISE = (
     "Or relay the matrix first to a layout that cuts none of its axes: then LAPACK factors it on each rank, which "

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._mistakes import only_public
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
-from meshcomm.arrays.views import check_writable, filled
+from meshcomm.core._arguments import quote
+from meshcomm.core._mistakes import only_public
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import check_writable, filled
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
 from meshcomm.linalg.library import Argument, use
@@ -29,9 +32,6 @@ from meshcomm.linalg.routines import (
     clear_triangle,
     matrix_of,
 )
-from meshcomm.memory.copies import contiguous
-from meshcomm.ranks.local_errors import refusable
-from meshcomm.ranks.meshes import location_text
 
 __all__ = ["cholesky", "gemr2d", "matmul", "use"]
 

@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from meshcomm._types import Array
-from meshcomm.arrays.create import told_by_root
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import only
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import only
+from meshcomm.core.ranks.calls import collective
 from meshcomm.linalg.tasks import Form, Task, unknown_outside
-from meshcomm.ranks.calls import collective
 
 _ROOT = 0  # the device that computes
 

@@ -5,19 +5,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import integer, quote
-from meshcomm._tracing import Value
-from meshcomm._types import Array
-from meshcomm.arrays.create import from_callback
-from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core._arguments import integer, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import from_callback
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.layout import Layout
 from meshcomm.linalg import by_scipy
 from meshcomm.linalg.functions import cholesky, qr, result_type, svd, task_of_solve
 from meshcomm.linalg.run import run, way_to, work_dtype
 from meshcomm.linalg.tasks import Task, Wanted, laid_out
-from meshcomm.ops.random import random_normal
-from meshcomm.ranks.local_errors import refusable
+from meshcomm.numpy.random import random_normal
 
 _OVERSAMPLED = 10  # columns that a random basis has beyond those that are asked for
 _TURNS = 2  # of the power iteration

@@ -4,14 +4,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK
 from meshcomm.linalg.jobs import Job, conjugate, raise_if
 from meshcomm.linalg.library import Argument
 from meshcomm.linalg.routines import clear_triangle, real_of
-from meshcomm.ranks.local_errors import refusable
 
 _NO_EIGENVALUES = "Eigenvalues did not converge"
 _NO_SVD = "SVD did not converge"

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from meshcomm._types import Array, Names
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.layouts.layout import Axes, Layout
-from meshcomm.layouts.specs import free_names
+from meshcomm.core._types import Array, Names
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.specs import free_names
+from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
 from meshcomm.linalg.tasks import Form, Task, stack_of, unknown_outside
-from meshcomm.ops.elementwise import relaid
-from meshcomm.ops.rules import aligned_axes, sharding
-from meshcomm.ops.whole import whole_axes
-from meshcomm.ranks.calls import collective, exchanging, made_by_all
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.rules import aligned_axes, sharding
+from meshcomm.numpy.elementwise.whole import whole_axes
 
 
 def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:

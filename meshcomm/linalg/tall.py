@@ -9,14 +9,14 @@ from typing import Literal, overload
 
 import numpy as np
 
-from meshcomm._types import Array, Shape
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import only
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import only
+from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.linalg.reflectors import arithmetic
 from meshcomm.linalg.tree import Result, Small, TallMatrix, Top, cut_along
-from meshcomm.ranks.calls import made_by_all
 
 
 @overload

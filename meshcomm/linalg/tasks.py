@@ -5,16 +5,16 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import as_dtype, quote
-from meshcomm._tracing import Value
-from meshcomm._types import Array, DType, Names, Shape
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import as_dtype, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType, Names, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.specs import free_names
 from meshcomm.linalg.choose import Operand, Way, chosen
-from meshcomm.ops.rules import broadcast_shape, common_layout
+from meshcomm.numpy.elementwise.rules import broadcast_shape, common_layout
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""

@@ -5,7 +5,7 @@
 
 from typing import TYPE_CHECKING
 
-from meshcomm._mistakes import only_public
+from meshcomm.core._mistakes import only_public
 from meshcomm.random.generator import Generator, default_rng
 
 __all__ = ["Generator", "default_rng"]

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_array, as_shape, integer
-from meshcomm._types import Array
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core._arguments import as_array, as_shape, integer
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.errors import DTypeError
 from meshcomm.random.drawing import Drawing, Size, Values, Where
 

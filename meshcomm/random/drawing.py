@@ -8,23 +8,23 @@ from numpy.random import Generator as NumpyGenerator
 from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm._arguments import as_array, as_dtype, as_shape, quote
-from meshcomm._types import Array, DType, Names, Shape, ShapeLike
-from meshcomm.arrays.create import empty
-from meshcomm.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.arrays.relayout import relayout
-from meshcomm.arrays.views import check_writable
+from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
+from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import Cuts
+from meshcomm.core.ranks.calls import made_by_all
+from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
-from meshcomm.layouts.cyclic import CyclicCut
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.partition import Cut
-from meshcomm.layouts.specs import Cuts
-from meshcomm.ops.elementwise import relaid
-from meshcomm.ops.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
 from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
-from meshcomm.ranks.calls import made_by_all
-from meshcomm.ranks.meshes import default_layout
 
 Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""

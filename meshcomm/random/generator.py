@@ -7,21 +7,21 @@ from numpy.random import BitGenerator, RandomState
 from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike
 
-from meshcomm._arguments import as_array, as_shape, quote
-from meshcomm._types import Array, Names, Shape
-from meshcomm.arrays.create import distribute
-from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.relayout import relayout
-from meshcomm.arrays.views import check_writable
-from meshcomm.layouts.layout import Layout
-from meshcomm.ops.elementwise import relaid, replicated, written
-from meshcomm.ops.order import argsort
-from meshcomm.ops.shaping import axis_of, regrouped
-from meshcomm.ops.taking import take, take_along_axis
+from meshcomm.core._arguments import as_array, as_shape, quote
+from meshcomm.core._types import Array, Names, Shape
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.meshes import default_layout
+from meshcomm.numpy.elementwise.elementwise import relaid, replicated, written
+from meshcomm.numpy.indexing.taking import take, take_along_axis
+from meshcomm.numpy.order.order import argsort
+from meshcomm.numpy.shapes.shaping import axis_of, regrouped
 from meshcomm.random.distributions import Distributions
 from meshcomm.random.drawing import Seed, Size, Where
-from meshcomm.ranks.meshes import default_layout
 
 _FEW = 50
 """A choice of a fiftieth of all, or fewer, is made by NumPy alike on all ranks; larger ones by a sort of keys."""

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.random import Generator as NumpyGenerator
 from numpy.random import Philox, SeedSequence
 
-from meshcomm._types import Array, Indices, Shape
-from meshcomm.layouts.boxes import Box
-from meshcomm.layouts.cyclic import Runs, Span, local_indices
+from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.layouts.cyclic import Runs, Span, local_indices
 
 TILE = 1 << 14
 """Elements of a tile at most. It is no setting: all numbers depend on it. A tile of doubles fits into the L2 cache."""

@@ -1,3 +1,3 @@
-from meshcomm._types import Bytes, Indices
+from meshcomm.core._types import Bytes, Indices
 
 def read_runs(file: int, offsets: Indices, lengths: Indices, into: Bytes) -> int: ...

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Array, Json, Names, Shape
-from meshcomm.arrays.create import empty
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.partition import Cut
-from meshcomm.layouts.specs import cut_at
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Array, Json, Names, Shape
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.files import at_files
 from meshcomm.storage.formats.base import reading
 from meshcomm.storage.formats.known import open_array

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._tuning import PAGE
-from meshcomm._types import Bytes
+from meshcomm.core._tuning import PAGE
+from meshcomm.core._types import Bytes
 from meshcomm.storage import files
 from meshcomm.storage.files import File
 

@@ -8,16 +8,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from meshcomm._arguments import as_path, integer, quote
-from meshcomm._callers import warn
-from meshcomm.arrays.create import told_by_root
-from meshcomm.arrays.trees import tensors_in
+from meshcomm.core._arguments import as_path, integer, quote
+from meshcomm.core._callers import warn
+from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.arrays.trees import tensors_in
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.meshes import create_mesh, default_mesh
 from meshcomm.errors import CheckpointError
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
-from meshcomm.ranks.local_errors import refusable
-from meshcomm.ranks.meshes import create_mesh, default_mesh
 from meshcomm.storage import files, signals
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
 from meshcomm.storage.load import Layouts, PathLike, load, meshes_of

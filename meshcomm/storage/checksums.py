@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
-from meshcomm._tuning import CHECKSUM_RANGE
-from meshcomm._types import Bytes
+from meshcomm.core._tuning import CHECKSUM_RANGE
+from meshcomm.core._types import Bytes
 
 Piece: TypeAlias = tuple[str, int, int, int]
 """A file, an offset, a number of bytes, and their checksum."""

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import CHUNK, DEFAULT_SCRATCH
-from meshcomm._types import Array, Bytes, Names, Shape
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.partition import Cut
-from meshcomm.layouts.specs import cut_at
+from meshcomm.core._tuning import CHUNK, DEFAULT_SCRATCH
+from meshcomm.core._types import Array, Bytes, Names, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.codecs import encoded
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.stored import Chunks, Stored

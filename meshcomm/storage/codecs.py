@@ -8,8 +8,8 @@ from types import ModuleType
 
 import numpy as np
 
-from meshcomm._types import Array, Bytes
-from meshcomm.memory.blocks import as_bytes
+from meshcomm.core._types import Array, Bytes
+from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.storage.options import Codecs
 
 

@@ -7,15 +7,15 @@ from itertools import product
 from math import prod
 from pathlib import Path
 
-from meshcomm._arguments import quote
-from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Json, Shape
-from meshcomm.arrays.create import empty
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective
-from meshcomm.ranks.teams import Location
+from meshcomm.core._arguments import quote
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Json, Shape
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.teams import Location
 from meshcomm.storage.chunked import write_chunks
 from meshcomm.storage.formats.base import Contents, Described, Writer
 from meshcomm.storage.formats.known import writer_for

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm._types import Array, DType, Json
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Array, DType, Json
 from meshcomm.storage.transfer import convert
 
 _FILLS = ("_FillValue", "missing_value")

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._tracing import Value
-from meshcomm._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
-from meshcomm._types import Bytes, Indices
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
+from meshcomm.core._types import Bytes, Indices
+from meshcomm.core.failures.watch import watch
 from meshcomm.errors import CheckpointError
-from meshcomm.failures.watch import watch
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.stripes import XATTR, unit_of
 

@@ -12,24 +12,24 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, as_path, counted, quote
-from meshcomm._callers import warn
-from meshcomm._foreign import values_of
-from meshcomm._tuning import CHECKED_UP_TO
-from meshcomm._types import Array, Bytes, DType, Json, Shape
-from meshcomm.arrays.create import empty, told_by_root
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.many import FindsLayouts, say_unused
-from meshcomm.arrays.trees import rebuilt, tensors_in
-from meshcomm.arrays.views import refusal
+from meshcomm.core._arguments import as_dtype, as_path, counted, quote
+from meshcomm.core._callers import warn
+from meshcomm.core._foreign import values_of
+from meshcomm.core._tuning import CHECKED_UP_TO
+from meshcomm.core._types import Array, Bytes, DType, Json, Shape
+from meshcomm.core.arrays.create import empty, told_by_root
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.many import FindsLayouts, say_unused
+from meshcomm.core.arrays.trees import rebuilt, tensors_in
+from meshcomm.core.arrays.views import refusal
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging, made_by_all
+from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import agree_on, collective, exchanging, made_by_all
-from meshcomm.ranks.teams import Location
-from meshcomm.ranks.traffic import note_received
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.decoding import Coding, coding_of, decode
 from meshcomm.storage.formats.base import Contents

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from meshcomm._arguments import integer, quote
+from meshcomm.core._arguments import integer, quote
+from meshcomm.core.layouts.mesh import Mesh, bound_to
+from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import ShapeError
-from meshcomm.layouts.mesh import Mesh, bound_to
-from meshcomm.ranks.meshes import create_mesh, get_default_mesh
 
 
 def check_limits(*limits: int | None) -> None:

@@ -6,8 +6,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Json, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Json, Shape
 from meshcomm.errors import ShapeError
 
 Dims: TypeAlias = Mapping[str, Sequence[str]] | Sequence[str] | None

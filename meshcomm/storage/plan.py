@@ -9,16 +9,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import counted, integer, quote
-from meshcomm._tuning import LISTED_ARRAYS
-from meshcomm._types import DType, Indices, Shape
+from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._tuning import LISTED_ARRAYS
+from meshcomm.core._types import DType, Indices, Shape
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.plans.describe import bytes_text
+from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import MeshError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.plans.describe import bytes_text
-from meshcomm.plans.plan import Plan, plan_relayout
 from meshcomm.storage.by_library import layout_by_chunks
 from meshcomm.storage.checksums import cut_at_ranges, joined
 from meshcomm.storage.load import Asked, Layouts, Names, PathLike, base_and_contents, is_checked, meshes_of, wanted_by

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from meshcomm._tuning import PROGRESS_AFTER, PROGRESS_BYTES, PROGRESS_EVERY
-from meshcomm._types import Bytes
-from meshcomm.ranks.teams import Location
+from meshcomm.core._tuning import PROGRESS_AFTER, PROGRESS_BYTES, PROGRESS_EVERY
+from meshcomm.core._types import Bytes
+from meshcomm.core.ranks.teams import Location
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

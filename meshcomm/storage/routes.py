@@ -31,15 +31,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
-from meshcomm._types import Indices, Names, Shape
-from meshcomm.layouts.boxes import Box
-from meshcomm.layouts.coordinates import numbers_of, one, used
-from meshcomm.layouts.cyclic import CyclicCut, Runs, Span, global_indices, intervals_of, span_of
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.partition import Cut, Interval
-from meshcomm.layouts.specs import cut_at
+from meshcomm.core._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
+from meshcomm.core._types import Indices, Names, Shape
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.layouts.coordinates import numbers_of, one, used
+from meshcomm.core.layouts.cyclic import CyclicCut, Runs, Span, global_indices, intervals_of, span_of
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.partition import Cut, Interval
+from meshcomm.core.layouts.specs import cut_at
 
 
 class Route(NamedTuple):
@@ -340,7 +340,7 @@ def choose_route(
     staged: use memory beyond the block also where nothing is exchanged, because elements change on the way
     unit: bytes of the file; where the axis is cut anew, borders are at its multiples, or at those of a smaller one
 
-    >>> from meshcomm.layouts.mesh import Mesh
+    >>> from meshcomm.core.layouts.mesh import Mesh
     >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
     >>> route = choose_route(Layout([(), ("x", "y")], mesh), (1000, 1000), 8, 2**20, Machine())
     >>> route.cut, route.extra, route.chunk

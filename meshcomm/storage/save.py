@@ -11,20 +11,20 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from meshcomm._arguments import as_path, quote
-from meshcomm._tuning import WRITTEN_AT_ONCE
-from meshcomm._types import Bytes, Json
-from meshcomm.arrays.create import plain_text, told_by_root
-from meshcomm.arrays.dtensor import DTensor, member
-from meshcomm.arrays.trees import below, tensors_in
+from meshcomm.core._arguments import as_path, quote
+from meshcomm.core._tuning import WRITTEN_AT_ONCE
+from meshcomm.core._types import Bytes, Json
+from meshcomm.core.arrays.create import plain_text, told_by_root
+from meshcomm.core.arrays.dtensor import DTensor, member
+from meshcomm.core.arrays.trees import below, tensors_in
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
+from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import CheckpointError, MeshError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import specs_text
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.copies import contiguous
-from meshcomm.ranks.agreement import agree
-from meshcomm.ranks.calls import collective, exchanging, made_by_all
-from meshcomm.ranks.teams import Location
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.chunked import Encoded, Placed, write_chunks

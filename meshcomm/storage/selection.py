@@ -4,10 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import READ_OVER
-from meshcomm._types import Array, Indices, Shape
-from meshcomm.layouts.partition import Interval
-from meshcomm.layouts.slicing import Stretch, as_slice, parsed
+from meshcomm.core._tuning import READ_OVER
+from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core.layouts.partition import Interval
+from meshcomm.core.layouts.slicing import Stretch, as_slice, parsed
 
 
 class Selection(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm._arguments import as_dtype, as_path, as_shape, quote
-from meshcomm._types import Array, DType, Json, Shape
-from meshcomm.arrays.create import told_by_root
-from meshcomm.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote
+from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.ranks.calls import collective, made_by_all
 from meshcomm.storage.formats.known import contents, writer_for
 from meshcomm.storage.load import load, meshes_of
 from meshcomm.storage.meshes import check_limits, common_mesh

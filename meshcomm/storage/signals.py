@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TypeAlias
 
-from meshcomm._arguments import quote
-from meshcomm.ranks.simulate import current_world
+from meshcomm.core._arguments import quote
+from meshcomm.core.ranks.simulate import current_world
 
 Handler: TypeAlias = Callable[[int, FrameType | None], object]
 

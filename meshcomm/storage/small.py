@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import DEFAULT_SCRATCH, READ_TOGETHER, SMALL_ARRAY
-from meshcomm._types import Array, Bytes
+from meshcomm.core._tuning import DEFAULT_SCRATCH, READ_TOGETHER, SMALL_ARRAY
+from meshcomm.core._types import Array, Bytes
 from meshcomm.storage.stored import Segment, Stored, in_one_file
 from meshcomm.storage.transfer import ByteRuns, Opened, together
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm._tuning import PAGE
-from meshcomm._types import DType, Indices, Json, Shape
-from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.core._tuning import PAGE
+from meshcomm.core._types import DType, Indices, Json, Shape
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 
 known_dtype = lru_cache(maxsize=256)(dtype_of_text)  # many arrays have few dtypes
 

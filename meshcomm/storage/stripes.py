@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from meshcomm._tuning import LARGEST_UNIT, PAGE
+from meshcomm.core._tuning import LARGEST_UNIT, PAGE
 
 XATTR = "lustre.lov"
 _COMPOSITE = 0x0BD60BD0  # lov_comp_md_v1: a file has components with stripes of their own

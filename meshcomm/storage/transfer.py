@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm._tuning import (
+from meshcomm.core._tuning import (
     CACHED_READ,
     DEFAULT_SCRATCH,
     FORGET_ABOVE,
@@ -26,16 +26,16 @@ from meshcomm._tuning import (
     READ_TOGETHER,
     READ_WINDOW,
 )
-from meshcomm._types import Array, Bytes, Indices
-from meshcomm.arrays.cutting import cut_out
-from meshcomm.arrays.dtensor import DTensor, member
-from meshcomm.arrays.relayout import machine_of, relayout
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.memory.blocks import as_bytes, new_block
-from meshcomm.memory.copies import contiguous, opaque
-from meshcomm.ranks.teams import Location
+from meshcomm.core._types import Array, Bytes, Indices
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, member
+from meshcomm.core.arrays.relayout import machine_of, relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.blocks import as_bytes, new_block
+from meshcomm.core.memory.copies import contiguous, opaque
+from meshcomm.core.ranks.teams import Location
 from meshcomm.storage import checksums, files
 from meshcomm.storage.files import File
 from meshcomm.storage.progress import Progress

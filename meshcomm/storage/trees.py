@@ -6,12 +6,12 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._foreign import is_foreign, values_of
-from meshcomm._tracing import untraced
-from meshcomm._types import Array, Json
-from meshcomm.arrays.dtensor import DTensor, unwrapped
-from meshcomm.arrays.trees import DEEPEST, Branch, Path, below, branch, node_of
+from meshcomm.core._arguments import quote
+from meshcomm.core._foreign import is_foreign, values_of
+from meshcomm.core._tracing import untraced
+from meshcomm.core._types import Array, Json
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.trees import DEEPEST, Branch, Path, below, branch, node_of
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.values import node_of_value
 

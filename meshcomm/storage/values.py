@@ -1,6 +1,6 @@
 """Values beside tensors, which ranks tell each other as JSON: attributes of files, and what each rank saves alone.
 
-A node is a pair of a kind and its content, as in :mod:`meshcomm.arrays.trees`; arrays are in it with their bytes.
+A node is a pair of a kind and its content, as in :mod:`meshcomm.core.arrays.trees`; arrays are in it with their bytes.
 """
 
 from base64 import b64decode, b64encode
@@ -9,10 +9,10 @@ from math import isfinite, prod
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Json
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Json
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
-from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
 
 DEEPEST = 100
 """Levels of a value: a deeper one has a circle, or is an attack."""

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._tuning import CHECKSUM_RANGE
-from meshcomm.arrays.create import told_by_root
+from meshcomm.core._arguments import quote
+from meshcomm.core._tuning import CHECKSUM_RANGE
+from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import CheckpointError
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.teams import Location
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined, pieces_of
 from meshcomm.storage.files import File

@@ -5,7 +5,7 @@ It needs xarray, which nothing else of meshcomm imports.
 
 from typing import TYPE_CHECKING
 
-from meshcomm._mistakes import only_public
+from meshcomm.core._mistakes import only_public
 from meshcomm.xarray.blocks import map_blocks
 from meshcomm.xarray.opening import Backend, open
 from meshcomm.xarray.saving import save

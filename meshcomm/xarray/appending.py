@@ -14,15 +14,15 @@ import xarray
 from xarray.coding import strings
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta, infer_calendar_name
 
-from meshcomm._arguments import quote
-from meshcomm._types import Array, DType, Json, Shape
-from meshcomm.arrays.create import distribute, told_by_root
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core.arrays.create import distribute, told_by_root
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import DTypeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.calls import agree_on, collective
 from meshcomm.storage.decoding import CODING, Coding, coding_of
 from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.meshes import common_mesh

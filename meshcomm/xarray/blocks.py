@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import xarray
 
-from meshcomm._arguments import quote
-from meshcomm._types import Array, DType
-from meshcomm.arrays.create import from_local
-from meshcomm.arrays.dtensor import DTensor
-from meshcomm.arrays.relayout import relayout
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.create import from_local
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.memory.copies import contiguous
-from meshcomm.ops.whole import whole_along
-from meshcomm.ranks.calls import agree_on, collective
+from meshcomm.numpy.elementwise.whole import whole_along
 
 
 def map_blocks(

@@ -9,8 +9,8 @@ import xarray
 from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
-from meshcomm._arguments import quote
-from meshcomm._types import Json
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Json
 from meshcomm.errors import DTypeError
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression

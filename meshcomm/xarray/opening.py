@@ -15,16 +15,16 @@ import xarray
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
-from meshcomm._arguments import as_path, quote
-from meshcomm._types import Array, Json, Shape
-from meshcomm.arrays.create import told_by_root
-from meshcomm.arrays.dtensor import DTensor
+from meshcomm.core._arguments import as_path, quote
+from meshcomm.core._types import Array, Json, Shape
+from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import UNSHARDED
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.calls import collective, exchanging
+from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import UNSHARDED
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.ranks.calls import collective, exchanging
-from meshcomm.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.storage.decoding import CODING, Coding, coding_of
 from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.load import PathLike, Wanted, load_found, told_contents

@@ -5,7 +5,7 @@ from typing import Any
 
 import xarray
 
-from meshcomm._arguments import as_path, quote
+from meshcomm.core._arguments import as_path, quote
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.load import PathLike
 from meshcomm.storage.options import Chunks, Compression, Options

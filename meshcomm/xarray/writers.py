@@ -6,7 +6,7 @@ from typing import Any
 
 import xarray
 
-from meshcomm._arguments import quote
+from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.known import FORMATS
 from meshcomm.xarray.saving import save
 

@@ -9,8 +9,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import gradients
-from meshcomm.ops import reductions
-from meshcomm.ops.gradients import whole
+from meshcomm.numpy.gradients import whole
+from meshcomm.numpy.reductions import reductions
 from support.gradient_cases import dot, on, random
 from support.patience import run
 from support.reference import on_ranks, tuple_layouts

@@ -216,7 +216,7 @@ def test_a_check_compares_replicas(monkeypatch, ways):
         block["b"][1] = rank in (1, 3)  # with (2, 2) devices, 0 and 1 hold the same rows, 2 and 3 too
         return moved(mc.from_local(block, Layout(["x", U], mesh), (4, 3)))
 
-    monkeypatch.setattr("meshcomm.ranks.agreement.checks_every_call", lambda: True)
+    monkeypatch.setattr("meshcomm.core.ranks.agreement.checks_every_call", lambda: True)
     refused(program, LayoutError, "ranks 0 and 1 hold the same block, but the values differ")
     simulated(
         RANKS, lambda rank: moved(mc.zeros((4, 3), RECORD, Layout([U, U], mc.create_mesh([("x", 2), ("y", 2)]))))

@@ -209,7 +209,7 @@ def test_a_block_for_which_there_is_no_memory_is_named(monkeypatch):
     def program():
         mesh = mc.create_mesh([("x", 2)])
         t = mc.distribute(numbered((4, 6)), Layout(["x", U], mesh))
-        monkeypatch.setattr("meshcomm.arrays.compile.new_bytes", no_bytes)
+        monkeypatch.setattr("meshcomm.core.arrays.compile.new_bytes", no_bytes)
         return t.to_numpy()
 
     def no_bytes(size):

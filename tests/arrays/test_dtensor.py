@@ -9,7 +9,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
-from meshcomm._tuning import WHOLE_ARRAY
+from meshcomm.core._tuning import WHOLE_ARRAY
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.strategies import DTYPES, dtype_id
 

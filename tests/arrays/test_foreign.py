@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import DTypeError
-from meshcomm.memory.pools import allocate_unshared
+from meshcomm.core.memory.pools import allocate_unshared
 from support.gradient_cases import random
 from support.reference import on_ranks
 

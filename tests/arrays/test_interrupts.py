@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
+from meshcomm.core.ranks.simulated_communicator import SimulatedCommunicator
 from support.reference import numbered, simulated
 
 HERE = 1  # the rank that is interrupted

@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
-from meshcomm.arrays import compile as compile_
+from meshcomm.core.arrays import compile as compile_
 from support.random_cases import random_case
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled

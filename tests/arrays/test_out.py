@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import DTypeError, Layout, LayoutError, ShapeError, _tuning
-from meshcomm.arrays import moving
-from meshcomm.ranks import agreement
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
-from meshcomm.ranks.teams import Team
+from meshcomm import DTypeError, Layout, LayoutError, ShapeError
+from meshcomm.core import _tuning
+from meshcomm.core.arrays import moving
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.simulated_communicator import SimulatedCommunicator
+from meshcomm.core.ranks.teams import Team
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled
 from support.strategies import PADDED

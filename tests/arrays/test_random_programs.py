@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.arrays import compile
+from meshcomm.core.arrays import compile
 from support.random_programs import Failed, needed, run_program
 from support.sampling import sampled
 
@@ -30,7 +30,7 @@ def test_a_wrong_byte_is_found_and_the_program_shown(monkeypatch):
 
         return spoiled
 
-    monkeypatch.setattr("meshcomm.arrays.moving.prepare", spoiling)
+    monkeypatch.setattr("meshcomm.core.arrays.moving.prepare", spoiling)
     with (
         pytest.raises(Failed, match=r"(?s)make soak SEED=3 repeats it.*on this rank is.*the program:\n.*mc\.relayout"),
         mc.simulate(2) as world,

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from meshcomm.cli.main import main
+from meshcomm.tools.cli.main import main
 from support.batch import HOME, on_the_page, printed
 
 SYSTEMS = ("slurm", "pbs")

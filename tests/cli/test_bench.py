@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.cli.about import Library
-from meshcomm.cli.bench import cases, command, disk, measure, report
-from meshcomm.cli.bench.measure import Case, Row, measured
-from meshcomm.cli.given import dtype_of, layout_of
-from meshcomm.cli.main import main
-from meshcomm.ranks.meshes import location_in
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.tools.cli.about import Library
+from meshcomm.tools.cli.bench import cases, command, disk, measure, report
+from meshcomm.tools.cli.bench.measure import Case, Row, measured
+from meshcomm.tools.cli.given import dtype_of, layout_of
+from meshcomm.tools.cli.main import main
 
 RANKS = 3
 

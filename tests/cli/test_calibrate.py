@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.cli import fit
-from meshcomm.layouts.machine import CONSTANTS
-from meshcomm.ranks import hosts
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.simulate import current_world
+from meshcomm.core.layouts.machine import CONSTANTS
+from meshcomm.core.ranks import hosts
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.simulate import current_world
+from meshcomm.tools.cli import fit
 
 MACHINE = mc.Machine(3e-6, 1e-6, 2e-10, 8e-6, 5e-6, 7e-10, 1e-10)
 LATENCY = {"wait_within", "alpha_within", "wait_between", "alpha_between"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshcomm.cli.checks import NOTE, OK, PROBLEM, findings, line
+from meshcomm.tools.cli.checks import NOTE, OK, PROBLEM, findings, line
 
 GOOD = {
     "host": "a 1",

@@ -5,7 +5,7 @@ from importlib import metadata
 import pytest
 
 from meshcomm import _kernels
-from meshcomm.cli import facts
+from meshcomm.tools.cli import facts
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from meshcomm.cli.flight_files import first_difference, read
-from meshcomm.cli.flights import flights, summary
 from meshcomm.errors import MeshcommError
+from meshcomm.tools.cli.flight_files import first_difference, read
+from meshcomm.tools.cli.flights import flights, summary
 
 # -- the first difference ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from meshcomm.cli.batch import SCRIPTS, Job
+from meshcomm.tools.cli.batch import SCRIPTS, Job
 
 PROGRAM = "import os, sys; print(os.environ.get('PYTHONHASHSEED'), sys.flags.hash_randomization, *sys.argv[1:])"
 
@@ -38,6 +38,6 @@ def test_info_says_whether_it_is_set():
         variables = {name: value for name, value in os.environ.items() if name != "PYTHONHASHSEED"}
         if seed is not None:
             variables["PYTHONHASHSEED"] = seed
-        command = [sys.executable, "-c", "from meshcomm.cli.hashes import hashes_text; print(hashes_text())"]
+        command = [sys.executable, "-c", "from meshcomm.tools.cli.hashes import hashes_text; print(hashes_text())"]
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
         assert done.stdout.startswith(says)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshcomm.cli.main import main
+from meshcomm.tools.cli.main import main
 
 
 @pytest.mark.parametrize(("written", "meant"), [("inof", "info"), ("Plan", "plan"), ("veryfy", "verify")])

@@ -8,11 +8,11 @@ from xml.etree import ElementTree
 import pytest
 
 import meshcomm as mc
-from meshcomm.cli import plan as plan_command
-from meshcomm.cli.main import main
-from meshcomm.cli.plan import scaled
-from meshcomm.cli.terminal import terminal
-from meshcomm.plans.costs import predicted_seconds, relay_pays
+from meshcomm.core.plans.costs import predicted_seconds, relay_pays
+from meshcomm.tools.cli import plan as plan_command
+from meshcomm.tools.cli.main import main
+from meshcomm.tools.cli.plan import scaled
+from meshcomm.tools.cli.terminal import terminal
 from support.paths import ROOT
 from support.patience import run
 
@@ -81,7 +81,7 @@ def test_wrong_arguments_are_told_in_one_line(arguments, says, capsys):
 
 def test_under_mpiexec_the_first_rank_prints(monkeypatch, capsys):
     for rank in (0, 1):
-        monkeypatch.setattr("meshcomm.cli.show.is_first", lambda rank=rank: rank == 0)
+        monkeypatch.setattr("meshcomm.tools.cli.show.is_first", lambda rank=rank: rank == 0)
         assert main(["show", "x", "--mesh", "x=2"]) == 0
         assert bool(capsys.readouterr().out) == (rank == 0)
 
@@ -245,9 +245,7 @@ def test_what_the_terminal_can_show(tty, environment, unicode, colour, monkeypat
 
 
 def test_the_commands_need_no_mpi():
-    blocked = (
-        "import sys; sys.modules['mpi4py'] = None; from meshcomm.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    )
+    blocked = "import sys; sys.modules['mpi4py'] = None; from meshcomm.tools.cli.main import main; main(sys.argv[1:])"
     done = run([sys.executable, "-c", blocked, *PLAN])
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()

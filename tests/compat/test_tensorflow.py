@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm._tuning import COMPARE_EVERY
-from meshcomm.arrays import dtensor
-from meshcomm.arrays.create import ones_like
-from meshcomm.compat import tensorflow
+from meshcomm.core._tuning import COMPARE_EVERY
+from meshcomm.core.arrays import dtensor
+from meshcomm.core.arrays.create import ones_like
+from meshcomm.core.ranks.barrier import barrier
+from meshcomm.core.ranks.meshes import default_mesh, get_default_mesh, run_on
 from meshcomm.errors import CollectiveMismatch, CollectiveTimeout, LayoutError, MeshError, ShapeError
-from meshcomm.ranks.barrier import barrier
-from meshcomm.ranks.meshes import default_mesh, get_default_mesh, run_on
+from meshcomm.tensorflow import names as tensorflow
 from support.paths import DATA
 from support.reference import on_ranks
 

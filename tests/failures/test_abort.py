@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from meshcomm.failures import abort
+from meshcomm.core.failures import abort
 
 
 def test_last_words_are_read_before_a_job_ends(pipe):
@@ -48,6 +48,8 @@ def test_files_and_closed_ones_have_been_read(tmp_path):
 def test_a_process_ends_though_it_is_stuck(says):
     """Also one that C code keeps from Python's own threads, as MPI does while it waits for ranks that never come."""
     stuck = "def stuck(): ctypes.PyDLL(None).sleep(10)"  # keeps the lock of the interpreter
-    program = f"import ctypes\nfrom meshcomm.failures import abort\n{stuck}\nabort._exit_after(0.05, {says})\nstuck()"
+    program = (
+        f"import ctypes\nfrom meshcomm.core.failures import abort\n{stuck}\nabort._exit_after(0.05, {says})\nstuck()"
+    )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (ended.returncode, "in stuck" in ended.stderr) == (1, says)

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshcomm.failures import first_calls, host_signals
-from meshcomm.failures.answers import Answer
-from meshcomm.failures.first_calls import FirstCalls
-from meshcomm.failures.watch import watch
+from meshcomm.core.failures import first_calls, host_signals
+from meshcomm.core.failures.answers import Answer
+from meshcomm.core.failures.first_calls import FirstCalls
+from meshcomm.core.failures.watch import watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 

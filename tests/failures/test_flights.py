@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import _tuning
-from meshcomm.cli.flight_files import read as read_flights
-from meshcomm.failures import abort, flights, launchers, stacks
-from meshcomm.failures.watch import watch
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.teams import Team
+from meshcomm.core import _tuning
+from meshcomm.core.failures import abort, flights, launchers, stacks
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.teams import Team
+from meshcomm.tools.cli.flight_files import read as read_flights
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from meshcomm.failures import host_signals
+from meshcomm.core.failures import host_signals
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 

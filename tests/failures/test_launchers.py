@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from meshcomm.core.failures import launchers
+from meshcomm.core.failures.launchers import Launch, launch
+from meshcomm.core.layouts.machine import CONSTANTS, DISK_CONSTANTS
+from meshcomm.core.ranks import hosts, variables
 from meshcomm.errors import MeshError
-from meshcomm.failures import launchers
-from meshcomm.failures.launchers import Launch, launch
-from meshcomm.layouts.machine import CONSTANTS, DISK_CONSTANTS
-from meshcomm.ranks import hosts, variables
 from support.paths import TESTS
 
 BATCH = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "32", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
@@ -116,7 +116,7 @@ def test_one_process_that_is_meant_to_be_alone(environment, given):
     assert launchers.alone(1, lambda: "an MPI") == ""
 
 
-PROGRAM = "from meshcomm.failures import launchers; print(bool(launchers.alone(1, lambda: 'an MPI')))"
+PROGRAM = "from meshcomm.core.failures import launchers; print(bool(launchers.alone(1, lambda: 'an MPI')))"
 
 
 @pytest.mark.parametrize(("through", "alone"), [("a shell", True), ("Python", False)])

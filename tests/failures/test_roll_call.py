@@ -11,10 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshcomm._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
-from meshcomm.failures import roll_call, stragglers
-from meshcomm.failures.answers import Answer
-from meshcomm.failures.roll_call import RollCall
+from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
+from meshcomm.core.failures import roll_call, stragglers
+from meshcomm.core.failures.answers import Answer
+from meshcomm.core.failures.roll_call import RollCall
 
 COMPUTES = Answer(9, 3, "", "", 0, False, "", 4.0, "", False)
 WAITS = Answer(9, 4, "relayout", "relayout", 4, True, "", 4.0, "", False)

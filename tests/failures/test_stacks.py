@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 import meshcomm as mc
-from meshcomm import _callers
-from meshcomm._callers import in_short
-from meshcomm.failures import abort, stacks
-from meshcomm.ranks._envelope import Envelope, Turn
+from meshcomm.core import _callers
+from meshcomm.core._callers import in_short
+from meshcomm.core.failures import abort, stacks
+from meshcomm.core.ranks._envelope import Envelope, Turn
 
 
 def test_the_line_of_the_main_thread_is_that_of_the_program_not_of_the_library_it_is_in():
@@ -71,7 +71,7 @@ def names(error):
 ERRORS = {
     wrong_layout: ["caught", "wrong_layout", "__new__"],
     different_calls: ["caught", "different_calls", "run", "program", "to_numpy"],
-    in_compiled_code: ["caught", "in_compiled_code", "meshcomm.ranks._envelope.Envelope.__enter__"],
+    in_compiled_code: ["caught", "in_compiled_code", "meshcomm.core.ranks._envelope.Envelope.__enter__"],
 }
 
 

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from meshcomm._tuning import WATCH_EVERY
-from meshcomm.failures import watchdog
-from meshcomm.failures.watch import watch
+from meshcomm.core._tuning import WATCH_EVERY
+from meshcomm.core.failures import watchdog
+from meshcomm.core.failures.watch import watch
 
 
 def test_signals_of_an_event_loop_stay_its_own():

@@ -9,7 +9,7 @@ import pytest
 import scipy.fft
 
 import meshcomm as mc
-from meshcomm._tracing import untraced
+from meshcomm.core._tracing import untraced
 from meshcomm.errors import AxisError, CollectiveMismatch, DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.fft import backends, local, search
 from meshcomm.fft.kinds import KINDS, Transform

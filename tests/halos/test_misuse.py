@@ -148,7 +148,7 @@ def test_arguments_that_differ_between_ranks_are_found_out(name, known):
 
 
 def test_the_message_names_the_filter(monkeypatch):
-    monkeypatch.setattr("meshcomm.ranks.agreement.checks_every_call", lambda: True)
+    monkeypatch.setattr("meshcomm.core.ranks.agreement.checks_every_call", lambda: True)
     pytest.importorskip("scipy")
     with pytest.raises(CollectiveMismatch, match=r"rank 1: gaussian_filter1d\(.*sigma=1.01"):
         on_two(lambda t: FILTERS["sigma"](t, t.mesh.rank))

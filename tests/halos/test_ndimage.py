@@ -10,7 +10,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, MeshcommError, ShapeError
-from meshcomm.halos import filters
+from meshcomm.ndimage import filters
 from support.gradient_cases import on
 from support.halo_cases import with_cuts
 from support.random_cases import random_layout
@@ -199,7 +199,7 @@ def test_only_some_axes_and_outputs_that_are_tensors():
 
 
 def test_an_unsharded_axis_moves_nothing(monkeypatch):
-    monkeypatch.setattr("meshcomm.halos.windows.halo", None)
+    monkeypatch.setattr("meshcomm.ndimage.windows.halo", None)
 
     def program():
         layout = Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))

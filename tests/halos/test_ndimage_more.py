@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
-from meshcomm.halos.interpolation import output_layout
+from meshcomm.ndimage.interpolation import output_layout
 from support.gradient_cases import on
 from support.halo_cases import with_cuts
 from support.random_cases import random_layout
@@ -137,7 +137,7 @@ def test_each_rank_reads_only_what_its_block_needs(monkeypatch):
         boxes.append(np.shape(array))
         return array, box
 
-    monkeypatch.setattr("meshcomm.halos.interpolation.read", noted)
+    monkeypatch.setattr("meshcomm.ndimage.interpolation.read", noted)
 
     def program():
         t = mc.zeros((64, 4), "f8", Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 4)])))

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import meshcomm
-from meshcomm.cli import calibrate, info, main
-from meshcomm.cli.about import Host, count_by_host
-from meshcomm.cli.checks import PROBLEM, Finding
+from meshcomm.tools.cli import calibrate, info, main
+from meshcomm.tools.cli.about import Host, count_by_host
+from meshcomm.tools.cli.checks import PROBLEM, Finding
 from support.jobs import mpiexec, tells_once
 
 COMMAND = ("-m", "meshcomm")

@@ -49,7 +49,7 @@ LEAVES = """
 
 
 DIFFERENT_TESTS = """
-    from meshcomm.failures.launchers import launched
+    from meshcomm.core.failures.launchers import launched
 
     def test_everywhere(comm):
         pass

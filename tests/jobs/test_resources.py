@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from meshcomm._tuning import GROUPS_PER_WORLD
+from meshcomm.core._tuning import GROUPS_PER_WORLD
 from support.paths import PROGRAMS, TESTS
 from support.patience import CPU
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from meshcomm.measuring.totals import PEAK, SHARE, process_memory
+from meshcomm.tools.measuring.totals import PEAK, SHARE, process_memory
 from support.paths import PROGRAMS
 from support.traces import UNTIL_MERGED, check_trace, spans
 

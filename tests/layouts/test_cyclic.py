@@ -6,7 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from meshcomm.layouts.cyclic import (
+from meshcomm.core.layouts.cyclic import (
     CyclicCut,
     Runs,
     cyclic_cut,
@@ -17,7 +17,7 @@ from meshcomm.layouts.cyclic import (
     local_steps,
     span_of,
 )
-from meshcomm.layouts.partition import ChosenCut, Cut
+from meshcomm.core.layouts.partition import ChosenCut, Cut
 from support.cuts import indices_by_definition, random_cut
 from support.sampling import sampled
 

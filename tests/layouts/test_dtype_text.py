@@ -7,8 +7,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import DTypeError, Layout
-from meshcomm.arrays import create
-from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.core.arrays import create
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from support.strategies import DTYPES, ML_DTYPES, NESTED, PADDED, dtype_id
 
 ALIGNED = np.dtype([("a", "u1"), ("b", ">f8")], align=True)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from meshcomm import Cyclic
+from meshcomm.core.layouts.layout import MATCH, UNSHARDED, Layout, LayoutType
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.layouts.layout import MATCH, UNSHARDED, Layout, LayoutType
-from meshcomm.layouts.mesh import Mesh
 from support.departures import refuses
 from support.layout_cases import DEPARTURES, MESH, golden_key, host_devices
 from support.paths import DATA

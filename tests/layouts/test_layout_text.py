@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshcomm.core.layouts import wire
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE, MATCH, UNSHARDED
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import LayoutError, MeshError
-from meshcomm.layouts import wire
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import LAYOUT_MESSAGE, MATCH, UNSHARDED
-from meshcomm.layouts.mesh import Mesh
 from support.layout_cases import MESH, REPEATABLE, mutated
 
 # -- text and bytes ---------------------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ import pickle
 import numpy as np
 import pytest
 
+from meshcomm.core.layouts.mesh import Mesh, MeshDimension
 from meshcomm.errors import MeshError
-from meshcomm.layouts.mesh import Mesh, MeshDimension
 from support.layout_cases import DEPARTURES, golden_key
 from support.paths import DATA
 from support.reference import mesh_of as grid

@@ -5,9 +5,9 @@ import tracemalloc
 
 import pytest
 
-from meshcomm._arguments import quote
+from meshcomm.core._arguments import quote
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import MeshError
-from meshcomm.layouts.mesh import Mesh
 
 
 @pytest.mark.parametrize(

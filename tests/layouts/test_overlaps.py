@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from meshcomm import ShapeError
-from meshcomm.layouts.cyclic import CyclicCut, cyclic_cut, indices_of, length_of, span_of
-from meshcomm.layouts.overlaps import holders, most_pieces, nested, pieces, shared, shared_with
-from meshcomm.layouts.partition import ChosenCut, Cut
+from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut, indices_of, length_of, span_of
+from meshcomm.core.layouts.overlaps import holders, most_pieces, nested, pieces, shared, shared_with
+from meshcomm.core.layouts.partition import ChosenCut, Cut
 from support.cuts import indices_by_definition, random_cut, random_pair
 from support.sampling import sampled
 

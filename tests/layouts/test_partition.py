@@ -7,9 +7,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Mesh
-from meshcomm.layouts.partition import Cut, most_in_a_round, round_starts
-from meshcomm.plans import costs
-from meshcomm.plans.search import forget_plans
+from meshcomm.core.layouts.partition import Cut, most_in_a_round, round_starts
+from meshcomm.core.plans import costs
+from meshcomm.core.plans.search import forget_plans
 from support.random_cases import check_case, random_case
 from support.reference import blocks_of, numbered, same_bits
 from support.sampling import sampled

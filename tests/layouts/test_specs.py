@@ -9,8 +9,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, Mesh, ShapeError
-from meshcomm.layouts import wire
-from meshcomm.layouts.layout_text import LAYOUT_MESSAGE
+from meshcomm.core.layouts import wire
+from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE
 from support.layout_cases import no_protobuf
 from support.random_cases import case_of_kinds, random_boundaries
 from support.reference import block_of, blocks_of, indices_of, numbered, same_bits

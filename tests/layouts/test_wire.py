@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshcomm.layouts import wire
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.layout_text import LAYOUT_MESSAGE
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.layouts.mesh_text import MESH_MESSAGE
-from meshcomm.layouts.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
+from meshcomm.core.layouts import wire
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.mesh_text import MESH_MESSAGE
+from meshcomm.core.layouts.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
 from support.layout_cases import no_protobuf
 from support.sampling import examples
 

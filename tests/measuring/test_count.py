@@ -249,7 +249,7 @@ def test_the_table():
 
 def test_between_nodes(monkeypatch):
     """With two ranks on each of two nodes, half of the exchange is between nodes and more of the messages."""
-    from meshcomm.ranks import hosts, simulate
+    from meshcomm.core.ranks import hosts, simulate
 
     monkeypatch.setattr(hosts, "this_host", lambda: f"host {simulate.current_rank().rank // 2}")
 

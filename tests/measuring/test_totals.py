@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 
 import meshcomm as mc
-from meshcomm.measuring import program
-from meshcomm.measuring.totals import MOST_ROWS, PEAK, SHARE, Totals, process_memory
+from meshcomm.tools.measuring import program
+from meshcomm.tools.measuring.totals import MOST_ROWS, PEAK, SHARE, Totals, process_memory
 from support.reference import simulated
 from support.traces import write_rank
 

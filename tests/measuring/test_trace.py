@@ -8,13 +8,13 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
-from meshcomm.failures.watch import watch
-from meshcomm.measuring import clocks, trace
-from meshcomm.measuring.clocks import Aligned, Clock, compare_clocks
-from meshcomm.measuring.events import check_writable, replacing
-from meshcomm.measuring.program import merge
-from meshcomm.measuring.totals import PEAK
-from meshcomm.ranks import hosts, simulate
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.ranks import hosts, simulate
+from meshcomm.tools.measuring import clocks, trace
+from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.tools.measuring.events import check_writable, replacing
+from meshcomm.tools.measuring.program import merge
+from meshcomm.tools.measuring.totals import PEAK
 from support.reference import numbered, on_ranks, simulated
 from support.traces import check_trace, spans, write_rank
 
@@ -240,7 +240,7 @@ def test_a_trace_over_hosts_puts_one_exchange_at_one_time(tmp_path, monkeypatch)
         monkeypatch.setattr(module, "this_host", lambda: f"host {simulate.current_rank().rank}")
     shifted = lambda: time.monotonic_ns() + hour * simulate.current_rank().rank  # noqa: E731
     for name in ("clocks", "trace"):
-        monkeypatch.setattr(f"meshcomm.measuring.{name}.monotonic_ns", shifted)
+        monkeypatch.setattr(f"meshcomm.tools.measuring.{name}.monotonic_ns", shifted)
 
     def program(rank):
         move = relayouts(2)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from meshcomm.measuring.recording import Arrival
-from meshcomm.measuring.waits import Arrivals, Late, explained
+from meshcomm.core.ranks.recording import Arrival
+from meshcomm.tools.measuring.waits import Arrivals, Late, explained
 
 STREAM = "0-3 #1"
 

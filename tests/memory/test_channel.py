@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, MeshError
-from meshcomm.memory._channel import Channel, give_back, reserve
-from meshcomm.memory._pool import Pool
+from meshcomm.core.memory._channel import Channel, give_back, reserve
+from meshcomm.core.memory._pool import Pool
 from support.in_process_ranks import MIB, Node, all_to_all, block, bytes_of, exchange, expected, mapped, runs
 from support.patience import POLL
 

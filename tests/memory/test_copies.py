@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from meshcomm._tuning import COPIED_BY_NUMPY
-from meshcomm.memory.copies import exact_copy
+from meshcomm.core._tuning import COPIED_BY_NUMPY
+from meshcomm.core.memory.copies import exact_copy
 
 
 @pytest.mark.parametrize("size", [1, 40])

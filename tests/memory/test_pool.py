@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshcomm.memory import pools
-from meshcomm.memory._pool import Mapping, Pool
+from meshcomm.core.memory import pools
+from meshcomm.core.memory._pool import Mapping, Pool
 from support.in_process_ranks import MIB, PAGE, mapped, output_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
@@ -176,7 +176,7 @@ def test_a_pool_of_no_size_or_a_size_that_none_has():
 def test_a_limit_on_files_is_an_error():
     program = (
         "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
-        "from meshcomm.memory._pool import Pool\n"
+        "from meshcomm.core.memory._pool import Pool\n"
         "try: Pool(2**24)\nexcept OSError as error: print('as expected', error)"
     )
     assert output_of(program).startswith("as expected")
@@ -247,7 +247,7 @@ def test_nothing_has_a_path():
 def test_blocks_outlive_all_else():
     program = """
 import atexit, sys, numpy as np
-from meshcomm.memory import _pool
+from meshcomm.core.memory import _pool
 class Late:
     def __init__(self, block): self.block, self.me = block, self
     def __del__(self): assert self.block[0] == 7; self.block[:] = 8
@@ -257,7 +257,7 @@ sys.late, late, np.late = Late(block), Late(pool.allocate(100)), Late(block)
 late.block[:] = 7
 atexit.register(lambda: block[:5].fill(7))
 cycle = [pool.allocate(9), pool]; cycle.append(cycle)
-del pool, _pool, sys.modules["meshcomm.memory._pool"]
+del pool, _pool, sys.modules["meshcomm.core.memory._pool"]
 print(block.sum())
 """
     assert output_of(program) == "35000\n"
@@ -265,8 +265,8 @@ print(block.sum())
 
 FORK = """
 import gc, os, sys
-from meshcomm.memory._pool import Pool
-from meshcomm.memory._rendezvous import Rendezvous, Routes
+from meshcomm.core.memory._pool import Pool
+from meshcomm.core.memory._rendezvous import Rendezvous, Routes
 from meshcomm import MeshError
 import numpy as np
 pool = Pool(2**20)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from meshcomm.memory._pool import Pool
+from meshcomm.core.memory._pool import Pool
 from support.sampling import sampled
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, MeshError
-from meshcomm.memory._rendezvous import Routes
+from meshcomm.core.memory._rendezvous import Routes
 from support import patience
 from support.in_process_ranks import (
     MIB,
@@ -235,8 +235,8 @@ def test_lines_that_were_given_back_after_an_error_know_of_none():
 def test_signals_are_seen_while_a_rank_waits():
     program = """
 import signal
-from meshcomm.memory._pool import Mapping, Pool
-from meshcomm.memory._rendezvous import Rendezvous, Routes
+from meshcomm.core.memory._pool import Mapping, Pool
+from meshcomm.core.memory._rendezvous import Rendezvous, Routes
 pools = [Pool(2**20), Pool(2**20)]
 lines = [pool.open_lines() for pool in pools]
 other = Mapping(pools[1].fd, pools[1].size, pools[1].token)

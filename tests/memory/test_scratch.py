@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm.memory.scratch import forget_scratch, scratch
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core.memory.scratch import forget_scratch, scratch
 
 
 @pytest.fixture(autouse=True)

@@ -10,10 +10,10 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, MeshError, plan_relayout
-from meshcomm.memory import scratch
-from meshcomm.plans import step
-from meshcomm.ranks import mpi
-from meshcomm.transport import choose, packed
+from meshcomm.core.memory import scratch
+from meshcomm.core.plans import step
+from meshcomm.core.ranks import mpi
+from meshcomm.core.transport import choose, packed
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
 

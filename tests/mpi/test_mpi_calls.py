@@ -9,8 +9,8 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm.failures.watch import watch
-from meshcomm.ranks import mpi
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.ranks import mpi
 
 SIZE = MPI.COMM_WORLD.size
 LIMIT = 22  # calls of Python functions in one warm relayout, the call of relayout included

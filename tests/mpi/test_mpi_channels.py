@@ -5,8 +5,8 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm._tuning import CHANNELS_PER_GROUP, HEADER_UP_TO, IDLE_CHANNELS
-from meshcomm.ranks.channels import MPIChannels
+from meshcomm.core._tuning import CHANNELS_PER_GROUP, HEADER_UP_TO, IDLE_CHANNELS
+from meshcomm.core.ranks.channels import MPIChannels
 from support.reference import blocks_of, numbered, same_bits
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size

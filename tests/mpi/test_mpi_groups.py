@@ -6,8 +6,8 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import GroupError, Layout, MeshError
-from meshcomm.ranks import teams
-from meshcomm.ranks.meshes import location_in, world_of
+from meshcomm.core.ranks import teams
+from meshcomm.core.ranks.meshes import location_in, world_of
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
 

@@ -7,7 +7,7 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm.memory.pools import locate
+from meshcomm.core.memory.pools import locate
 from support.halo_cases import check_halo, dot, made, random_case
 from support.reference import numbered, same_bits
 from support.sampling import sampled

@@ -11,9 +11,9 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.arrays.compile import exchanging_steps
-from meshcomm.measuring import recording
-from meshcomm.transport import choose
+from meshcomm.core.arrays.compile import exchanging_steps
+from meshcomm.core.ranks import recording
+from meshcomm.core.transport import choose
 from support.random_cases import any_case
 from support.reference import numbered, random_bits
 from support.sampling import sampled

@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import Layout, ShapeError, gradients
+from meshcomm.core.ranks.barrier import barrier
 from meshcomm.errors import CollectiveTimeout, MeshError
-from meshcomm.ranks.barrier import barrier
 from support import indexing, orders, shape_cases
 from support.migrations import migrations
 from support.numpy_law import CALLS, law

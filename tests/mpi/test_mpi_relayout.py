@@ -12,12 +12,12 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
-from meshcomm._tuning import COMPARE_EVERY
-from meshcomm.arrays import compile
-from meshcomm.memory.pools import own
-from meshcomm.ranks.meshes import location_in
-from meshcomm.transport import choose
-from meshcomm.transport.packed import Packed
+from meshcomm.core._tuning import COMPARE_EVERY
+from meshcomm.core.arrays import compile
+from meshcomm.core.memory.pools import own
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.transport import choose
+from meshcomm.core.transport.packed import Packed
 from support.paths import DATA
 from support.reference import (
     blocks_of,

@@ -6,10 +6,10 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.training import topology as training_topology
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import PerReplica, Strategy
-from meshcomm.training.topology import Topology
+from meshcomm.tensorflow import topology as training_topology
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.strategy import PerReplica, Strategy
+from meshcomm.tensorflow.topology import Topology
 
 WORLD = MPI.COMM_WORLD
 SIZE = WORLD.size

@@ -7,11 +7,11 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm._tuning import HEADER_UP_TO
-from meshcomm.arrays import nonblocking
-from meshcomm.ranks import progress
-from meshcomm.ranks.channels import in_flight
-from meshcomm.ranks.meshes import location_in
+from meshcomm.core._tuning import HEADER_UP_TO
+from meshcomm.core.arrays import nonblocking
+from meshcomm.core.ranks import progress
+from meshcomm.core.ranks.channels import in_flight
+from meshcomm.core.ranks.meshes import location_in
 from support.reference import numbered
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size

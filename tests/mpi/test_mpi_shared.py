@@ -8,10 +8,10 @@ import pytest
 from mpi4py import MPI
 
 from meshcomm import CollectiveMismatch, MeshcommError
-from meshcomm.memory import pools
-from meshcomm.memory._pool import Pool
-from meshcomm.ranks import rendezvous
-from meshcomm.ranks.mpi import MPICommunicator
+from meshcomm.core.memory import pools
+from meshcomm.core.memory._pool import Pool
+from meshcomm.core.ranks import rendezvous
+from meshcomm.core.ranks.mpi import MPICommunicator
 from support.in_process_ranks import all_to_all, block, bytes_of, exchange, expected
 from support.verdicts import agree_raises
 

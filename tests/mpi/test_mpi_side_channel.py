@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
-from meshcomm.failures.side_channel import SideChannel
+from meshcomm.core.failures.side_channel import SideChannel
 from support.patience import until
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size

@@ -9,11 +9,11 @@ from mpi4py import MPI
 import meshcomm as mc
 import meshcomm.linalg.scalapack as scalapack
 from meshcomm import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.failures.watch import watch
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.ranks.meshes import location_between, location_in
 from meshcomm.linalg.block_cyclic import dealt_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
-from meshcomm.ranks.meshes import location_between, location_in
 from support.paths import DOCS
 from support.redistributions import redistributions
 from support.reference import random_bits, same_bits

@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm._tuning import WHOLE_ARRAY
+from meshcomm.core._tuning import WHOLE_ARRAY
 from support.reference import on_ranks
 
 U = "unsharded"

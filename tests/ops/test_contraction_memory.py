@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.memory.scratch import forget_scratch
+from meshcomm.core.memory.scratch import forget_scratch
 from support.sampling import sampled
 
 U = "unsharded"

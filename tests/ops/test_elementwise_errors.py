@@ -5,7 +5,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.ops import linalg, reductions
+from meshcomm.numpy.reductions import reductions
+from meshcomm.numpy.shapes import linalg
 from support.gradient_cases import on
 from support.operands import U, check, mesh_of, random
 from support.reference import on_ranks

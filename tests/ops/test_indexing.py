@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, DTypeError, Layout, ShapeError
-from meshcomm.layouts.slicing import kept_slice, parsed
+from meshcomm.core.layouts.slicing import kept_slice, parsed
 from support import indexing
 from support.indexing import check, random_index
 from support.random_tensors import layout_of, on_a_mesh, shape_of

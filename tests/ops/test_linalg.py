@@ -3,7 +3,7 @@
 import pytest
 
 import meshcomm as mc
-from meshcomm.ops import linalg
+from meshcomm.numpy.shapes import linalg
 from support.operands import MESHES, U, check, mesh_of, random
 from support.reference import tuple_layouts
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.ops import owners
+from meshcomm.numpy.indexing import owners
 from support.migrations import migrations
 from support.random_tensors import on_a_mesh
 from support.reference import on_ranks

@@ -12,9 +12,9 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.errors import CollectiveMismatch, ShapeError
-from meshcomm.ops.order import in_flat_order
-from meshcomm.ops.samplesort import in_order
-from meshcomm.ops.whole import whole_along
+from meshcomm.numpy.elementwise.whole import whole_along
+from meshcomm.numpy.order.order import in_flat_order
+from meshcomm.numpy.order.samplesort import in_order
 from support.gradient_cases import on
 from support.orders import DTYPES, any_layout, any_shape, check, on_a_mesh, values
 from support.reference import on_ranks

@@ -7,7 +7,7 @@ import meshcomm as mc
 import meshcomm.array_api as xp
 from meshcomm import Cuts, Cyclic, Layout
 from meshcomm.errors import CollectiveMismatch, MeshError, ShapeError
-from meshcomm.ops import owners
+from meshcomm.numpy.indexing import owners
 from support.gradient_cases import on
 from support.numpy_law import check as alike
 from support.orders import check

@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, ShapeError
-from meshcomm.layouts.regroup import regrouping
+from meshcomm.core.layouts.regroup import regrouping
 from support.gradient_cases import on
 from support.random_cases import mesh_over
 from support.reference import block_of, numbered, on_ranks

@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout, ShapeError
-from meshcomm.ops import owners
+from meshcomm.numpy.indexing import owners
 from support.gradient_cases import on
 from support.indexing import check
 from support.reference import on_ranks

@@ -12,8 +12,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout
-from meshcomm.arrays.views import memory_order, reshaped_strides
-from meshcomm.ops.indexing import getitem
+from meshcomm.core.arrays.views import memory_order, reshaped_strides
+from meshcomm.numpy.indexing.indexing import getitem
 from support import view_cases
 from support.indexing import check
 from support.random_tensors import on_a_mesh

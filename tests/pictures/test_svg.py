@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.pictures.layouts import layout_svg
-from meshcomm.pictures.plans import MOST_DEVICES, plan_svg
-from meshcomm.pictures.svg import COLOURS
+from meshcomm.tools.pictures.layouts import layout_svg
+from meshcomm.tools.pictures.plans import MOST_DEVICES, plan_svg
+from meshcomm.tools.pictures.svg import COLOURS
 from support.paths import ROOT
 from support.picture_cases import BIG, CUBE, GRID, HUGE, LAYOUTS, PLANS
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.pictures.view import View, blocks_of, listed, panels
+from meshcomm.tools.pictures.view import View, blocks_of, listed, panels
 
 U = mc.UNSHARDED
 MESH = mc.Mesh(range(12), {"x": 3, "y": 2, "z": 2})

@@ -5,7 +5,7 @@ import importlib.util
 import pytest
 
 import meshcomm as mc
-from meshcomm.layouts.machine import Load
+from meshcomm.core.layouts.machine import Load
 from support.paths import ROOT
 
 SPEC = importlib.util.spec_from_file_location("model", ROOT / "benchmarks" / "model.py")

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from meshcomm import Layout, Machine, Mesh, ShapeError, plan_relayout
-from meshcomm._tuning import DEFAULT_SCRATCH
+from meshcomm.core._tuning import DEFAULT_SCRATCH
 from support.random_cases import Case, least_scratch
 from support.reference import blocks_between, lockstep, mesh_of, random_bits, same_bits, tuple_layouts
 from support.sampling import sampled

@@ -4,7 +4,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Mesh
-from meshcomm.plans import grids
+from meshcomm.numpy.contractions import grids
 
 U, N = "unsharded", 960
 ROWS, COLUMNS, BLOCKS = [("x", "y"), U], [U, ("x", "y")], ["x", "y"]

@@ -3,9 +3,9 @@
 import pytest
 
 import meshcomm as mc
-from meshcomm.layouts.machine import CONSTANTS, Load
-from meshcomm.plans.costs import predicted_seconds, seconds, step_load
-from meshcomm.plans.plan import plan_direct
+from meshcomm.core.layouts.machine import CONSTANTS, Load
+from meshcomm.core.plans.costs import predicted_seconds, seconds, step_load
+from meshcomm.core.plans.plan import plan_direct
 
 U = mc.UNSHARDED
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from meshcomm import Layout, Machine, Mesh, plan_relayout
-from meshcomm.layouts.boxes import box_size
-from meshcomm.plans.costs import seconds
-from meshcomm.plans.cross_mesh import AllToAllBetween
-from meshcomm.plans.search import forget_plans
+from meshcomm.core.layouts.boxes import box_size
+from meshcomm.core.plans.costs import seconds
+from meshcomm.core.plans.cross_mesh import AllToAllBetween
+from meshcomm.core.plans.search import forget_plans
 from support.random_cases import Case, plan_of, planned, random_case
 from support.reference import devices_on
 from support.sampling import sampled

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 
 from meshcomm import DTypeError, Layout, LayoutError, Mesh, MeshError, ShapeError, plan_relayout
-from meshcomm._arguments import counted
-from meshcomm.plans.step import AllGather, AllToAll, Slice
+from meshcomm.core._arguments import counted
+from meshcomm.core.plans.step import AllGather, AllToAll, Slice
 from support.patience import run
 from support.reference import elements_of, mesh_of, tuple_layouts
 from support.sampling import sampled

@@ -11,9 +11,9 @@ from itertools import islice
 import pytest
 
 import meshcomm as mc
-from meshcomm.failures import abort
-from meshcomm.layouts.dtype_text import dtype_of_text, dtype_text
-from meshcomm.ranks import hosts, rendezvous
+from meshcomm.core.failures import abort
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.core.ranks import hosts, rendezvous
 from support.inputs import texts, wires
 from support.patience import cpu_factor
 from support.sampling import inputs

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm._callers import warn
+from meshcomm.core._callers import warn
 from support.patience import run
 
 

@@ -5,7 +5,7 @@ import inspect
 from operator import attrgetter
 
 import meshcomm as mc
-from meshcomm.measuring.recording import Listener
+from meshcomm.core.ranks.recording import Listener
 
 COLLECTIVE = """
 Checkpoints.restore Checkpoints.save Checkpoints.start_save Checkpoints.wanted DTensor.all DTensor.any DTensor.argmax

@@ -96,10 +96,13 @@ def test_importing_loads_few_modules():
 @pytest.mark.parametrize(
     ("statement", "without"),
     [
-        ("meshcomm.Layout(['x'], meshcomm.Mesh(range(4), [('x', 4)]))", "ranks.meshes arrays transport plans ops"),
-        ("meshcomm.relayout", "storage fft halos training linalg compat"),
-        ("meshcomm.fft", "storage halos training linalg compat"),
-        ("meshcomm.save", "fft halos training linalg"),
+        (
+            "meshcomm.Layout(['x'], meshcomm.Mesh(range(4), [('x', 4)]))",
+            "core.ranks.meshes core.arrays core.transport core.plans numpy",
+        ),
+        ("meshcomm.relayout", "storage fft halos layout_maps linalg tensorflow"),
+        ("meshcomm.fft", "storage halos layout_maps linalg tensorflow"),
+        ("meshcomm.save", "fft halos layout_maps linalg"),
     ],
 )
 def test_names_load_what_they_need_only(statement, without):
@@ -116,7 +119,7 @@ def test_numpy_fft_finds_ours_in_a_program_that_does_not_name_them():
 
 def test_arrays_are_looked_at_without_masked_ones():
     """By np.ma, which imports them, two threads at once could end in a RecursionError of NumPy's."""
-    loaded = loaded_by("from meshcomm._arguments import as_array\nas_array([1, 2])")
+    loaded = loaded_by("from meshcomm.core._arguments import as_array\nas_array([1, 2])")
     assert "numpy.ma" not in loaded
 
 
@@ -160,12 +163,12 @@ def test_methods_find_what_is_above_them():
     """A first call upwards imports what it needs."""
     done = run_python(
         "import numpy as np\n"
-        "from meshcomm.layouts.mesh import Mesh\n"
-        "from meshcomm.ranks.simulate import simulate\n"
+        "from meshcomm.core.layouts.mesh import Mesh\n"
+        "from meshcomm.core.ranks.simulate import simulate\n"
         "with simulate(1) as world:\n"
         "    print(world.run(lambda: Mesh(range(1), [('x', 1)]).rank))\n"
-        "    from meshcomm.arrays.create import distribute\n"
-        "    from meshcomm.layouts.layout import Layout\n"
+        "    from meshcomm.core.arrays.create import distribute\n"
+        "    from meshcomm.core.layouts.layout import Layout\n"
         "    t = world.run(lambda: np.sum(distribute(np.arange(4), Layout(['x'], Mesh(range(1), [('x', 1)])))))\n"
         "    print(int(t[0]))\n"
     )

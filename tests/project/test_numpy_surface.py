@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.ops import protocols
+from meshcomm.numpy import protocols
 
 PAGE = (Path(__file__).parents[2] / "docs" / "numpy.md").read_text()
 _DROPPED = """

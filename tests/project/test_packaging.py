@@ -42,7 +42,7 @@ def test_nobody_is_told_to_install_meshcomm_from_an_index():
 
 
 def module_name(file):
-    """Return the module that is in a file: meshcomm.memory._pool for meshcomm/memory/_pool.pyx."""
+    """Return the module that is in a file: meshcomm.core.memory._pool for meshcomm/core/memory/_pool.pyx."""
     return file.partition(".")[0].replace("/", ".").removesuffix(".__init__")
 
 

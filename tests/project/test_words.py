@@ -46,7 +46,7 @@ NAMES_ALLOWED = {
     "chain",
     "place",
 }  # the field's; itertools.chain; numpy.place
-PARTS_ALLOWED = {"training", "mpi_examples"}  # folders: users override Module.parts
+PARTS_ALLOWED = {"layout_maps", "mpi_examples"}  # folders: users override Module.parts
 TEXTS_ALLOWED = (
     r"in(-|\s+)place|(numpy|np)\.place",
     r"(so|as|by|how|thus)\s+far|far\s+(more|less|fewer|larger|smaller)",
@@ -126,4 +126,4 @@ def test_words_are_found():
         "place",
     ]
     allowed = 'from itertools import chain\nin_place = """In place; as far as possible; not divided by 3; `room`"""\n'
-    assert [*in_python(allowed, "plans"), *in_python("parts = 1", "training")] == []
+    assert [*in_python(allowed, "plans"), *in_python("parts = 1", "layout_maps")] == []

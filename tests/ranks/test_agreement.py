@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import _tuning, errors
-from meshcomm.failures import abort, forks, host_signals
-from meshcomm.failures.watch import watch
-from meshcomm.ranks import agreement
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.calls import join_and_raise
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.simulate import SimulatedRank
-from meshcomm.ranks.teams import Team
+from meshcomm import errors
+from meshcomm.core import _tuning
+from meshcomm.core.failures import abort, forks, host_signals
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.calls import join_and_raise
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.simulate import SimulatedRank
+from meshcomm.core.ranks.teams import Team
 from support.in_process_ranks import output_of
 
 
@@ -289,10 +290,10 @@ def test_a_signal_never_leaves_a_call_behind():
     """A handler may raise at any step of a call. The watchdog must not take the call for one that goes on."""
     program = """
 import signal, sys
-from meshcomm.ranks._envelope import Envelope
-from meshcomm.ranks.simulate import SimulatedRank, simulate
-from meshcomm.ranks.teams import Team
-from meshcomm.failures.watch import watch
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.simulate import SimulatedRank, simulate
+from meshcomm.core.ranks.teams import Team
+from meshcomm.core.failures.watch import watch
 class Interrupt(Exception): pass
 armed = False
 def handler(*_):
@@ -487,7 +488,7 @@ def test_a_rank_without_memory_for_what_it_compares_or_sends(monkeypatch, at_roo
         mc.barrier(layout.mesh)
 
     monkeypatch.setattr(
-        "meshcomm.arrays.create.np", SimpleNamespace(**{**vars(np), "ascontiguousarray": short_of_memory})
+        "meshcomm.core.arrays.create.np", SimpleNamespace(**{**vars(np), "ascontiguousarray": short_of_memory})
     )
     with mc.simulate(2) as world:
         world.run(program)

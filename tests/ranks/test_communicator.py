@@ -5,8 +5,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, MeshError
-from meshcomm.ranks import call_log, teams
-from meshcomm.ranks.meshes import world_of
+from meshcomm.core.ranks import call_log, teams
+from meshcomm.core.ranks.meshes import world_of
 from support.reference import numbered, simulated
 
 U = "unsharded"

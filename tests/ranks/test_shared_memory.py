@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.memory import pools
-from meshcomm.ranks import rendezvous
-from meshcomm.ranks.meshes import location_in
+from meshcomm.core.memory import pools
+from meshcomm.core.ranks import rendezvous
+from meshcomm.core.ranks.meshes import location_in
 from support.in_process_ranks import PAGE
 from support.paths import ROOT
 from support.reference import simulated

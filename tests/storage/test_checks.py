@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.ranks.simulated_communicator import SimulatedCommunicator
+from meshcomm.core.ranks.simulated_communicator import SimulatedCommunicator
 from meshcomm.storage import checksums, transfer, verify
 from meshcomm.storage.formats import folder
 from support.sampling import sampled

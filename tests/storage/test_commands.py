@@ -9,8 +9,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.cli.main import main
 from meshcomm.storage import convert
+from meshcomm.tools.cli.main import main
 from support.sampling import sampled
 from support.saved import SUFFIXES, damage, mesh_of_4, on, same
 

@@ -13,7 +13,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.ranks.meshes import location_in
+from meshcomm.core.ranks.meshes import location_in
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr
 from support.gradient_cases import on

@@ -8,8 +8,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cyclic, Layout
-from meshcomm.cli.main import main
 from meshcomm.storage import by_library
+from meshcomm.tools.cli.main import main
 from support.gradient_cases import on
 from support.reference import same_bits
 from support.saved import same

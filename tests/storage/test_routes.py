@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, Machine, Mesh
-from meshcomm.arrays.cutting import cut_out
+from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.storage import routes
 from meshcomm.storage.routes import choose_route, runs
 from support.random_cases import any_case

@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CheckpointError, Layout
-from meshcomm.layouts.machine import Machine
+from meshcomm.core.layouts.machine import Machine
 from meshcomm.storage import small, transfer
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.files import for_reading

@@ -16,8 +16,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.failures.watch import watch
-from meshcomm.memory.copies import opaque
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.memory.copies import opaque
 from meshcomm.storage import save as saving
 from meshcomm.storage.formats import hdf5, safetensors
 from support.reference import on_ranks, random_bits

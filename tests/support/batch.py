@@ -7,7 +7,7 @@ import shlex
 import sys
 from unittest import mock
 
-from meshcomm.cli.main import main
+from meshcomm.tools.cli.main import main
 from support.paths import DOCS
 
 PAGE = DOCS / "cluster.md"

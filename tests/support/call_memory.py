@@ -13,8 +13,8 @@ import tracemalloc
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.memory import pools
-from meshcomm.memory.scratch import forget_scratch
+from meshcomm.core.memory import pools
+from meshcomm.core.memory.scratch import forget_scratch
 from support.paths import DATA, DOCS
 
 PAGE = DOCS / "call-memory.md"

@@ -29,7 +29,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, settings
 
-from meshcomm.failures.launchers import launched
+from meshcomm.core.failures.launchers import launched
 from support.clients import cutting
 from support.paths import DATA, ROOT
 

@@ -17,7 +17,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.layouts.specs import free_names
+from meshcomm.core.layouts.specs import free_names
 from support.indexing import check
 from support.paths import DATA
 from support.random_tensors import layout_of, tensor_of

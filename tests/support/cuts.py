@@ -3,8 +3,8 @@
 import numpy as np
 
 from meshcomm import Cuts, Cyclic
-from meshcomm.layouts.cyclic import CyclicCut, cyclic_cut
-from meshcomm.layouts.partition import ChosenCut, Cut
+from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut
+from meshcomm.core.layouts.partition import ChosenCut, Cut
 from support.random_cases import random_spec
 
 

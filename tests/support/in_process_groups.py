@@ -12,12 +12,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from meshcomm.layouts.boxes import Box
-from meshcomm.layouts.machine import Machine
-from meshcomm.memory import pools
-from meshcomm.ranks.communicator import Communicator
-from meshcomm.ranks.teams import Group, Team, World
-from meshcomm.transport.exchange import from_boxes
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.memory import pools
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.teams import Group, Team, World
+from meshcomm.core.transport.exchange import from_boxes
 from support.in_process_ranks import MIB, Node, block, outcomes
 
 ALONE = None
@@ -348,7 +348,7 @@ class Ranks:
 
 @contextmanager
 def own_pools(monkeypatch):
-    """A context in which `meshcomm.memory.pools` uses the pool of the calling rank."""
+    """A context in which `meshcomm.core.memory.pools` uses the pool of the calling rank."""
     stand_in = ThreadPools()
     with monkeypatch.context() as patched:
         patched.setattr(pools, "shared", stand_in)

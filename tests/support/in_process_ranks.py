@@ -12,8 +12,8 @@ import threading
 import numpy as np
 
 from meshcomm._kernels import BoxCopies
-from meshcomm.memory._pool import Mapping, Pool
-from meshcomm.memory._rendezvous import Rendezvous, Routes
+from meshcomm.core.memory._pool import Mapping, Pool
+from meshcomm.core.memory._rendezvous import Rendezvous, Routes
 from support.patience import POLL, Watch, run
 
 PAGE = mmap.PAGESIZE

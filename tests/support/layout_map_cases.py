@@ -2,9 +2,9 @@
 
 import json
 
-from meshcomm.layouts.layout import Layout
-from meshcomm.layouts.mesh import Mesh
-from meshcomm.training.layout_map import LayoutMap
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.layout_maps.layout_map import LayoutMap
 from support.paths import DATA
 
 GOLDEN = json.loads((DATA / "layout_map.json").read_text())

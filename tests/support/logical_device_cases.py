@@ -3,9 +3,9 @@
 import numpy as np
 from hypothesis import settings
 
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import Strategy
-from meshcomm.training.topology import Topology
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.strategy import Strategy
+from meshcomm.tensorflow.topology import Topology
 from support.sampling import examples
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None, max_examples=examples(200))

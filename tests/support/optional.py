@@ -4,7 +4,6 @@ from importlib.util import find_spec
 
 NEEDED = {
     "meshcomm.adapters.autograd": "autograd",
-    "meshcomm.adapters.torch": "torch",
     "meshcomm.torch": "torch",
 }
 """The modules that import a library which programs may do without."""

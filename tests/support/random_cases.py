@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from meshcomm import Cuts, Cyclic, Layout, Machine, Mesh, ShapeError, plan_relayout
-from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm.layouts.mesh import bound_world
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core.layouts.mesh import bound_world
 from support.reference import blocks_between, lockstep, random_bits, same_bits
 from support.strategies import shapes_of
 

@@ -10,12 +10,12 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm import UNSHARDED, Layout, Mesh, simulate
-from meshcomm.arrays.compile import operations, target_shape
-from meshcomm.layouts.machine import Machine
-from meshcomm.layouts.partition import Cut
-from meshcomm.memory.blocks import as_block, as_bytes
-from meshcomm.transport.choose import LocalCopy
-from meshcomm.transport.packed import Packed
+from meshcomm.core.arrays.compile import operations, target_shape
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.memory.blocks import as_block, as_bytes
+from meshcomm.core.transport.choose import LocalCopy
+from meshcomm.core.transport.packed import Packed
 
 # -- arrays -----------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 from hypothesis import settings
 
-from meshcomm.failures.launchers import launched
+from meshcomm.core.failures.launchers import launched
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12

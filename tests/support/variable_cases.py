@@ -3,11 +3,11 @@
 from hypothesis import strategies as st
 
 import meshcomm as mc
-from meshcomm.layouts.layout import UNSHARDED, Layout
-from meshcomm.ops.random import random_normal
-from meshcomm.training.layout_map import LayoutMap
-from meshcomm.training.modules import Module
-from meshcomm.training.variables import Variable
+from meshcomm.core.layouts.layout import UNSHARDED, Layout
+from meshcomm.layout_maps.layout_map import LayoutMap
+from meshcomm.layout_maps.modules import Module
+from meshcomm.layout_maps.variables import Variable
+from meshcomm.numpy.random import random_normal
 from support import reference
 
 

@@ -18,7 +18,7 @@ import pytest
 from hypothesis.errors import UnsatisfiedAssumption
 
 import meshcomm as mc
-from meshcomm.failures.launchers import launched
+from meshcomm.core.failures.launchers import launched
 from support.jobs import mapped_files, remove
 from support.paths import TESTS
 from support.patience import Countdown

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshcomm.errors import MeshError
-from meshcomm.training import assignment
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.topology import DeviceOrderMode
+from meshcomm.tensorflow import assignment
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.topology import DeviceOrderMode
 from support.gradient_cases import on
 from support.logical_device_cases import CELL, REPEATABLE, degraded, row_major, strategy_of
 

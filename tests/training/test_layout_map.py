@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.core.layouts.layout import UNSHARDED, Layout
 from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
-from meshcomm.layouts.layout import UNSHARDED, Layout
-from meshcomm.training.layout_map import LayoutMap, layout_map_scope
+from meshcomm.layout_maps.layout_map import LayoutMap, layout_map_scope
 from support.departures import refuses
 from support.gradient_cases import on
 from support.layout_map_cases import MESH, X_U, U, X, golden_map, small
@@ -260,7 +260,7 @@ def test_names_are_looked_up_once():
 
 
 def test_what_a_map_remembers_is_bounded(monkeypatch):
-    monkeypatch.setattr("meshcomm.training.layout_map._MOST_FOUND", 10)
+    monkeypatch.setattr("meshcomm.layout_maps.layout_map._MOST_FOUND", 10)
     m = small()
     for i in range(100):
         assert m[f"dense_{i}/bias"] is U

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import check_partition
-from meshcomm.training.topology import DeviceOrderMode, Topology
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.strategy import check_partition
+from meshcomm.tensorflow.topology import DeviceOrderMode, Topology
 from support.departures import departures, refuses
 from support.gradient_cases import on
 from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, row, row_major, strategy_of

@@ -7,9 +7,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.errors import LayoutError
-from meshcomm.training.layout_map import LayoutMap
-from meshcomm.training.modules import Module
-from meshcomm.training.variables import DVariable, Variable
+from meshcomm.layout_maps.layout_map import LayoutMap
+from meshcomm.layout_maps.modules import Module
+from meshcomm.layout_maps.variables import DVariable, Variable
 from support.departures import departures, refuses
 from support.gradient_cases import on
 from support.paths import DOCS, EXAMPLES

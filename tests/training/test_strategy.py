@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm.errors import MeshError, ShapeError
-from meshcomm.training.assignment import DeviceAssignment
-from meshcomm.training.strategy import PerReplica, Strategy, check_partition
+from meshcomm.tensorflow.assignment import DeviceAssignment
+from meshcomm.tensorflow.strategy import PerReplica, Strategy, check_partition
 from support.gradient_cases import on
 from support.logical_device_cases import REPEATABLE, row, row_major, strategy_of
 from support.reference import on_ranks

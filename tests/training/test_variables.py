@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 
 import meshcomm as mc
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.meshes import default_mesh
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.layouts.layout import Layout
-from meshcomm.ops.random import random_normal, random_uniform
-from meshcomm.ranks.meshes import default_mesh
-from meshcomm.training.layout_map import LayoutMap
-from meshcomm.training.variables import DVariable, Variable
+from meshcomm.layout_maps.layout_map import LayoutMap
+from meshcomm.layout_maps.variables import DVariable, Variable
+from meshcomm.numpy.random import random_normal, random_uniform
 from support.departures import refuses
 from support.gradient_cases import on
 from support.sampling import examples

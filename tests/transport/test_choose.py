@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, Layout, plan_relayout
-from meshcomm.arrays.compile import described, exchanging_steps
-from meshcomm.layouts.boxes import Boxes
-from meshcomm.layouts.machine import Machine
-from meshcomm.memory.scratch import scratch
-from meshcomm.ranks.teams import Location
-from meshcomm.transport import choose, comparison, relay
-from meshcomm.transport.exchange import Exchanged, ExchangeSpec
-from meshcomm.transport.local_copies import stretch_offsets
+from meshcomm.core.arrays.compile import described, exchanging_steps
+from meshcomm.core.layouts.boxes import Boxes
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.memory.scratch import scratch
+from meshcomm.core.ranks.teams import Location
+from meshcomm.core.transport import choose, comparison, relay
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.local_copies import stretch_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
 from support.reference import mesh_of
 from support.sampling import sampled

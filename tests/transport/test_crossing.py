@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshcomm import Layout, Machine, Mesh, plan_relayout
-from meshcomm.memory.blocks import as_bytes
-from meshcomm.plans import costs
-from meshcomm.plans.step import Slice
-from meshcomm.transport.crossing import BufferCopies, Crossing, Nodes
-from meshcomm.transport.exchange import Exchanged, ExchangeSpec
-from meshcomm.transport.relay import Relayed
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.plans import costs
+from meshcomm.core.plans.step import Slice
+from meshcomm.core.transport.crossing import BufferCopies, Crossing, Nodes
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.relay import Relayed
 from support.reference import numbered
 from support.strategies import layouts, relayouts
 

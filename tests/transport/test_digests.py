@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from meshcomm.transport._digests import Digests
+from meshcomm.core.transport._digests import Digests
 
 
 class Team:

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from meshcomm import CollectiveMismatch, MeshError
-from meshcomm.transport.exchange import ExchangeSpec
-from meshcomm.transport.in_place import InPlace
-from meshcomm.transport.local_copies import LocalCopies, stretch_offsets
-from meshcomm.transport.packed import MessagesOnNode
+from meshcomm.core.transport.exchange import ExchangeSpec
+from meshcomm.core.transport.in_place import InPlace
+from meshcomm.core.transport.local_copies import LocalCopies, stretch_offsets
+from meshcomm.core.transport.packed import MessagesOnNode
 from support.in_process_groups import Case, FailedElsewhere, anything, own_pools, rows_to_columns
 from support.sampling import sampled
 

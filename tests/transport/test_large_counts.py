@@ -6,15 +6,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from meshcomm import Layout, _tuning, plan_relayout
-from meshcomm._tuning import DEFAULT_SCRATCH
-from meshcomm.arrays.compile import described, most_bytes
-from meshcomm.layouts.machine import Machine
-from meshcomm.plans.plan import plan_direct
-from meshcomm.ranks import mpi
-from meshcomm.ranks.teams import Location
-from meshcomm.transport.exchange import ExchangeSpec
-from meshcomm.transport.packed import Packed
+from meshcomm import Layout, plan_relayout
+from meshcomm.core import _tuning
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core.arrays.compile import described, most_bytes
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.plans.plan import plan_direct
+from meshcomm.core.ranks import mpi
+from meshcomm.core.ranks.teams import Location
+from meshcomm.core.transport.exchange import ExchangeSpec
+from meshcomm.core.transport.packed import Packed
 from support.reference import mesh_of
 
 U = "unsharded"

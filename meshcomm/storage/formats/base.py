@@ -9,9 +9,9 @@ from pathlib import Path
 from random import SystemRandom
 from typing import Any, ClassVar, NamedTuple
 
-from meshcomm._arguments import counts_in_zeros, quote
-from meshcomm._tuning import PAGE
-from meshcomm._types import DType, Json, Shape
+from meshcomm.core._arguments import counts_in_zeros, quote
+from meshcomm.core._tuning import PAGE
+from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece

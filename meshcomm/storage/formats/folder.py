@@ -18,12 +18,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._tuning import CHECKSUM_RANGE, MOST_UNEVEN, PAGE
-from meshcomm._types import Json
-from meshcomm.arrays.trees import names_in
+from meshcomm.core._arguments import quote
+from meshcomm.core._tuning import CHECKSUM_RANGE, MOST_UNEVEN, PAGE
+from meshcomm.core._types import Json
+from meshcomm.core.arrays.trees import names_in
+from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
-from meshcomm.layouts.dtype_text import dtype_text
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Array, DType, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover

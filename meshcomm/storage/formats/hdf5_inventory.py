@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
-from meshcomm._arguments import quote
+from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, library
 
 OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Shape
 from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import Described
 from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, library

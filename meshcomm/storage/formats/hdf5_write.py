@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import DType, Json, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.changes import Changes, begin_journal, end_journal, recover

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from contextlib import suppress
 from pathlib import Path
 
-from meshcomm._types import Json
+from meshcomm.core._types import Json
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File

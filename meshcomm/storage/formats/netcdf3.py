@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Array, DType, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.errors import CheckpointError
-from meshcomm.memory.blocks import as_bytes
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import Contents, checked_shape, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file

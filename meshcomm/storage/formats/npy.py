@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.lib import format as npy
 
-from meshcomm._tuning import PAGE
+from meshcomm.core._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File

@@ -14,8 +14,8 @@ from zlib import crc32
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import Array, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined

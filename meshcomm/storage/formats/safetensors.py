@@ -14,9 +14,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._tuning import LARGEST_SAFETENSORS, PAGE, READ_TOGETHER
-from meshcomm._types import DType, Json
+from meshcomm.core._arguments import quote
+from meshcomm.core._tuning import LARGEST_SAFETENSORS, PAGE, READ_TOGETHER
+from meshcomm.core._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import prod
 from pathlib import Path
 
-from meshcomm._arguments import counted, quote
-from meshcomm._tuning import CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
-from meshcomm._types import DType, Shape
+from meshcomm.core._arguments import counted, quote
+from meshcomm.core._tuning import CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
+from meshcomm.core._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.formats.base import Described

@@ -20,9 +20,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._tuning import ZARR_CHUNK
-from meshcomm._types import Array, Json, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._tuning import ZARR_CHUNK
+from meshcomm.core._types import Array, Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk

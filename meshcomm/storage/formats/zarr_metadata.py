@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from meshcomm._arguments import quote
-from meshcomm._types import DType, Json, Shape
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.formats.base import Described

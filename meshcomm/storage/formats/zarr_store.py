@@ -11,8 +11,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
-from meshcomm._arguments import quote
-from meshcomm._types import Json
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Json
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import parsed_json

@@ -6,7 +6,7 @@
 from mismatches import Calls, names
 from mpi4py import MPI
 
-from meshcomm.ranks.meshes import location_in
+from meshcomm.core.ranks.meshes import location_in
 
 calls, name_of = Calls(), {0: "no call"}
 team = location_in(calls.mesh).team

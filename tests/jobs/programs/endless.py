@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks.mpi import mpi
+from meshcomm.core.ranks.mpi import mpi
 
 mpi()  # the start of MPI, for which a busy machine needs long, is not counted
 mesh = mc.create_mesh()

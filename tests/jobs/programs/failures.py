@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.arrays import compile
-from meshcomm.failures import abort, host_signals, launchers, watchdog
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.mpi import mpi
+from meshcomm.core.arrays import compile
+from meshcomm.core.failures import abort, host_signals, launchers, watchdog
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.mpi import mpi
 
 SIZE = int(os.environ["CASE_RANKS"])  # the number of ranks, known without MPI
 BEFORE_MPI = ("one_raises_before_mpi", "one_raises_before_any_mesh")

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks.mpi import mpi
+from meshcomm.core.ranks.mpi import mpi
 
 SECONDS = float(os.environ["MESHCOMM_TIMEOUT"]) + 1.5  # of a write of rank 1
 mpi()  # the start of MPI, for which a busy machine needs long, is not counted

@@ -17,11 +17,11 @@ if socket.gethostname() == os.environ.get("CLOCK_AHEAD"):  # an hour ahead of th
     time.monotonic_ns = lambda: clock() + 3600 * 10**9
 
 import meshcomm as mc
-from meshcomm.cli import calibrate as calibration
-from meshcomm.cli.main import main
-from meshcomm.plans import costs
-from meshcomm.ranks import progress
-from meshcomm.transport import choose, relay
+from meshcomm.core.plans import costs
+from meshcomm.core.ranks import progress
+from meshcomm.core.transport import choose, relay
+from meshcomm.tools.cli import calibrate as calibration
+from meshcomm.tools.cli.main import main
 
 COMM = MPI.COMM_WORLD
 LONG = 600.0  # seconds: longer than any job may take

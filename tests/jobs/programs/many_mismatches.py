@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 from mismatches import Calls, mix_up, settle
 
-from meshcomm.failures import roll_call, watchdog
-from meshcomm.ranks.meshes import location_in
-from meshcomm.ranks.mpi import lasting_failures
+from meshcomm.core.failures import roll_call, watchdog
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.core.ranks.mpi import lasting_failures
 
 READY_WITHIN = 60.0  # seconds for the other ranks to get ready for a case
 DONE_WITHIN = 0.5  # seconds for the other ranks to be done after an error here

@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.ranks.mpi import mpi
+from meshcomm.core.ranks.mpi import mpi
 
 MODES = ("new", "known", "swapped", "skipped", "twice", "loop")
 U = mc.UNSHARDED

@@ -13,9 +13,9 @@ from itertools import cycle, islice, permutations
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.failures.launchers import launched
-from meshcomm.ranks import teams
-from meshcomm.ranks.meshes import world_of
+from meshcomm.core.failures.launchers import launched
+from meshcomm.core.ranks import teams
+from meshcomm.core.ranks.meshes import world_of
 
 RANK, SIZE = launched() or (0, 1)
 U = mc.UNSHARDED

@@ -13,8 +13,8 @@ from functools import cache
 import numpy as np
 
 import meshcomm as mc
-from meshcomm.failures.launchers import launched
-from meshcomm.ranks.mpi import mpi
+from meshcomm.core.failures.launchers import launched
+from meshcomm.core.ranks.mpi import mpi
 
 ARRAY = np.arange(48.0).reshape(6, 8)
 BEFORE_MPI = ("raises_before_the_first_mesh", "exits_before_the_first_mesh")

@@ -13,11 +13,11 @@ import numpy as np
 from mpi4py import MPI
 
 from meshcomm._kernels import BoxCopies
-from meshcomm.failures import flights, watchdog
-from meshcomm.memory import pools
-from meshcomm.memory._rendezvous import Routes
-from meshcomm.ranks import rendezvous as sharing
-from meshcomm.ranks.mpi import MPICommunicator
+from meshcomm.core.failures import flights, watchdog
+from meshcomm.core.memory import pools
+from meshcomm.core.memory._rendezvous import Routes
+from meshcomm.core.ranks import rendezvous as sharing
+from meshcomm.core.ranks.mpi import MPICommunicator
 
 comm = MPI.COMM_WORLD.Dup()
 RANK, SIZE = comm.rank, comm.size

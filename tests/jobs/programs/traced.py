@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm.measuring.totals import SHARE, process_memory
+from meshcomm.tools.measuring.totals import SHARE, process_memory
 
 
 def relayouts(mesh):

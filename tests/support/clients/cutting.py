@@ -6,7 +6,7 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm import array_api
-from meshcomm.compat.array_api import bound
+from meshcomm.array_api import bound
 
 _mesh = None
 

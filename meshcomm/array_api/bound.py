@@ -1,0 +1,140 @@
+"""The namespace of a mesh: what ``x.__array_namespace__()`` is for its tensors.
+
+It has the standard's names, bound to the mesh where they create tensors, and NumPy's functions that take tensors. The
+namespaces of equal meshes are equal, and a mesh has one object of it while a program holds that.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import cache, partial, update_wrapper
+from types import ModuleType
+from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from meshcomm.array_api.devices import Everywhere
+from meshcomm.array_api.info import Info
+from meshcomm.core._mistakes import missing
+from meshcomm.core.arrays.create import zeros
+from meshcomm.core.arrays.dtensor import LIKE, DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.numpy.protocols import takes_tensors
+
+Function: TypeAlias = Callable[..., Any]
+
+_ABOUT_DTYPES = ("dtype", "errstate", "issubdtype", "promote_types")
+"""NumPy's names for dtypes that programs look for beside its functions."""
+
+_namespaces: "WeakValueDictionary[int, Namespace]" = WeakValueDictionary()  # by the id of the mesh, which they hold
+
+
+def namespace_of(mesh: Mesh, standard: ModuleType) -> "Namespace":
+    """Return the namespace *standard* bound to *mesh*: the same object while a program holds it."""
+    found = _namespaces.get(id(mesh))
+    if found is None:
+        found = _namespaces[id(mesh)] = Namespace(standard, np, mesh)
+    return found
+
+
+class Namespace(ModuleType):
+    """The names of the array API standard and NumPy's functions, for the tensors of one mesh.
+
+    What is created without a device lies whole on each rank of the mesh.
+
+    Parameters
+    ----------
+    standard: a module with the standard's names; they come first
+    numpys: the module of NumPy that has the same names and others
+    mesh: where what is created lies
+    """
+
+    def __init__(self, standard: ModuleType, numpys: ModuleType, mesh: Mesh) -> None:
+        super().__init__(standard.__name__, f"{standard.__name__} on the {mesh}.\n\n{standard.__doc__}")
+        self._standard, self._numpys, self._mesh = standard, numpys, mesh
+
+    def __getattr__(self, name: str) -> object:
+        if name in self._standard.__all__:
+            found = self._of_standard(name)
+        elif name[0] != "_" and _takes_tensors(self._numpys, name):
+            found = self._of_numpy(getattr(self._numpys, name))
+        elif name == "lib" and self._numpys is np:
+            found = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
+        else:
+            raise missing(f"module {self.__name__!r}", name, {}, dir(self), self)
+        self.__dict__[name] = found
+        return found
+
+    def _of_standard(self, name: str) -> object:
+        found = getattr(self._standard, name)
+        if isinstance(found, ModuleType):
+            return Namespace(found, getattr(self._numpys, name), self._mesh)
+        if name == "__array_namespace_info__":
+            return partial(Info, self._mesh)
+        if not inspect.isfunction(found):
+            return found
+        if _creates(found):
+            return _bound(found, Everywhere(self._mesh))
+        return _either(found, getattr(self._numpys, name, None))
+
+    def _of_numpy(self, found: Function) -> Function:
+        if found not in LIKE:
+            return found
+        return update_wrapper(partial(found, like=zeros((), bool, Layout.replicated(self._mesh, 0))), found)
+
+    def __dir__(self) -> list[str]:
+        others = (name for name in dir(self._numpys) if name[0] != "_" and _takes_tensors(self._numpys, name))
+        return sorted({*self._standard.__all__, *others})
+
+    def __repr__(self) -> str:
+        return f"<{self.__name__} on the {self._mesh}>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Namespace):
+            return NotImplemented
+        return self.__name__ == other.__name__ and self._mesh == other._mesh
+
+    def __hash__(self) -> int:
+        return hash((self.__name__, self._mesh))
+
+
+def _takes_tensors(numpys: ModuleType, name: str) -> bool:
+    """Return whether NumPy's *name* is a function that takes tensors, or is about dtypes."""
+    found = getattr(numpys, name, None)
+    if isinstance(found, type):
+        return issubclass(found, np.generic) or name in _ABOUT_DTYPES
+    return callable(found) and (name in _ABOUT_DTYPES or found in LIKE or takes_tensors(found))
+
+
+def _creates(function: Function) -> bool:
+    """Return whether *function* makes tensors of nothing: it takes a device, but no tensor that has one."""
+    parameters = inspect.signature(function).parameters
+    first = next(iter(parameters.values()), None)
+    return "device" in parameters and first is not None and first.annotation is not DTensor
+
+
+def _bound(function: Function, where: Everywhere) -> Function:
+    """Return *function*, which takes a device, with *where* for None."""
+
+    def made(*args: object, device: object = None, **kwargs: object) -> object:
+        return function(*args, device=where if device is None else device, **kwargs)
+
+    return update_wrapper(made, function)
+
+
+@cache
+def _either(function: Function, numpys: Function | None) -> Function:
+    """Return *function* of the standard, which leaves calls that it does not define to *numpys*, NumPy's own."""
+    if numpys is None:
+        return function
+    signature = inspect.signature(function)
+
+    def called(*args: object, **kwargs: object) -> object:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError:
+            return numpys(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    return update_wrapper(called, function)

@@ -1,1 +1,0 @@
-"""Other systems' names for what meshcomm has."""

@@ -1,0 +1,110 @@
+"""Which calls are meshcomm's own, and which the program's: warnings and short tracebacks name the latter."""
+
+import contextlib
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import ParamSpec, TypeVar
+
+from meshcomm.errors import MeshcommError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PACKAGE = f"{os.path.dirname(os.path.dirname(__file__))}{os.sep}"
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Return whether *frame* runs code of this package."""
+    name = frame.f_code.co_filename
+    return name.startswith(_PACKAGE) or (name.startswith("meshcomm/") and name.endswith(".pyx"))  # as Cython names it
+
+
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning that points to the line which called meshcomm, however many calls of ours are in between.
+
+    ``warnings.warn`` can skip the files of a package only since Python 3.12.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (is_ours(frame) or _is_import(frame) or _is_numpys(frame)):
+        frame = frame.f_back
+    its = frame.f_globals
+    warnings.warn_explicit(
+        text,
+        category,
+        frame.f_code.co_filename,
+        frame.f_lineno,
+        its.get("__name__", "<unknown>"),
+        its.setdefault("__warningregistry__", {}),
+    )
+
+
+def _is_import(frame: FrameType) -> bool:
+    """Return whether *frame* is Python's own, between an ``import`` and the module."""
+    return frame.f_code.co_filename.startswith("<frozen importlib.")
+
+
+def _is_numpys(frame: FrameType) -> bool:
+    """Return whether *frame* is NumPy's, between an operator of the program and meshcomm."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "numpy"
+
+
+def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a *function* of NumPy whose warnings point to the line which called meshcomm: see `warn`."""
+
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with warnings.catch_warnings(record=True) as issued:
+            warnings.simplefilter("always")
+            made = function(*args, **kwargs)
+        for each in issued:
+            warn(str(each.message), each.category)
+        return made
+
+    return called
+
+
+class NumericalWarnings:
+    """What NumPy logs of divisions by zero and their like, as the warnings that it issues itself: see `warn`."""
+
+    def write(self, text: str) -> None:
+        """Issue a warning of a text, such as ``Warning: divide by zero encountered in log``."""
+        warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
+
+
+@contextlib.contextmanager
+def in_short(error: BaseException) -> Iterator[None]:
+    """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
+
+    Such errors blame the caller, and Ctrl-C may come anywhere. The same holds for those that it was raised from; other
+    errors keep all frames, as they may be mistakes of ours. Nothing is left out in Python's development mode
+    (``python -X dev``).
+    """
+    kept: dict[BaseException, TracebackType | None] = {}
+    now: BaseException | None = error if not sys.flags.dev_mode else None
+    while now is not None and now not in kept:
+        kept[now] = now.__traceback__
+        if isinstance(now, MeshcommError | KeyboardInterrupt):
+            now.__traceback__ = _of_program(now.__traceback__)
+        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    try:
+        yield
+    finally:
+        for each, traceback in kept.items():
+            each.__traceback__ = traceback
+
+
+def _of_program(traceback: TracebackType | None) -> TracebackType | None:
+    """Return *traceback* without the calls that meshcomm makes itself; what the program called stays."""
+    entries: list[TracebackType] = []
+    after_ours = True  # an error that another one was raised from begins within a call of ours
+    while traceback is not None:
+        ours = is_ours(traceback.tb_frame)
+        if not (ours and after_ours):
+            entries.append(traceback)
+        after_ours, traceback = ours, traceback.tb_next
+    made: TracebackType | None = None
+    for entry in reversed(entries):
+        made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+    return made

@@ -1,0 +1,50 @@
+"""Calls upwards: what a method of a lower layer does when its work lives in a higher one.
+
+Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
+them. There are four such calls; the module that does the work registers it here once, when it is imported. The first
+call imports it.
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Literal, TypeAlias, TypeVar
+
+Hook: TypeAlias = Literal[
+    "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
+    "relayout",  # by a plan, or to a layout, as a method of the plan or of the tensor
+    "numpy",  # NumPy's functions and universal functions, called with tensors
+    "traced",  # an operation on values that autograd follows
+]
+F = TypeVar("F", bound=Callable[..., object])
+
+_PROVIDERS: dict[Hook, str] = {
+    "world": "meshcomm.core.ranks.meshes",
+    "relayout": "meshcomm.core.arrays.relayout",
+    "numpy": "meshcomm.numpy.protocols",
+    "traced": "meshcomm.adapters.autograd",
+}
+"""The module that provides each hook."""
+
+
+class _Hooked(dict[Hook, Callable[..., object]]):
+    def __missing__(self, hook: Hook) -> Callable[..., object]:
+        import_module(_PROVIDERS[hook])
+        return self[hook]
+
+
+_hooked = _Hooked()
+
+
+def provides(hook: Hook) -> Callable[[F], F]:
+    """Return a decorator that registers a function for *hook*."""
+
+    def register(function: F) -> F:
+        _hooked[hook] = function
+        return function
+
+    return register
+
+
+def call(hook: Hook, *args: object, **kwargs: object) -> Any:
+    """Call what is registered for *hook*."""
+    return _hooked[hook](*args, **kwargs)

@@ -1,0 +1,88 @@
+"""Values that autograd follows: the test for them, and operations that it can follow."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
+
+import numpy as np
+
+from meshcomm.core import _hooks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+Value: TypeAlias = Any
+"""An array, a DTensor, or the object that autograd follows instead of one; it has the operators of arrays."""
+
+
+def is_traced(x: object) -> bool:
+    """Return whether *x* is a value that autograd follows, instead of an array or a DTensor."""
+    # Asked of the class first: a DTensor would look for a good answer to an attribute that it has not.
+    return not isinstance(x, np.ndarray) and hasattr(type(x), "_node") and hasattr(x, "_value")
+
+
+def untraced(x: T) -> T:
+    """Return the array or DTensor that autograd follows as *x*; anything else as it is."""
+    while is_traced(x):
+        x = x._value  # type: ignore[attr-defined]
+    return x
+
+
+def opened(x: T) -> T:
+    """Return a list, tuple or dict that autograd follows as one of values that it follows; anything else as it is."""
+    values: object = untraced(x)
+    container: Value = x
+    if values is x:
+        return x
+    if isinstance(values, Mapping):
+        return cast("T", {key: container[key] for key in values})
+    if isinstance(values, list | tuple):
+        return cast("T", type(values)(container[number] for number in range(len(values))))
+    return x
+
+
+def traced(function: Callable[..., R], operands: Sequence[object], **options: object) -> R:
+    """Return what *function*, one of ours or of NumPy, makes of *operands*, of which autograd follows one."""
+    result: R = _hooks.call("traced", function, operands, options)
+    return result
+
+
+def traceable(
+    operands: int = 1, twin: Callable[..., object] | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Return a decorator for operations that autograd can follow.
+
+    Parameters
+    ----------
+    operands: how many of the first arguments autograd may follow
+    twin: the function of NumPy that does the same, and has a gradient in autograd; by default the function itself
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        form = signature(function)
+        names = list(form.parameters)[:operands]
+
+        @wraps(function)
+        def operation(*args: P.args, **kwargs: P.kwargs) -> R:
+            given = args[:operands]
+            if kwargs and len(given) < operands:
+                given = (*given, *[kwargs[name] for name in names if name in kwargs])
+            for value in given:
+                if not isinstance(value, np.ndarray) and is_traced(value):  # this is on the way of every call
+                    return followed(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        def followed(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = form.bind(*args, **kwargs)
+            if twin is None:
+                bound.apply_defaults()
+                return traced(operation, bound.args)
+            others = {name: value for name, value in bound.arguments.items() if name not in names}
+            values = [bound.arguments[name] for name in names]
+            return traced(cast("Callable[..., R]", twin), values, **others)  # NumPy's order may be another
+
+        return operation
+
+    return decorate

@@ -1,0 +1,253 @@
+"""From plans to exchanges: no other module turns a plan into exchanges.
+
+Each step of a plan that moves data is described once, as a `Exchanged` of boxes in global indices.
+`meshcomm.core.transport.choose` decides how its bytes go. Slices move nothing: the next step takes what it needs from
+the block that the device holds.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Array, Bytes, DType, Shape
+from meshcomm.core.layouts.boxes import Box, box_shape
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.memory.scratch import own_buffer, scratch
+from meshcomm.core.plans.costs import relay_pays
+from meshcomm.core.plans.describe import bytes_text
+from meshcomm.core.plans.plan import Plan
+from meshcomm.core.plans.step import AllGather, Slice, Step
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import leave_with
+from meshcomm.core.ranks.communicator import Pending
+from meshcomm.core.ranks.teams import Group, Location
+from meshcomm.core.transport import choose
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Operation, Order
+from meshcomm.core.transport.local_copies import stretch_offsets
+
+Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
+"""From a block to the new block, which is written into the second argument if that is given. None is no block."""
+
+Held: TypeAlias = Callable[[int], Box]
+"""From a device to the box of the block that it holds, around the box that the plan begins with: of a slice."""
+
+Start: TypeAlias = Callable[[Array | None, Array | None], tuple[Pending | None, Array | None]]
+"""As `Move`, but it does not wait: it returns the exchange in flight, if there is one, and the block to be filled."""
+
+
+def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None = None) -> Move:
+    """Return a function that makes the new block of the device *here* by *plan*. To call it is Collective.
+
+    In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.Exchanged`.
+    It may be a larger block than the plan begins with: that which is *held*, in the indices of the plan.
+    """
+    found = operations(plan, here, order, held)
+    (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
+    shape, dtype, alone = target_shape(plan, here.device), plan.dtype, not exchanging_steps(plan)
+
+    def move(block: Array | None, out: Array | None = None) -> Array | None:
+        # Every relayout comes this way: calls of functions count.
+        try:
+            data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
+            for operation, use, length in between:
+                target = scratch(use, length)
+                operation.run([data], [target])
+                data = target
+            if out is not None:
+                last.run([data], [as_bytes(out)])
+                return out
+            try:
+                target = new_bytes(size)
+            except MemoryError:
+                raise no_memory(plan.target, plan.shape, dtype, here.device) from None
+            last.run([data], [target])
+        except BaseException as error:
+            if not alone:
+                leave_with(error, here.team)
+            raise
+        return None if shape is None else np.ndarray(shape, dtype, target)
+
+    return move
+
+
+def _packed(block: Array | None) -> Bytes:
+    """Return the bytes of no block, or of one with gaps, as a slice has them."""
+    return NOTHING if block is None else as_bytes(contiguous(block))
+
+
+def operations(
+    plan: Plan, here: Location, order: Order = None, held: Held | None = None
+) -> list[tuple[Operation, int]]:
+    """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
+    steps = exchanging_steps(plan)
+    found: list[tuple[Operation, int]] = []
+    for step in steps:
+        tensor = described(step, here) if found else replace(described(step, here, held), order=order)
+        exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))
+        found.append((exchange, _target(step, here)))
+    if not steps or plan.steps[-1] is not steps[-1]:
+        copied = _cut(plan, here.device)
+        if not found:
+            around = copied.source if held is None else lambda _: held(here.device)
+            copied = replace(copied, source=around, order=order)
+        found.append((choose.LocalCopy([copied]), _target(plan.copy_step, here)))
+    return found
+
+
+def prepare_start(plan: Plan, here: Location) -> Start:
+    """Return a function that begins to make the new block by a *plan* of one step.
+
+    To call it is Collective, but does not wait.
+    """
+    steps = exchanging_steps(plan)
+    shape, dtype = target_shape(plan, here.device), plan.dtype
+    if not steps:
+        return _complete_at_once(prepare(plan, here))
+    (step,) = steps
+    size = _target(step, here)
+    packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
+
+    def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
+        data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
+        target = new_bytes(size) if out is None else as_bytes(out)
+        in_flight = packed.start([data], [target], own_buffer)
+        return in_flight, out if out is not None or shape is None else np.ndarray(shape, dtype, target)
+
+    return start
+
+
+def _complete_at_once(move: Move) -> Start:
+    def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
+        return None, move(block, out)
+
+    return start
+
+
+class _Planned:
+    """What an exchange of several tensors needs to know of a plan of one step."""
+
+    def __init__(self, plan: Plan, here: Location) -> None:
+        (self.step,) = exchanging_steps(plan)
+        self.tensor, self.text, self.most_bytes = described(self.step, here), _text(self.step), most_bytes(self.step)
+        self.size, self.shape = _target(self.step, here), target_shape(plan, here.device)
+
+
+def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Array | None]], list[Array | None]]:
+    """Return a function that makes the new blocks of several *plans* in one exchange. To call it is Collective.
+
+    Each plan has one step, and all of them exchange among the same ranks.
+    """
+    once = {id(plan): _Planned(plan, here) for plan in {id(plan): plan for plan in plans}.values()}
+    planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
+    tensors = [each.tensor for each in planned]
+    sizes, shapes = [each.size for each in planned], [each.shape for each in planned]
+    offsets = stretch_offsets(sizes)
+    number = fingerprint("; ".join(each.text for each in planned))
+    terms = ExchangeSpec(number, sum(each.most_bytes for each in planned))
+    operation = choose.exchange(group_of(planned[0].step, here), tensors, terms)
+    dtypes = [plan.dtype for plan in plans]
+
+    def move(blocks: list[Array | None]) -> list[Array | None]:
+        try:
+            stretch = new_bytes(offsets[-1])
+            targets = [stretch[start : start + size] for start, size in zip(offsets, sizes, strict=False)]
+            operation.run([_packed(block) for block in blocks], targets, stretch)
+        except BaseException as error:
+            leave_with(error, here.team)
+            raise
+        made = zip(targets, shapes, dtypes, strict=True)
+        return [None if shape is None else as_block(target, shape, dtype) for target, shape, dtype in made]
+
+    return move
+
+
+def exchanging_steps(plan: Plan) -> list[Step]:
+    """Return the steps of *plan* that move data between ranks."""
+    return [step for step in plan.steps if not isinstance(step, Slice)]
+
+
+def target_shape(plan: Plan, device: int) -> Shape | None:
+    """Return the shape of the new block of *device*, None if it gets none."""
+    box = plan.steps[-1].target_box(device) if plan.steps else plan.target.block_box(plan.shape, device)
+    return None if box is None else box_shape(box)
+
+
+def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> MemoryError:
+    """Return the error for a new block of *device* that this process has no memory for."""
+    own = layout.block_shape(shape, device)
+    mesh = ", ".join(f"{name}={size}" for name, size in layout.mesh.dims)
+    return MemoryError(
+        f"a tensor of shape {shape} and dtype {dtype} in {specs_text(layout.sharding_specs)} on mesh {mesh} needs "
+        f"{bytes_text(block_bytes(own, dtype.itemsize))} for the block {own} of device {device}: there is no memory "
+        "for it"
+    )
+
+
+def most_bytes(step: Step) -> int:
+    """Return the bytes of the largest block on any device before or after *step*, the same on all ranks."""
+    return max(layout.largest_block(step.shape) for layout in (step.held, step.target)) * step.itemsize
+
+
+def group_of(step: Step, here: Location) -> Group:
+    """Return the group in which the device *here* exchanges in *step*."""
+    devices = step.group_of(here.device)
+    members = tuple(step.ranks[device] for device in devices)
+    # Groups along the same mesh dimensions are the rows of one assignment; the first device of each is its colour.
+    return here.team.group((step.mesh, step.dims), devices[0], members)
+
+
+def described(step: Step, here: Location, held: Held | None = None) -> Exchanged:
+    """Return the boxes that the group of the device *here* exchanges in *step*, out of blocks that are *held*."""
+    source = step.held_box if held is None else held
+
+    def device_at(position: int) -> int:
+        return int(step.members(here.device, np.array([position], dtype=np.intp))[0])
+
+    return Exchanged(
+        step.itemsize,
+        step.position_of(here.device),
+        lambda position: source(device_at(position)),
+        lambda position: step.target_box(device_at(position)),
+        lambda position: step.sends(device_at(position)),
+        lambda position: step.receives(device_at(position)),
+    )
+
+
+def _terms(plan: Plan, step: Step, here: Location) -> ExchangeSpec:
+    """Return what all ranks know about the exchange of *step*, the same on each of them."""
+    return ExchangeSpec(
+        number=fingerprint(_text(step)),
+        most_bytes=most_bytes(step),
+        rounds=step.rounds,
+        scratch_limit=DEFAULT_SCRATCH if plan.max_scratch_bytes is None else plan.max_scratch_bytes,
+        permutes=step.permutes,
+        gathers=isinstance(step, AllGather) and step.at_once,
+        relay_pays=relay_pays(step, here.team.machine),
+        stages=len(exchanging_steps(plan)) == 1,  # between several exchanges there are blocks that the limit is for
+    )
+
+
+def _text(step: Step) -> str:
+    return f"{step!r} of {step.shape}, {step.itemsize} bytes"
+
+
+def _target(step: Step, here: Location) -> int:
+    """Return the bytes of the new block of the device *here*."""
+    box = step.target_box(here.device)
+    return 0 if box is None else block_bytes(box_shape(box), step.itemsize)
+
+
+def _cut(plan: Plan, device: int) -> Exchanged:
+    """Return what *device* keeps of its block, as an exchange with itself."""
+    step = plan.copy_step
+    held, target = step.held_box(device), step.target_box(device)
+    assert held is not None
+    assert target is not None
+    kept = step.kept(device)
+    return Exchanged(step.itemsize, 0, lambda _: held, lambda _: target, lambda _: kept, lambda _: kept)

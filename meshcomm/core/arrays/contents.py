@@ -1,0 +1,195 @@
+"""The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import counted, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import WHOLE_ARRAY
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.calls import collective
+from meshcomm.errors import LayoutError, ShapeError
+
+if TYPE_CHECKING:
+    from meshcomm.core.arrays.dtensor import DTensor
+
+
+class Contents:
+    """What a DTensor has as NumPy's arrays have it, beside `NumpyMethods`."""
+
+    __slots__ = ()
+
+    def __iter__(self: "DTensor") -> "Iterator[DTensor]":  # type: ignore[misc]  # all that have this are tensors
+        """Return the slices along the first axis: views if that is whole on each device, so that nothing moves.
+
+        Of an axis that is cut the tensor is gathered once, as ``numpy.asarray`` does (Collective), and the slices
+        cannot be written to. ``TypeError`` if it has more than 64 MiB.
+        """
+        if not self.shape:
+            raise TypeError("iteration over a 0-d array")
+        rows: Value = self
+        if self.layout.num_shards(0) > 1:
+            if self.nbytes > WHOLE_ARRAY:
+                raise TypeError(
+                    f"a DTensor of {self.nbytes:,} bytes is not iterated over along an axis that is cut, but up to "
+                    f"{WHOLE_ARRAY:,} bytes: use functions of whole tensors; t[i] for one index; t.local for the "
+                    "block of this rank; or t.to_numpy() for the global array (Collective)"
+                )
+            array = self._gathered("iteration", self.mesh)
+            whole = type(self)(array, Layout.replicated(self.mesh, self.ndim), self.shape, self.dtype)
+            rows = np.broadcast_to(whole, self.shape)  # cannot be written to
+        return (rows[i] for i in range(self.shape[0]))
+
+    @property
+    def itemsize(self: "DTensor") -> int:  # type: ignore[misc]
+        """The bytes of an element."""
+        return self.dtype.itemsize
+
+    @property
+    def base(self: "DTensor") -> "DTensor | None":  # type: ignore[misc]
+        """The tensor whose memory this one shares as a view; None if the memory is its own."""
+        return None if self._view is None else self._view.root
+
+    @property
+    def flat(self: "DTensor") -> "Flat":  # type: ignore[misc]
+        """The elements in C order, as those of NumPy's arrays: `t.flat[i]` and `t.flat[i] = value`. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 4]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.flat[2:] = 7
+        >>> int(t.flat[1]), t.to_numpy().tolist()
+        (2, [[1, 2], [7, 7]])
+        """
+        return Flat(self)
+
+    def item(self: "DTensor", *args: int) -> Value:  # type: ignore[misc]
+        """Return one element as a Python number: the only one, the one at these indices, or at one in C order.
+
+        With indices it is Collective over the mesh. Without, ``ValueError`` if there are more elements, and
+        ``LayoutError`` unless every device holds the element.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones((3, 2), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.sum().item(), t.item(2, 1), t.item(5)
+        (6, 1, 1)
+        """
+        if args:
+            given = args[0] if len(args) == 1 and isinstance(args[0], tuple) else args
+            found = self.flat[given[0]] if len(given) == 1 else self[given]
+            return found.item()
+        if self.size != 1:
+            raise ShapeError(
+                f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
+            )
+        if self.local is None:
+            raise LayoutError(
+                f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "
+                "first that t.mesh.rank is not None"
+            )
+        if not self.layout.is_fully_replicated():
+            raise LayoutError(
+                f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
+            )
+        return self.local.item()
+
+    def fill(self: "DTensor", value: object) -> None:  # type: ignore[misc]
+        """Set all elements to *value*, a number.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.fill(7)
+        >>> t.tolist()
+        [7, 7, 7]
+        """
+        if np.ndim(value) != 0:  # type: ignore[arg-type]  # whatever NumPy takes
+            raise ValueError(f"t.fill takes a number, not {quote(value)}")
+        self[...] = value
+
+    def tolist(self: "DTensor") -> Value:  # type: ignore[misc]
+        """Return the global array as nested lists of Python numbers. Collective over the mesh.
+
+        On a rank outside of the mesh it is None.
+
+        >>> import meshcomm as mc
+        >>> mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tolist()
+        [1, 1, 1]
+        """
+        with collective("tolist", self.mesh):
+            whole = self.to_numpy()
+        return None if whole is None else whole.tolist()
+
+    def tobytes(  # type: ignore[misc]
+        self: "DTensor", order: Literal["C", "F", "A", "K"] | None = "C"
+    ) -> bytes | None:
+        """Return the bytes of the global array in C order, or in Fortran's for ``F``. Collective over the mesh.
+
+        On a rank outside of the mesh it is None.
+
+        >>> import meshcomm as mc
+        >>> mc.ones(3, "u1", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tobytes()
+        b'\\x01\\x01\\x01'
+        """
+        with collective("tobytes", self.mesh):
+            whole = self.to_numpy()
+        return None if whole is None else whole.tobytes(order)
+
+    def view(self: "DTensor", dtype: DTypeLike | None = None) -> "DTensor":  # type: ignore[misc]
+        """Return a tensor of the same memory with another dtype; a write through it changes this one.
+
+        ``DTypeError`` if elements of another size do not fit: then the last axis must be whole on each device.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.0, -2.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.view(np.int64)[...] &= 2**63 - 1
+        >>> t.tolist()
+        [1.0, 2.0]
+        """
+        return self._made_by(np.ndarray.view, dtype)
+
+    def byteswap(self: "DTensor", inplace: bool = False) -> "DTensor":  # type: ignore[misc]
+        """Return a tensor with the bytes of each element in the other order; *inplace* does so in this one.
+
+        >>> import meshcomm as mc
+        >>> mc.ones(3, "i2", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).byteswap().tolist()
+        [256, 256, 256]
+        """
+        if inplace:
+            self[...] = self.byteswap()
+            return self
+        made = self.copy()
+        if made.local is not None:
+            made.local.byteswap(inplace=True)
+        return made
+
+
+class Flat:
+    """The elements of a tensor in C order: what `DTensor.flat` is. All but ``len`` is Collective over the mesh."""
+
+    __slots__ = ("_tensor",)
+
+    def __init__(self, tensor: "DTensor") -> None:
+        self._tensor = tensor
+
+    def __len__(self) -> int:
+        return self._tensor.size
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("t.flat is not iterated over, as each step would be a collective call: use t.tolist()")
+
+    def copy(self) -> "DTensor":
+        """Return a copy of the elements, with one axis."""
+        return self._tensor.flatten()
+
+    def __getitem__(self, index: object) -> "DTensor":
+        """Return a copy of the elements at an integer, a slice, a mask or an index array of one axis."""
+        found: DTensor = self._tensor.ravel()[index].copy()
+        return found
+
+    def __setitem__(self, index: object, value: object) -> None:
+        """Write to the elements at such an index; values repeat if there are too few."""
+        numbers = np.arange(self._tensor.size).__getitem__(index)  # type: ignore[call-overload]  # or NumPy's error
+        if np.size(numbers):
+            self._tensor.put(np.ravel(numbers), value)  # type: ignore[arg-type]  # what NumPy takes

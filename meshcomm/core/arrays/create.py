@@ -1,0 +1,547 @@
+"""Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote
+from meshcomm.core._tracing import is_traced, traceable
+from meshcomm.core._types import Array, DType, Shape, ShapeLike
+from meshcomm.core.arrays.compile import no_memory
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
+from meshcomm.core.arrays.moving import RELAYOUT
+from meshcomm.core.layouts.coordinates import one
+from meshcomm.core.layouts.cyclic import Runs, local_indices
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import UNSHARDED, Spec, specs_text
+from meshcomm.core.layouts.mesh import Mesh, only
+from meshcomm.core.layouts.mistakes import no_layout, such_as
+from meshcomm.core.layouts.specs import CutSpec
+from meshcomm.core.memory.blocks import as_bytes, new_block
+from meshcomm.core.memory.copies import exact_copy, opaque
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
+from meshcomm.core.ranks.teams import Location
+from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
+
+
+def distribute(array: ArrayLike | None, layout: Layout, root: int | None = None) -> DTensor:
+    """Return *array* as a tensor in *layout*. With *root*, Collective over the mesh.
+
+    Without *root* every rank passes the whole array, the same one, and nothing is sent: nobody checks that the arrays
+    are equal. Random ones are if all ranks seed them alike. With *root* only that device has the array, and sends each
+    other device its block. ``LayoutError`` if the layout has another number of axes than the array, ``DTypeError`` if
+    its dtype is object. Source: tf.experimental.dtensor.copy_to_mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.distribute(np.arange(6).reshape(3, 2), rows).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0, 1], [2, 3]], [[4, 5]]]
+    """
+    _check_layout(layout)
+    if root is None:
+        here = location_in(layout.mesh)
+        whole = _as_array(array)
+        _check_fits(layout, whole.shape)
+        local = None if here is None else _cut(whole, layout, here.device)
+        return DTensor(local, layout, whole.shape, whole.dtype)
+    with collective("distribute", layout.mesh) as here:
+        check_root(root, layout.mesh)
+        if here is None:
+            raise MeshError(
+                "ranks outside of the mesh do not learn shape and dtype from root: call distribute on its ranks only"
+            )
+        return _scattered(array, layout, here, root)
+
+
+def from_local(
+    block: ArrayLike | None,
+    layout: Layout | Literal["cuts"],
+    global_shape: ShapeLike | None = None,
+    *,
+    mesh: Mesh | None = None,
+    sharding_specs: Sequence[Spec] | None = None,
+) -> DTensor:
+    """Return a tensor from the *block* of each rank. Without *global_shape*, Collective over the mesh.
+
+    A C-contiguous block is wrapped without a copy. It must have the shape that the layout gives this rank:
+    ``layout.block_slices(global_shape, mesh.rank)``. Without *global_shape* the ranks add up the lengths of their
+    blocks. Nobody checks that replicas are equal. ``ShapeError`` if a block does not fit. Ranks outside of the mesh
+    pass None and a *global_shape*. Source: tf.experimental.dtensor.pack.
+
+    Parameters
+    ----------
+    block: that of this rank
+    layout: of the tensor; or ``"cuts"``, for blocks of any lengths: the ranks tell each other their shapes, and the
+        axes are cut at what they add up to (`Cuts`)
+    global_shape: that of the tensor, if it is known
+    mesh: for ``"cuts"``, the mesh; by default the one of `default_mesh`
+    sharding_specs: for ``"cuts"``, the mesh dimensions that shard each axis; by default all shard the first one
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     return mc.from_local(np.full(2 - mesh.rank, mesh.rank), mc.Layout(["x"], mesh)).shape
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(3,), (3,)]
+    """
+    if isinstance(layout, str) and layout == "cuts":
+        return _from_cuts(block, mesh or required_default_mesh("mesh="), sharding_specs, global_shape)
+    _check_layout(layout)
+    if is_traced(block):
+        return of_block(block, layout, global_shape)
+    if mesh is not None or sharding_specs is not None:
+        raise LayoutError('from_local takes mesh and sharding_specs with layout="cuts" only: a Layout has its own')
+    here = location_in(layout.mesh)
+    if here is None:
+        if global_shape is None:
+            raise ShapeError("a rank outside of the mesh has no block to find the shape from: pass global_shape")
+        shape = as_shape(global_shape)
+        _check_fits(layout, shape)
+        return DTensor(None, layout, shape, _as_array(block).dtype if block is not None else np.dtype(float))
+    if global_shape is not None:
+        shape = as_shape(global_shape)
+        _check_ndim(layout, shape)
+        local = _as_block(block)
+        _check_block(local, layout, shape, here.device)
+        return DTensor(local, layout, shape, local.dtype)
+    with collective("from_local", layout.mesh):
+        return _from_agreed(lambda: block, layout, here)
+
+
+@traceable()
+def of_block(block: ArrayLike | None, layout: Layout, global_shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor from the *block* of each rank, as `from_local` does; autograd can follow it."""
+    return from_local(block, layout, global_shape)
+
+
+def from_component(component: Callable[[], ArrayLike], layout: Layout) -> DTensor:
+    """Return a tensor from the block that *component* returns on each rank. Collective over the mesh.
+
+    If it raises an error on one rank, all ranks raise that.
+    """
+    _check_layout(layout)
+    here = location_in(layout.mesh)
+    if here is None:
+        raise ShapeError("a rank outside of the mesh has no component: use from_local with a global_shape there")
+    with collective("pack", layout.mesh):
+        return _from_agreed(component, layout, here)
+
+
+def from_callback(
+    shape: ShapeLike, dtype: DTypeLike, layout: Layout, fn: Callable[[tuple[slice, ...]], ArrayLike]
+) -> DTensor:
+    """Return a tensor from ``fn(slices)``, called on each rank with the slices of the global array that it holds.
+
+    The global array is never made. In a layout with `Cyclic` axes a rank calls *fn* once for each of its boxes, in the
+    order of ``layout.blocks``.
+
+    Parameters
+    ----------
+    shape, dtype: of the global array
+    layout: of the tensor
+    fn: returns the block of these slices; it is converted to *dtype*, if NumPy's ``same_kind`` rule allows that
+
+    ``ShapeError`` if the block has another shape than the slices, ``DTypeError`` if it does not convert to *dtype*.
+    An error of *fn* is raised on its rank only.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.from_callback(5, float, layout, lambda s: np.arange(5)[s]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 1.0, 2.0], [3.0, 4.0]]
+    """
+    _check_layout(layout)
+    if not callable(fn):
+        raise TypeError(f"fn must be a function of slices, not {quote(fn)}")
+    lengths, kind, _, here = _described(shape, dtype, layout)
+    if here is None:
+        return DTensor(None, layout, lengths, kind)
+    box = layout.block_box(lengths, here.device)
+    if not any(isinstance(span, Runs) for span in box):
+        return DTensor(_called(fn, tuple(slice(*span) for span in box), kind), layout, lengths, kind)
+    block = _new_block(layout, lengths, kind, here.device)
+    for slices in layout.blocks(lengths, here.device):
+        first = [int(local_indices(span, one(run.start))[0]) for span, run in zip(box, slices, strict=True)]
+        where = tuple(slice(n, n + run.stop - run.start) for n, run in zip(first, slices, strict=True))
+        opaque(block)[where] = opaque(_called(fn, slices, kind))
+    return DTensor(block, layout, lengths, kind)
+
+
+def fromfunction(
+    function: Callable[..., ArrayLike], shape: ShapeLike, layout: Layout, *, dtype: DTypeLike = float
+) -> DTensor:
+    """Return a tensor whose elements are a function of their indices, as numpy.fromfunction makes arrays.
+
+    Each rank calls the function with the indices of its block only, in arrays of *dtype* that broadcast.
+
+    Parameters
+    ----------
+    function: takes an array for each axis; what it returns broadcasts to the shape of the block
+    shape: of the global array
+    layout: of the tensor
+    dtype: of the indices
+
+    The dtype of the tensor is that of what the function returns. An error of the function is raised on its rank only.
+    Source: numpy.fromfunction.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     layout = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.fromfunction(lambda i, j: i == j, (3, 2), layout, dtype=int).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[True, False], [False, True]], [[False, False]]]
+    """
+    lengths = as_shape(shape)
+
+    def block(slices: tuple[slice, ...]) -> Array:
+        made = np.asarray(function(*(each.astype(dtype) for each in np.ogrid[slices])))
+        return np.broadcast_to(made, [each.stop - each.start for each in slices])
+
+    kind = np.asarray(function(*np.zeros((len(lengths), *(1,) * len(lengths)), dtype))).dtype
+    return from_callback(lengths, kind, layout, block)
+
+
+def _called(fn: Callable[[tuple[slice, ...]], ArrayLike], slices: tuple[slice, ...], dtype: DType) -> Array:
+    """Return what *fn* makes of *slices*, in this dtype, as a new array."""
+    made, expected = _as_array(fn(slices)), tuple(run.stop - run.start for run in slices)
+    if made.shape != expected:
+        raise ShapeError(f"fn({slices}) must return a block of shape {expected}, not {made.shape}")
+    if made.dtype == dtype:
+        return exact_copy(made)
+    try:
+        return made.astype(dtype, order="C", casting="same_kind")
+    except TypeError as error:
+        raise DTypeError(f"fn({slices}) returned {made.dtype}, which does not convert to {dtype}: {error}") from None
+
+
+def empty(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor with any content. Without *layout* see `zeros`.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.empty(3, int, layout).shape
+    (3,)
+    """
+    lengths, kind, where, here = _described(shape, dtype, layout)
+    local = None if here is None else _new_block(where, lengths, kind, here.device)
+    return DTensor(local, where, lengths, kind)
+
+
+def full(
+    shape: ShapeLike,
+    fill_value: ArrayLike | DTensor,
+    dtype: DTypeLike | None = None,
+    layout: Layout | None = None,
+) -> DTensor:
+    """Return a tensor with the scalar *fill_value* everywhere.
+
+    Parameters
+    ----------
+    shape: of the global array
+    fill_value: a number, another scalar of NumPy, or a tensor without axes
+    dtype: by default that of *fill_value*
+    layout: by default the one that `zeros` takes
+
+    ``ShapeError`` if *fill_value* is no scalar, ``DTypeError`` if *dtype* cannot hold it.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     print(world.run(lambda: mc.full((3,), 7, "i4", layout).local.tolist()))
+    [[7, 7], [7]]
+    """
+    if np.ndim(fill_value) != 0:
+        raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
+    if isinstance(fill_value, DTensor):
+        value = np.zeros((), fill_value.dtype) if fill_value.local is None else fill_value.local
+        return full(shape, value, dtype, layout)
+    tensor = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, layout)
+    try:
+        value = np.full((), fill_value, tensor.dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DTypeError(f"fill_value {quote(fill_value)} does not convert to {tensor.dtype}: {error}") from None
+    if tensor.local is not None:
+        tensor.local[...] = value
+    return tensor
+
+
+def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor of zeros.
+
+    Without *layout* it is replicated on the mesh of `default_mesh`; ``MeshError`` if there is none.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     print(world.run(lambda: mc.zeros((3,), "i4", layout).local.tolist()))
+    [[0, 0], [0]]
+    """
+    tensor = empty(shape, dtype, layout)
+    if tensor.local is not None:
+        as_bytes(tensor.local).fill(0)
+    return tensor
+
+
+def ones(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = None) -> DTensor:
+    """Return a tensor of ones. Without *layout* see `zeros`.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.ones(3, int, layout).local
+    array([1, 1, 1])
+    """
+    return full(shape, 1, dtype, layout)
+
+
+def zeros_like(tensor: DTensor) -> DTensor:
+    """Return a tensor of zeros with the shape, dtype and layout of *tensor*.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.zeros_like(mc.ones(3, int, layout)).local
+    array([0, 0, 0])
+    """
+    like = as_tensor("zeros_like", tensor)
+    return zeros(like.shape, like.dtype, like.layout)
+
+
+def ones_like(tensor: DTensor) -> DTensor:
+    """Return a tensor of ones with the shape, dtype and layout of *tensor*.
+
+    >>> import meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.ones_like(mc.zeros(3, int, layout)).local
+    array([1, 1, 1])
+    """
+    like = as_tensor("ones_like", tensor)
+    return ones(like.shape, like.dtype, like.layout)
+
+
+def _described(
+    shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
+) -> tuple[Shape, DType, Layout, Location | None]:
+    """Return the arguments after their checks, and the location of this rank in the mesh."""
+    if isinstance(dtype, Layout):
+        raise DTypeError(
+            f"the dtype is {quote(dtype)}, a Layout: the dtype comes before the layout, or write layout=layout"
+        )
+    lengths = as_shape(shape)
+    if layout is None:
+        layout = default_layout(len(lengths))
+    _check_layout(layout)
+    kind = as_dtype(dtype)
+    _check_fits(layout, lengths)
+    check_size(lengths, kind)
+    return lengths, kind, layout, location_in(layout.mesh)
+
+
+def _as_array(array: ArrayLike | None) -> Array:
+    """Return *array* as a NumPy array that can be sharded."""
+    if array is None:
+        raise ShapeError("the array is None; every rank passes it unless root says which one has it")
+    return as_array(array)
+
+
+def _as_block(block: ArrayLike | None) -> Array:
+    """Return *block* as a C-contiguous array, itself if it is one."""
+    array = _as_array(block)
+    if not array.flags.c_contiguous:
+        return exact_copy(array)
+    # Not a view of an array: if a program resizes the array, an exchange sees that, but a view would lose its memory.
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+def _new_block(layout: Layout, shape: Shape, dtype: DType, device: int) -> Array:
+    """Return a new block of *device*; ``MemoryError`` if there is no memory for it."""
+    try:
+        return new_block(layout.block_shape(shape, device), dtype)
+    except MemoryError:
+        raise no_memory(layout, shape, dtype, device) from None
+
+
+def _cut(array: Array, layout: Layout, device: int) -> Array:
+    """Return a copy of the block of *array* that *device* holds."""
+    return exact_copy(cut_out(array, layout.block_box(array.shape, device)))
+
+
+def _check_layout(layout: object) -> None:
+    if not isinstance(layout, Layout):
+        raise no_layout("layout must be a Layout", layout)
+    if layout.match_axis is not None:
+        raise LayoutError(f"{specs_text(layout.sharding_specs)}: MATCH has no meaning without a tensor to match")
+
+
+def _check_fits(layout: Layout, shape: Shape) -> None:
+    """Raise unless *layout* can be that of an array of *shape*."""
+    _check_ndim(layout, shape)
+    layout.check_fits(shape)
+
+
+def _check_ndim(layout: Layout, shape: Shape) -> None:
+    if layout.ndim != len(shape):
+        raise LayoutError(
+            f"an array of shape {shape} has {counted(len(shape), 'axis')}, but its layout is for {layout.ndim}"
+            + such_as(layout, len(shape))
+        )
+
+
+def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> None:
+    expected = _block_shape(layout, shape, device)
+    if local.shape != expected:
+        raise ShapeError(
+            f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
+            f"{specs_text(layout.sharding_specs)}, but the block given has shape {local.shape}"
+        )
+
+
+@lru_cache(maxsize=1024)  # programs wrap their blocks in every turn of a loop
+def _block_shape(layout: Layout, shape: Shape, device: int) -> Shape:
+    return layout.block_shape(shape, device)
+
+
+def _from_agreed(block: Callable[[], ArrayLike | None], layout: Layout, here: Location) -> DTensor:
+    """Return the tensor that consists of the blocks of all ranks. Collective over the mesh."""
+
+    def checked() -> Array:
+        local = _as_block(block())
+        _check_ndim(layout, local.shape)
+        return local
+
+    local, shapes = _told_shapes(checked, layout.sharding_specs, layout.mesh, here)
+    return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
+
+
+def _from_cuts(
+    block: ArrayLike | None, mesh: Mesh, specs: Sequence[Spec] | None, global_shape: ShapeLike | None
+) -> DTensor:
+    """Return the tensor of blocks of any lengths. Collective over the mesh."""
+
+    def checked() -> Array:
+        local = _as_block(block)
+        if specs is None and local.ndim == 0:
+            raise ShapeError('from_local with layout="cuts" needs blocks with an axis to cut, not a scalar')
+        if specs is not None:
+            _check_ndim(Layout(specs, mesh), local.shape)
+        return local
+
+    with collective("from_local", mesh) as here:
+        if global_shape is not None or here is None:
+            raise ShapeError(
+                'from_local with layout="cuts" finds the global shape from the blocks of the mesh\'s ranks'
+            )
+        local, shapes = _told_shapes(checked, None if specs is None else ["cuts", *specs], mesh, here)
+        axes = list(specs) if specs is not None else [tuple(mesh.dim_names)] + [UNSHARDED] * (local.ndim - 1)
+        layout = Layout.from_blocks(shapes, axes, mesh)
+        return DTensor(local, layout, _agreed_shape(layout, shapes), local.dtype)
+
+
+def _told_shapes(
+    block: Callable[[], Array], specs: object, mesh: Mesh, here: Location
+) -> tuple[Array, list[tuple[int, ...]]]:
+    """Return the block of this rank, and the shapes of those of all devices. Collective over the mesh."""
+
+    def call(local: Array) -> str:
+        how = f"cuts along the first of {counted(local.ndim, 'axis')}" if specs is None else specs
+        return f"from_local of {local.dtype} in {how} on {location_text(mesh)}"
+
+    with exchanging(here.team):
+        local = agree_on(here.team, call, block)
+        lengths = np.array(local.shape, dtype=np.int64).tobytes()
+        gathered = by_device(here.team.everyone.communicator(), here, mesh, lengths)
+    return local, [tuple(np.frombuffer(text, dtype=np.int64).tolist()) for text in gathered]
+
+
+def _agreed_shape(layout: Layout, shapes: Sequence[Shape]) -> Shape:
+    """Return the global shape from the shapes of all blocks; ``ShapeError`` if they do not fit."""
+    return tuple(_agreed_length(layout, axis, [shape[axis] for shape in shapes]) for axis in range(layout.ndim))
+
+
+def _agreed_length(layout: Layout, axis: int, lengths: list[int]) -> int:
+    """Return the length of a global axis from the lengths of all blocks; ``ShapeError`` if they do not fit."""
+    numbers = [layout.block_numbers(device)[axis] for device in range(layout.mesh.size)]
+    first: dict[int, int] = {}  # device of each block
+    for device, number in enumerate(numbers):
+        other = first.setdefault(number, device)
+        if lengths[device] != lengths[other]:
+            raise ShapeError(
+                f"devices {other} and {device} hold the same elements along axis {axis}, but their blocks have "
+                f"{lengths[other]} and {lengths[device]} there"
+            )
+    n = sum(lengths[device] for device in first.values())
+    names = layout.axes[axis]
+    expected = layout.cut(axis, n).lengths(np.array(numbers, dtype=np.intp))
+    for device, (right, length) in enumerate(zip(expected.tolist(), lengths, strict=True)):
+        if length != right:
+            rule = names if isinstance(names, CutSpec) else "numpy.array_split"
+            raise ShapeError(
+                f"the blocks along axis {axis} add up to {counted(n, 'element')}, of which device {device} must hold "
+                f'{right} ({rule}), but its block has {length}; layout="cuts" takes blocks of any lengths'
+            )
+    return n
+
+
+def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: int) -> DTensor:
+    """Return the tensor of the array that device *root* has and sends block by block. Collective over the mesh."""
+    mesh, team = layout.mesh, here.team
+    whole = np.empty(0)
+
+    def described() -> tuple[Shape, str]:
+        nonlocal whole
+        if array is None:
+            raise ShapeError(f"the array is None, but this device, {root}, is the root and must pass the array")
+        whole = _as_array(array)
+        _check_fits(layout, whole.shape)
+        return whole.shape, dtype_text(whole.dtype)
+
+    call = f"distribute from device {root} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
+    with exchanging(team):
+        lengths, text = told_by_root(root, described, call, mesh, here)
+        shape = tuple(lengths)
+
+        def made() -> tuple[Array, Array | None]:  # a rank may lack the memory, or the module of the dtype
+            new = _new_block(layout, shape, dtype_of_text(text), here.device)
+            return new, np.ascontiguousarray(whole) if here.device == root else None
+
+        new, source = agree_on(team, f"{call}: {shape} {text}", made)
+    at_root = Layout.replicated(only(mesh, root), len(shape))
+    key = "distribute", shape, new.dtype, at_root, layout, None, None
+    RELAYOUT("distribute", (at_root.mesh, mesh), key, (key,), (source, new))
+    return DTensor(new, layout, shape, new.dtype)
+
+
+def plain_text(array: Array) -> str:
+    """Return what ranks compare about an array that all of them have."""
+    digest = blake2b(as_bytes(np.ascontiguousarray(array)).data, digest_size=8).hexdigest()
+    return f"a plain array of {array.shape} {array.dtype} with bytes {digest}"
+
+
+def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Any:
+    """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
+
+    What *look* raises there, all ranks raise.
+
+    Parameters
+    ----------
+    root: the device that looks
+    look: returns what JSON can hold; runs on *root* only
+    call: what the ranks compare before it
+    mesh: the mesh of *root*
+    here: the location of this rank in the mesh
+    """
+    with exchanging(here.team):
+        told = agree_on(here.team, call, lambda: look() if here.device == root else None)
+        return here.team.everyone.communicator().told(told)[member(here, mesh, root)]

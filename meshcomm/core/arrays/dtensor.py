@@ -1,0 +1,417 @@
+"""Distributed tensors: the block of this rank, a layout, and the global shape."""
+
+from collections.abc import Callable, Sequence
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm.core import _hooks
+from meshcomm.core._arguments import quote
+from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing
+from meshcomm.core._tracing import untraced
+from meshcomm.core._tuning import WHOLE_ARRAY
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.contents import Contents
+from meshcomm.core.arrays.methods import NumpyMethods
+from meshcomm.core.arrays.moving import RELAYOUT
+from meshcomm.core.arrays.operators import Operators
+from meshcomm.core.arrays.standard import StandardMethods
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import Spec, specs_text
+from meshcomm.core.layouts.mesh import Mesh, only
+from meshcomm.core.memory.copies import exact_copy
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.teams import Location
+from meshcomm.errors import LayoutError, MeshError
+
+if TYPE_CHECKING:
+    from meshcomm.core.arrays.views import View
+
+T = TypeVar("T")
+
+
+class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
+    """A global array that is sharded over the ranks of a mesh as its layout says.
+
+    `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
+    `distribute`, `from_local`, `from_callback`, `zeros`, `ones`, `full`, `empty`, `zeros_like`, `ones_like`, and by
+    `relayout`. Operators and NumPy's elementwise functions work on tensors as on arrays, elementwise ``==`` included:
+    see :mod:`meshcomm.numpy`.
+    """
+
+    __module__ = "meshcomm"
+
+    __array_priority__ = 1000
+    __slots__ = ("__weakref__", "_view", "dtype", "layout", "local", "shape")
+    __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
+
+    local: Array
+    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view.
+
+    The type leaves out None: most meshes have all ranks. Programs with other meshes ask ``mesh.rank is None``."""
+    layout: Layout
+    """How the global array is cut over the mesh."""
+    shape: Shape
+    """The shape of the global array."""
+    dtype: DType
+    """The dtype of the elements."""
+    _view: "View | None"  # how it shares memory with another tensor: see meshcomm.core.arrays.views
+
+    def __init__(
+        self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: "View | None" = None
+    ) -> None:
+        _set_local(self, local)
+        _set_layout(self, layout)
+        _set_shape(self, shape)
+        _set_dtype(self, dtype)
+        _set_view(self, _view)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
+            getattr(self, name)[...] = value
+            return
+        instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
+        raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
+
+    if not TYPE_CHECKING:  # a checker is to find what is missing
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise missing("a DTensor", name, OF_TENSORS, dir(type(self)), self)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the layout."""
+        return self.layout.mesh
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements of the global array."""
+        size = 1
+        for n in self.shape:
+            size *= n
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes of the global array."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The slices that cut the block of this rank from the global array; also of an array that all ranks have.
+
+        ``LayoutError`` if an axis is `Cyclic`: ``t.layout.blocks(t.shape)`` gives the boxes of such a block.
+        ``MeshError`` on a rank outside of the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.zeros((3, 2), "f4", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+        ...     return t.slices
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[1])
+        (slice(2, 3, None), slice(0, 2, None))
+        """
+        return self.layout.block_slices(self.shape)
+
+    def relayout(
+        self,
+        layout: Layout | Sequence[Spec],
+        name: str | None = None,
+        *,
+        out: "DTensor | None" = None,
+        max_scratch_bytes: int | None = None,
+    ) -> "DTensor":
+        """Return this tensor in another layout, as `meshcomm.relayout` does. Collective over the meshes of both.
+
+        Parameters
+        ----------
+        layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
+        name: how messages name this call while it waits
+        out: a tensor of the same shape and dtype in *layout*, to overwrite and return
+        max_scratch_bytes: bytes that a rank may use beyond its old and its new block
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+        ...     return mc.zeros((4, 6), "f4", rows).relayout([mc.UNSHARDED, "x"]).local.shape
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [(4, 3), (4, 3)]
+        """
+        moved: DTensor = _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
+        return moved
+
+    def copy(self) -> "DTensor":
+        """Return a tensor with a copy of the block.
+
+        >>> import meshcomm as mc
+        >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> u = t.copy()
+        >>> u.local[0] = 7
+        >>> u.to_numpy().tolist(), t.to_numpy().tolist()
+        ([7, 0, 0], [0, 0, 0])
+        """
+        local = None if self.local is None else exact_copy(self.local)
+        return DTensor(local, self.layout, self.shape, self.dtype)
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self.ndim or self.dtype.kind not in "iu":
+            raise TypeError(f"only an integer tensor without axes is an index, not one of {self.shape} {self.dtype}")
+        return int(self.item())
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:
+        return _hooks.call("numpy", ufunc, method, inputs, kwargs)
+
+    def __array_function__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
+        if func in LIKE:  # like= is this tensor, and not in the arguments
+            kwargs = {**kwargs, "like": self}
+        return _hooks.call("numpy", func, None, args, kwargs)
+
+    @overload
+    def to_numpy(self, root: None = None) -> Array: ...
+
+    @overload
+    def to_numpy(self, root: int | None) -> Array | None: ...
+
+    def to_numpy(self, root: int | None = None) -> Array | None:
+        """Return the global array on every rank of the mesh, or only on device *root*. Collective over the mesh.
+
+        Other ranks get None. ``MeshError`` if the mesh has no device *root*.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+        ...     return mc.distribute(np.arange(3), rows).to_numpy(root=0)
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([0, 1, 2]), None]
+        """
+        if root is not None:
+            with collective("to_numpy", self.mesh):  # so that the others learn of a wrong root
+                check_root(root, self.mesh)
+        return self._gathered("to_numpy", self.mesh if root is None else only(self.mesh, root))
+
+    def _gathered(self, name: str, mesh: Mesh) -> Array | None:
+        """Return the global array on the ranks of *mesh*, and else None. Collective over the tensor's mesh."""
+        key = name, self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
+        return RELAYOUT(name, (self.mesh, mesh), key, (key,), (self.local, None))
+
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return the global array, for ``numpy.asarray``. Collective over the mesh, unless each rank has all of it.
+
+        It is read-only, unless a copy is asked for, as ``numpy.array`` does: NumPy's functions that write to what they
+        are given, such as ``numpy.nditer``, fail instead of writing to the copy. ``TypeError`` on a rank outside of
+        the mesh, and for a sharded tensor of more than 64 MiB: `to_numpy` gathers that.
+        """
+        whole = self.layout.is_fully_replicated()
+        if self.local is None or not (whole or self.nbytes <= WHOLE_ARRAY):
+            size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
+            why = "this rank is outside of its mesh" if self.local is None else size
+            raise TypeError(
+                f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
+                "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
+            )
+        if copy is False:
+            raise ValueError("a DTensor does not lend its memory to an array; use t.local")
+        array = self.local.copy() if whole else self._gathered("numpy.asarray", self.mesh)
+        assert array is not None
+        if dtype is not None:
+            array = array.astype(dtype, copy=False)
+        array.flags.writeable = bool(copy)
+        return array
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a DTensor cannot be pickled: its other blocks are on other ranks. Pickle t.local and t.layout, and use "
+            "meshcomm.from_local to make it again; or pickle t.to_numpy()"
+        )
+
+    def __copy__(self) -> "DTensor":
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, object]) -> "DTensor":
+        return self.copy()
+
+    def __bool__(self) -> bool:
+        if self.size == 1:
+            return bool(self.item())
+        raise TypeError(
+            f"the truth of a {self._summary} is that of no single element: use t.all() or t.any() (Collective), "
+            "t.local, or t.to_numpy() (Collective); numpy.array_equal(t, u) compares"
+        )
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.item(), ndigits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def __str__(self) -> str:
+        known = not self.shape and self.local is not None and self.layout.is_fully_replicated()
+        return str(self.item()) if known else repr(self)
+
+    @property
+    def _summary(self) -> str:
+        """Shape, dtype and layout in one line: how `quote` names the tensor in messages."""
+        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims) or self.mesh.single_device
+        return f"DTensor of {self.shape} {self.dtype} in {specs_text(self.layout.sharding_specs)} on mesh {mesh}"
+
+    def __repr__(self) -> str:
+        if self.local is None:
+            holds = "this rank is outside of the mesh"
+        else:
+            values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
+            holds = f"the block of this rank, {self.local.shape}:\n  {values}"
+        return f"{self._summary}; {holds}"
+
+    def _repr_html_(self) -> str:
+        """Return the picture of the layout, for notebooks; it has no data."""
+        return self.layout.html(self.shape, f"DTensor of {self.shape} {self.dtype}")
+
+
+for _each in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(StandardMethods).values()):
+    if isinstance(_each, FunctionType):  # Python's own messages are to name them as programs do
+        _each.__qualname__ = f"DTensor.{_each.__name__}"
+
+LIKE = {
+    getattr(np, name)
+    for name in (
+        *(
+            "array",
+            "asarray",
+            "asanyarray",
+            "ascontiguousarray",
+            "asfortranarray",
+            "require",
+            "empty",
+            "zeros",
+            "ones",
+        ),
+        *(
+            "full",
+            "arange",
+            "eye",
+            "identity",
+            "tri",
+            "fromfunction",
+            "frombuffer",
+            "fromiter",
+            "fromstring",
+            "fromfile",
+        ),
+        *("loadtxt", "genfromtxt"),
+    )
+}
+"""NumPy's functions that take ``like=``."""
+
+_INSTEAD_OF_SETTING = {
+    "local": "t.local[...] = block changes it in place, and from_local makes a new one",
+    "shape": "t.reshape(shape) makes a new one (Collective)",
+    "layout": "t.relayout(layout) makes a new one (Collective)",
+    "dtype": "t.astype(dtype) makes a new one",
+}
+
+# A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
+_set_local, _set_layout, _set_shape, _set_dtype, _set_view = (
+    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype", "_view")
+)
+
+
+class HoldsTensor(Protocol):
+    """An object that holds a tensor, as a variable does."""
+
+    @property
+    def value(self) -> DTensor:
+        """The tensor."""
+
+
+Held: TypeAlias = DTensor | HoldsTensor
+Tensor: TypeAlias = Held | ArrayLike
+"""A tensor, an object that holds one, or a plain array, which counts as replicated."""
+
+
+def unwrapped(x: T) -> DTensor | T:
+    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself."""
+    if isinstance(x, DTensor | np.ndarray | np.generic | int | float | complex | list | tuple):
+        return x
+    value = getattr(x, "value", None)
+    return value if isinstance(value, DTensor) else x
+
+
+def as_tensor(name: str, operand: object) -> DTensor:
+    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array."""
+    if isinstance(operand, DTensor):
+        return operand
+    tensor = unwrapped(operand)
+    if not isinstance(tensor, DTensor):
+        raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; NumPy has its own for arrays")
+    return tensor
+
+
+def check_root(root: object, mesh: Mesh) -> None:
+    """Raise ``MeshError`` unless *root* is None or a device of *mesh*."""
+    if root is None:
+        return
+    if isinstance(root, bool) or not isinstance(root, (int, np.integer)) or not 0 <= root < mesh.size:
+        raise MeshError(f"root must be a device of the mesh, 0 to {mesh.size - 1}, not {quote(root)}")
+
+
+def by_device(communicator: Communicator, here: Location, mesh: Mesh, message: bytes) -> list[bytes]:
+    """Return the *message* of every device of the mesh, in the order of devices. Collective over the mesh."""
+    if watch.recorder is not None:
+        watch.recorder.agreed()
+    messages = communicator.allgather(message)
+    at = dict(zip(here.team.ranks, messages, strict=True))
+    return [at[rank] for rank in mesh.ranks]
+
+
+def member(here: Location, mesh: Mesh, device: int) -> int:
+    """Return the position of *device* in the team of its mesh."""
+    return here.team.ranks.index(mesh.ranks[device])
+
+
+def fetch_layout(tensor: object) -> Layout | None:
+    """Return the layout of a DTensor or a variable, and None for anything else.
+
+    Source: tf.experimental.dtensor.fetch_layout.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.fetch_layout(mc.ones(3, int, layout)) == layout, mc.fetch_layout(np.ones(3))
+    (True, None)
+    """
+    held = unwrapped(untraced(tensor))
+    return held.layout if isinstance(held, DTensor) else None
+
+
+def is_dtensor(tensor: object) -> bool:
+    """Return whether *tensor* is a DTensor, or a variable that holds one.
+
+    Source: tf.experimental.dtensor.is_dtensor.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> layout = mc.Layout(["x"], mc.create_mesh([("x", 1)]))
+    >>> mc.is_dtensor(mc.ones(3, int, layout)), mc.is_dtensor(np.ones(3))
+    (True, False)
+    """
+    return isinstance(unwrapped(untraced(tensor)), DTensor)

@@ -1,0 +1,711 @@
+"""The methods of tensors that are functions of NumPy.
+
+Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod:`meshcomm.numpy.protocols`.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, SupportsIndex
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm.core import _hooks
+from meshcomm.core._arguments import NO_VALUE
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Axis, ShapeLike
+
+if TYPE_CHECKING:
+    from meshcomm.core.arrays.dtensor import DTensor
+
+
+def _given(**options: Value) -> dict[str, Value]:
+    """Return the arguments that are not as NumPy has them by default."""
+    return {
+        name: value
+        for name, value in options.items()
+        if value is not NO_VALUE and value is not (True if name == "where" else None)
+    }
+
+
+class NumpyMethods:
+    """What a DTensor has as NumPy's arrays have it."""
+
+    __slots__ = ()
+
+    def _made_by(self, function: Callable[..., object], *args: object, **kwargs: object) -> "DTensor":
+        """Return what *function*, one of NumPy, makes of this tensor."""
+        made: DTensor = _hooks.call("numpy", function, None, (self, *args), kwargs)
+        return made
+
+    def __getitem__(self, index: object) -> "DTensor":
+        return self._made_by(operator.getitem, index)
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self._made_by(operator.setitem, index, value)
+
+    def __len__(self) -> int:
+        shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
+        if not shape:
+            raise TypeError("a tensor without axes has no length")
+        return shape[0]
+
+    def __contains__(self, value: object) -> bool:
+        """Return whether an element equals *value*, as NumPy's arrays do: ``(t == value).any()``. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> 3 in t, 5 in t
+        (True, False)
+        """
+        found: DTensor = self == value  # type: ignore[assignment]  # elementwise
+        return bool(found.any())
+
+    @property
+    def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
+        """A view of the tensor with its axes in reverse order.
+
+        >>> import meshcomm as mc
+        >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).T.shape
+        (5, 4, 3)
+        """
+        return self._made_by(np.transpose)
+
+    def transpose(self, *axes: int | Sequence[int] | None) -> "DTensor":
+        """Return a view of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).transpose().to_numpy().tolist()
+        [[0, 2, 4], [1, 3, 5]]
+        """
+        return self._made_by(np.transpose, axes[0] if len(axes) == 1 else axes or None)
+
+    @property
+    def real(self) -> "DTensor":
+        """A view of the real parts, as ``numpy.real(t)``; the tensor itself if it has no complex numbers."""
+        return self._made_by(np.real)
+
+    @property
+    def imag(self) -> "DTensor":
+        """A view of the imaginary parts, as ``numpy.imag(t)``; zeros to read only of numbers that are not complex."""
+        return self._made_by(np.imag)
+
+    def conj(self: "DTensor") -> "DTensor":  # type: ignore[misc]
+        """Return the complex conjugates, as ``numpy.conj(t)``; the tensor itself if it has real numbers.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1 + 2j, 3 - 1j]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.conj().to_numpy().tolist()
+        [(1-2j), (3+1j)]
+        """
+        if self.dtype.kind in "biuf":
+            return self
+        conjugates: DTensor = np.conjugate(self)  # type: ignore[assignment]
+        return conjugates
+
+    conjugate = conj
+
+    def sum(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = NO_VALUE,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
+
+        The axes that remain keep their sharding; devices along the others hold replicas. ``ShapeError`` if there is no
+        such axis, NumPy's ``TypeError`` if the dtype has no sum.
+
+        Parameters
+        ----------
+        axis: one axis, several, or None for all
+        dtype: of the sum
+        keepdims: whether reduced axes stay, with length 1
+        out: a tensor to write the result to
+        initial: one more element
+        where: which elements count: a boolean tensor, or an array that is the same on all ranks
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+        ...     t = mc.distribute(np.ones((3, 2)), rows)
+        ...     return t.sum(axis=0).local.tolist(), t.sum(axis=1).local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [2.0])]
+        """
+        return self._made_by(
+            np.sum, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
+        )
+
+    def mean(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 5]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.mean().item(), t.mean(axis=0).to_numpy().tolist()
+        (2.75, [2.0, 3.5])
+        """
+        return self._made_by(np.mean, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, where=where))
+
+    def max(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = NO_VALUE,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+
+        Arguments are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 0]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.max().item(), t.max(axis=0).to_numpy().tolist()
+        (3, [3, 2])
+        """
+        return self._made_by(np.max, axis=axis, keepdims=keepdims, **_given(out=out, initial=initial, where=where))
+
+    def min(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = NO_VALUE,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
+
+        Arguments are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 0]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.min().item(), t.min(axis=0).to_numpy().tolist()
+        (0, [1, 0])
+        """
+        return self._made_by(np.min, axis=axis, keepdims=keepdims, **_given(out=out, initial=initial, where=where))
+
+    def prod(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        initial: Value = NO_VALUE,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.prod().item()
+        24
+        """
+        return self._made_by(
+            np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
+        )
+
+    def any(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> (t > 3).any().item(), (t > 4).any().item()
+        (True, False)
+        """
+        return self._made_by(np.any, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
+
+    def all(
+        self,
+        axis: Axis = None,
+        keepdims: bool = False,
+        *,
+        out: "DTensor | None" = None,
+        where: Value = True,
+    ) -> "DTensor":
+        """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
+
+        The layout and the errors are those of `sum`.
+
+        Arguments are those of `sum`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([2, 3, 4]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> (t > 1).all().item(), (t > 2).all().item()
+        (True, False)
+        """
+        return self._made_by(np.all, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
+
+    def var(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        out: "DTensor | None" = None,
+        where: Value = True,
+        mean: Value = None,
+    ) -> "DTensor":
+        """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
+
+        It is exact where the mean is large: devices merge counts, means and squared deviations. *ddof* is subtracted
+        from the number of elements. The layout and the errors are those of `sum`.
+
+        Parameters
+        ----------
+        axis: one axis, several, or None for all
+        dtype: in which to compute
+        ddof: what is subtracted from the number of elements
+        keepdims: whether reduced axes stay, with length 1
+        out: a tensor to write the result to
+        where: which elements count: a boolean tensor, or an array that is the same on all ranks
+        mean: the mean, if it is known, with axes of length 1
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.var(ddof=1).item()
+        1.0
+        """
+        return self._made_by(
+            np.var, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
+        )
+
+    def std(
+        self,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        out: "DTensor | None" = None,
+        where: Value = True,
+        mean: Value = None,
+    ) -> "DTensor":
+        """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
+
+        It is the square root of `var`.
+
+        Arguments are those of `var`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.0, 2.0, 3.0]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.std(ddof=1).item()
+        1.0
+        """
+        return self._made_by(
+            np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
+        )
+
+    def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+        """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.
+
+        Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.argmax().item()
+        0
+        """
+        return self._made_by(np.argmax, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+        """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
+
+        Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.argmin().item()
+        1
+        """
+        return self._made_by(np.argmin, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+        """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
+
+        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     return t.cumsum().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[3, 4], [6]]
+        """
+        return self._made_by(np.cumsum, axis=axis, dtype=dtype)
+
+    def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+        """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
+
+        The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.cumprod().to_numpy().tolist()
+        [3, 3, 6]
+        """
+        return self._made_by(np.cumprod, axis=axis, dtype=dtype)
+
+    # -- shapes -------------------------------------------------------------------------------------------------------
+
+    def reshape(self, *shape: ShapeLike, order: str = "C", copy: bool | None = None) -> "DTensor":
+        """Return the tensor in another shape, as ``numpy.reshape(t, shape)``. Collective over the mesh.
+
+        It is a view where NumPy's is one and nothing has to move. `meshcomm.reshape` also takes a layout.
+        ``ShapeError`` unless there are as many elements.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.arange(6), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.reshape(2, -1).to_numpy().tolist()
+        [[0, 1, 2], [3, 4, 5]]
+        """
+        return self._made_by(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
+
+    def ravel(self, order: str = "C") -> "DTensor":
+        """Return the tensor with one axis, as ``numpy.ravel(t)``; a view as `reshape` is. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 4]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.ravel().to_numpy().tolist()
+        [1, 2, 3, 4]
+        """
+        return self._made_by(np.ravel, order=order)
+
+    def flatten(self, order: str = "C") -> "DTensor":
+        """Return a copy of the tensor with one axis. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([[1, 2], [3, 4]]), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.flatten().to_numpy().tolist()
+        [1, 2, 3, 4]
+        """
+        return self._made_by(np.reshape, -1, order=order, copy=True)
+
+    def squeeze(self, axis: Axis = None) -> "DTensor":
+        """Return the tensor without axes of length 1, as ``numpy.squeeze(t, axis)``. Collective over the mesh.
+
+        It is a view, unless such an axis is sharded and elements have to move.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones((3, 1), int, mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+        >>> t.squeeze().shape
+        (3,)
+        """
+        return self._made_by(np.squeeze, axis=axis)
+
+    def swapaxes(self, axis1: int, axis2: int) -> "DTensor":
+        """Return a view of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3))
+        >>> t.swapaxes(0, 2).shape
+        (5, 4, 3)
+        """
+        return self._made_by(np.swapaxes, axis1, axis2)
+
+    def dot(self, b: "DTensor | ArrayLike", out: "DTensor | None" = None) -> "DTensor":
+        """Return the product with *b*, as ``numpy.dot(t, b)``: for vectors and matrices ``t @ b``. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).dot([1, 10]).to_numpy().tolist()
+        [10, 32, 54]
+        """
+        return self._made_by(np.dot, b, out)
+
+    def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> "DTensor":
+        """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
+
+        It is a copy, and this Collective over the mesh, if one of the axes has blocks dealt round.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).diagonal().to_numpy().tolist()
+        [0, 3]
+        """
+        return self._made_by(np.diagonal, offset, axis1, axis2)
+
+    def trace(
+        self,
+        offset: int = 0,
+        axis1: SupportsIndex = 0,
+        axis2: SupportsIndex = 1,
+        dtype: DTypeLike | None = None,
+    ) -> "DTensor":
+        """Return the sum of the diagonal, as ``numpy.trace(t, offset, axis1, axis2)``. Collective over the mesh.
+
+        Parameters
+        ----------
+        offset: how many columns the diagonal is right of the main one
+        axis1, axis2: the axis of the rows, and that of the columns
+        dtype: of the sum
+
+        >>> import numpy as np, meshcomm as mc
+        >>> rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
+        >>> mc.distribute(np.arange(6).reshape(3, 2), rows).trace().item()
+        3
+        """
+        return self._made_by(np.trace, offset, axis1, axis2, dtype)
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    def astype(self, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True) -> "DTensor":
+        """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
+
+        NumPy's ``TypeError`` if its rule *casting* does not allow that.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.5, 2.5]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.astype(int).to_numpy().tolist()
+        [1, 2]
+        """
+        return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
+
+    def clip(self, min: object = None, max: object = None) -> "DTensor":
+        """Return the values within bounds, as ``numpy.clip(t, min, max)``. Collective over the mesh.
+
+        The bounds are numbers, arrays or tensors.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.clip(max=2).to_numpy().tolist()
+        [2, 1, 2]
+        """
+        return self._made_by(np.clip, min, max)
+
+    def round(self, decimals: int = 0) -> "DTensor":
+        """Return the values rounded to *decimals*, as ``numpy.round(t, decimals)``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1.25, 2.75]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.round().to_numpy().tolist()
+        [1.0, 3.0]
+        """
+        return self._made_by(np.round, decimals)
+
+    # -- elements -----------------------------------------------------------------------------------------------------
+
+    def take(
+        self,
+        indices: "DTensor | ArrayLike",
+        axis: int | None = None,
+        out: "DTensor | None" = None,
+        mode: str = "raise",
+    ) -> "DTensor":
+        """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
+
+        ``IndexError`` if an index is out of bounds, unless *mode* is ``"wrap"`` or ``"clip"``.
+
+        Parameters
+        ----------
+        indices: a tensor in any layout, or a plain array, the same on all ranks
+        axis: which axis; None for the elements in C order
+        out: a tensor to write the result to
+        mode: what to do about indices that are out of bounds
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.take([2, 0]).to_numpy().tolist()
+        [12, 10]
+        """
+        return self._made_by(np.take, indices, axis, out=out, mode=mode)
+
+    def put(self, indices: "DTensor | ArrayLike", values: "DTensor | ArrayLike", mode: str = "raise") -> None:
+        """Write *values* to the elements at *indices* in C order, as ``numpy.put(t, indices, values)``. Collective.
+
+        ``IndexError`` if an index is out of bounds, unless *mode* is ``"wrap"`` or ``"clip"``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.put([2, 0], [7, 8])
+        >>> t.to_numpy().tolist()
+        [8, 11, 7]
+        """
+        self._made_by(np.put, indices, values, mode=mode)
+
+    def choose(
+        self, choices: "Sequence[DTensor | ArrayLike] | DTensor", out: "DTensor | None" = None, mode: str = "raise"
+    ) -> "DTensor":
+        """Return elements of *choices*, as ``numpy.choose(t, choices)``. Collective over the mesh.
+
+        ``ValueError`` if an element is no number of a choice, unless *mode* is ``"wrap"`` or ``"clip"``.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1, 0, 1]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.choose([[10, 11, 12], [20, 21, 22]]).to_numpy().tolist()
+        [20, 11, 22]
+        """
+        return self._made_by(np.choose, choices, out=out, mode=mode)
+
+    def compress(
+        self, condition: "DTensor | ArrayLike", axis: int | None = None, out: "DTensor | None" = None
+    ) -> "DTensor":
+        """Return the elements where *condition* is true, as ``numpy.compress(condition, t, axis)``. Collective.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.compress([True, False, True]).to_numpy().tolist()
+        [10, 12]
+        """
+        made: DTensor = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
+        return made
+
+    def nonzero(self) -> "tuple[DTensor, ...]":
+        """Return where the elements are not zero, as ``numpy.nonzero(t)``. Collective over the mesh.
+
+        ``ValueError`` for a tensor without axes.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([0, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.nonzero()[0].to_numpy().tolist()
+        [1, 2]
+        """
+        return self._made_by(np.nonzero)  # type: ignore[return-value]  # several
+
+    def repeat(self, repeats: "DTensor | ArrayLike", axis: int | None = None) -> "DTensor":
+        """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([10, 11, 12]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.repeat(2).to_numpy().tolist()
+        [10, 10, 11, 11, 12, 12]
+        """
+        return self._made_by(np.repeat, repeats, axis)
+
+    def sort(
+        self, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+    ) -> None:
+        """Sort the tensor along *axis* in its blocks, as NumPy's arrays do. Collective over the mesh.
+
+        ``numpy.sort(t, axis)`` returns a sorted copy: the parameters and the errors are its own.
+
+        Parameters
+        ----------
+        axis: which axis
+        kind, stable: as NumPy has them. A sort that NumPy would make stable is stable over all ranks
+        order: not supported: ``TypeError``
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     t.sort()
+        ...     return t.local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [3]]
+        """
+        self._made_by(np.ndarray.sort, axis=axis, kind=kind, order=order, stable=stable)
+
+    def argsort(
+        self, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+    ) -> "DTensor":
+        """Return the indices that sort along *axis*, as ``numpy.argsort(t, axis)``. Collective over the mesh.
+
+        They are global indices, in the layout of the tensor. ``ShapeError`` if there is no such axis.
+
+        Arguments are those of `sort`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     return t.argsort().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 2], [0]]
+        """
+        return self._made_by(np.argsort, axis=axis, kind=kind, order=order, stable=stable)
+
+    def partition(
+        self, kth: ArrayLike, axis: int = -1, kind: Literal["introselect"] = "introselect", order: object = None
+    ) -> None:
+        """Sort the tensor along *axis* in its blocks: more than NumPy's arrays promise. Collective over the mesh.
+
+        Parameters
+        ----------
+        kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
+        axis: which axis
+        kind, order: leave them out
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.partition(1)
+        >>> t.to_numpy().tolist()
+        [1, 2, 3]
+        """
+        self._made_by(np.ndarray.partition, kth, axis=axis, kind=kind, order=order)
+
+    def argpartition(
+        self, kth: ArrayLike, axis: int | None = -1, kind: Literal["introselect"] = "introselect", order: object = None
+    ) -> "DTensor":
+        """Return the indices that sort along *axis*, as ``numpy.argpartition(t, kth, axis)``. Collective.
+
+        Arguments are those of `partition`.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([3, 1, 2]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.argpartition(1).to_numpy().tolist()
+        [1, 2, 0]
+        """
+        return self._made_by(np.argpartition, kth, axis=axis, kind=kind, order=order)
+
+    def searchsorted(
+        self, v: "DTensor | ArrayLike", side: str = "left", sorter: "DTensor | ArrayLike | None" = None
+    ) -> "DTensor":
+        """Return where values belong in this tensor, which is sorted, as ``numpy.searchsorted(t, v)``. Collective.
+
+        The result is in the layout of *v*; it is replicated if that is no tensor.
+
+        Parameters
+        ----------
+        v: values of any shape
+        side: ``left`` or ``right`` of elements that are equal to a value
+        sorter: the indices that sort the tensor, if it is not sorted
+
+        >>> import numpy as np, meshcomm as mc
+        >>> t = mc.distribute(np.array([1, 3, 3]), mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> t.searchsorted([2, 3], "right").to_numpy().tolist()
+        [1, 3]
+        """
+        return self._made_by(np.searchsorted, v, side, sorter)

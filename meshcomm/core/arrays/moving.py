@@ -1,0 +1,62 @@
+"""Relayouts of blocks, by whatever call: each one is agreed on, planned, prepared and run here."""
+
+from typing import TypeAlias
+
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.compile import Move, prepare
+from meshcomm.core.arrays.replicas import comparing_replicas
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.plans.plan import Plan, plan_relayout
+from meshcomm.core.ranks.calls import Collective
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.teams import Location
+from meshcomm.core.transport.exchange import Order
+
+Moving: TypeAlias = tuple[str, Shape, DType, Layout, Layout, int | None, Order]
+"""The name of a call, shape, dtype, the layouts before and after, the scratch limit, the order of axes in memory."""
+
+
+def relayout_text(moving: Moving) -> str:
+    """Return what the ranks compare about a relayout."""
+    operation, shape, dtype, source, target, limit, order = moving
+    text = (
+        f"{operation} of {shape} {dtype} from {specs_text(source.sharding_specs)} on {location_text(source.mesh)} "
+        f"to {specs_text(target.sharding_specs)}"
+    )
+    if target.mesh is not source.mesh:
+        text += f" on {location_text(target.mesh)}"
+    if limit is not None:
+        text += f" within {quote(limit)} bytes of scratch"
+    return text if order is None else f"{text}, with axes in the order {order}"
+
+
+def _plan_text(plan: Plan) -> str:
+    text = relayout_text(("plan.execute", plan.shape, plan.dtype, plan.source, plan.target, None, None))
+    return f"{text} by {plan.steps}"
+
+
+def _built(moving: Moving, here: Location) -> Move:
+    operation, shape, dtype, source, target, limit, order = moving
+    move = prepare(plan_relayout(shape, dtype, source, target, limit, here.team.machine), here, order)
+    return comparing_replicas(move, operation, shape, source, here)
+
+
+def _by_plan(plan: Plan, here: Location) -> Move:
+    return comparing_replicas(prepare(plan, here), "plan.execute", plan.shape, plan.source, here)
+
+
+def _planned(moving: Moving) -> None:
+    _, shape, dtype, source, target, limit, _ = moving
+    plan_relayout(shape, dtype, source, target, limit)
+
+
+RELAYOUT = Collective[Array | None](relayout_text, _built, _planned)
+"""A relayout from layout to layout: from a block to the new block, which is written into the second argument if given.
+
+Its subject is one `Moving`.
+"""
+
+BY_PLAN = Collective[Array | None](_plan_text, _by_plan)
+"""A relayout by a plan, which is its subject: from a block to the new block."""

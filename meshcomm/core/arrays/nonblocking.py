@@ -1,0 +1,255 @@
+"""Relayouts that do not wait: `start_relayout` begins one, and its request completes it."""
+
+import atexit
+from collections.abc import Callable
+
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.compile import prepare_start
+from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.arrays.moving import Moving, relayout_text
+from meshcomm.core.arrays.out import wrong_out
+from meshcomm.core.arrays.replicas import comparing_replicas
+from meshcomm.core.arrays.targets import Target, target_of
+from meshcomm.core.arrays.views import at_once, filled
+from meshcomm.core.failures import abort, forks
+from meshcomm.core.failures.messages import Unfinished, never_waited_for
+from meshcomm.core.failures.watch import named, watch
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.plans.plan import plan_direct
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.calls import Collective, leave_with
+from meshcomm.core.ranks.communicator import Pending
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.mpi import mpi
+from meshcomm.core.ranks.teams import Location, Team
+from meshcomm.errors import LayoutError, MeshError
+
+_over_mpi: dict[int, "Request"] = {}
+"""Requests in flight over MPI. MPI writes to their memory even when the program has lost the request and its world."""
+
+
+class Request:
+    """An exchange that may still be in flight; *number* of its team's calls began it."""
+
+    __slots__ = ("_exchange", "_number", "_team", "_unfinished")
+
+    begun_by = "start_relayout"
+    """The function that begins it, for messages."""
+    operation = "relayout"
+    """What it is, for messages."""
+
+    def __init__(self, exchange: Pending | None, team: Team | None) -> None:
+        self._exchange, self._team = exchange, team
+        if exchange is not None and team is not None:
+            world, self._number = team.world, -team.calls
+            self._unfinished: dict[int, Request] | dict[int, Unfinished]
+            self._unfinished = _over_mpi if world.guarded else world.unfinished
+            self._unfinished[id(self)] = self
+
+    def test(self) -> bool:
+        """Return whether the exchange is complete, so that `wait` returns at once.
+
+        Most MPIs move messages only while the program is in a call of MPI: a program that computes for long may test
+        now and then. Between hosts, a thread does so for large messages. After a test that returned True, `wait` is
+        not needed.
+
+        >>> import meshcomm as mc
+        >>> t = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+        >>> request = mc.start_relayout(t, [mc.UNSHARDED])
+        >>> while not request.test():
+        ...     pass  # compute something
+        >>> request.wait().local.tolist()
+        [1, 1, 1]
+        """
+        exchange, team = self._exchange, self._team
+        if exchange is None or team is None:
+            return True
+        if team.turn.over is not None:  # as `wait` raises by its envelope
+            raise MeshError(team.turn.over)
+        try:
+            complete = exchange.test()
+        except Exception as error:
+            team.explain(error)
+            raise
+        if not complete:
+            watch.tests += 1
+            watch.tested = f"tests of a {self.operation}", team, self._number, 0.0
+            return False
+        self._complete()
+        return True
+
+    def wait(self) -> object:
+        """Wait until the exchange is complete. Collective over its meshes."""
+        exchange = self._exchange
+        if exchange is not None:
+            with Envelope("wait for a " + self.operation, self._team, self._number):
+                try:
+                    exchange.wait()
+                except Exception as error:
+                    if self._team is not None:
+                        self._team.explain(error)
+                    raise
+            self._complete()
+        return None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it cannot be completed any more: its ranks make no call."""
+        return self._team is not None and self._team.turn.over is not None
+
+    def _complete(self) -> None:
+        self._exchange = None
+        watch.completed += 1
+        del self._unfinished[id(self)]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self}; {'complete' if self._exchange is None else 'in flight'})"
+
+
+class RelayoutRequest(Request):
+    """A relayout that may still be in flight, as `start_relayout` returns it. Call `wait` before the program ends."""
+
+    __module__ = "meshcomm"
+
+    __slots__ = ("_block", "_result", "_source")
+
+    def __init__(
+        self,
+        result: DTensor,
+        source: Layout,
+        exchange: Pending | None,
+        team: Team | None,
+        block: Array | None = None,
+    ) -> None:
+        self._result, self._source, self._block = result, source, block
+        Request.__init__(self, exchange, team)
+        if exchange is None:
+            filled(result, block)
+
+    def _complete(self) -> None:
+        filled(self._result, self._block)  # a result with gaps, to which no exchange writes
+        self._block = None
+        super()._complete()
+
+    def wait(self) -> DTensor:
+        """Wait until the relayout is complete, and return its tensor. Collective over the meshes of the relayout.
+
+        Each rank may wait for its requests in any order. The next call returns the same tensor.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     mesh = mc.create_mesh([("x", 2)])
+        ...     request = mc.start_relayout(mc.ones(3, int, mc.Layout(["x"], mesh)), [mc.UNSHARDED])
+        ...     return request.wait().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[1, 1, 1], [1, 1, 1]]
+        """
+        if self._exchange is not None:
+            Request.wait(self)
+        return self._result
+
+    def __str__(self) -> str:
+        t = self._result
+        specs = [specs_text(layout.sharding_specs) for layout in (self._source, t.layout)]
+        return f"relayout of {t.shape} {t.dtype} from {' to '.join(specs)}"
+
+
+@refusable
+def start_relayout(
+    tensor: Held, layout: Target, name: str | None = None, *, out: DTensor | None = None
+) -> RelayoutRequest:
+    """Begin a relayout of *tensor* and return a request for its result. Collective over the meshes of both.
+
+    It returns while data move. A call with arguments that are new to these ranks waits first until all have made it.
+
+    The tensor moves in one direct exchange. What has to be packed gets buffers of its own: no scratch limit applies.
+    There may be any number of requests in flight. All ranks start them in the same order, and may wait for them in any
+    order. Until a request is complete, do not write to the block of *tensor*, and neither read nor write that of
+    *out*. If nobody waits for a request, the job ends with an error when the program ends. Source: MPI_Ialltoallv.
+
+    Parameters
+    ----------
+    tensor: a DTensor, or a variable that holds one
+    layout: the layout of the result, or a list of sharding specs on the tensor's own mesh
+    name: how messages name this call while it waits
+    out: a tensor of the same shape and dtype in *layout*, to overwrite
+
+    ``LayoutError`` if *tensor* is a plain array or a list. Other errors are those of `relayout`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    ...     request = mc.start_relayout(mc.distribute(np.arange(6).reshape(3, 2), rows), columns)
+    ...     return request.wait().local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0], [2], [4]], [[1], [3], [5]]]
+    """
+    if not isinstance(tensor, DTensor):
+        tensor = _held(tensor)
+    if not isinstance(layout, Layout):
+        layout = target_of(tensor, layout)
+    source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
+    wrong = None if out is None else wrong_out(tensor, out, layout)
+    into = None if wrong is not None else out
+    target = layout.matched(
+        source
+    )  # the caller's own, as an equal one of an earlier call may be on a mesh that is closed
+    operation = named("start_relayout", name) if name else "start_relayout"
+    key: Moving = "start_relayout", shape, dtype, source, layout, None, None
+    arguments = tensor.local, into, target, wrong is not None
+    request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
+    if request is not None:
+        return request
+    return RelayoutRequest(_result(None, out, target, shape, dtype), source, None, None)
+
+
+def _result(block: Array | None, out: DTensor | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
+    return DTensor(block, layout, shape, dtype) if out is None else out
+
+
+def _held(tensor: object) -> DTensor:
+    held = unwrapped(tensor)
+    if not isinstance(held, DTensor):
+        raise LayoutError(f"start_relayout takes a DTensor, not {type(held).__name__}")
+    return held
+
+
+def _built(moving: Moving, here: Location) -> Callable[[Array | None, DTensor | None, Layout, bool], RelayoutRequest]:
+    operation, shape, dtype, source, layout, *_ = moving
+    start = prepare_start(plan_direct(shape, dtype, source, layout, here.team.machine), here)
+
+    def begin(local: Array | None, out: DTensor | None, target: Layout, waits: bool) -> RelayoutRequest:
+        try:
+            exchange, block = start(local, at_once(out))
+            if waits and exchange is not None:
+                exchange.wait()
+                exchange = None
+            return RelayoutRequest(_result(block, out, target, shape, dtype), source, exchange, here.team, block)
+        except BaseException as error:  # before there is a request
+            leave_with(error, here.team)
+            raise
+
+    return comparing_replicas(begin, operation, shape, source, here)
+
+
+def _planned(moving: Moving) -> None:
+    _, shape, dtype, source, layout, *_ = moving
+    plan_direct(shape, dtype, source, layout)
+
+
+_START = Collective[RelayoutRequest](relayout_text, _built, _planned)
+
+
+@atexit.register
+def _check_at_exit() -> None:
+    left = [each for each in _over_mpi.values() if not each.is_lost]
+    if not left or forks.is_child:
+        return
+    if not mpi().Is_finalized():
+        for request in left:
+            request.wait()
+    abort.end_job(never_waited_for(left))

@@ -1,0 +1,144 @@
+"""Relayouts that write into tensors that exist, and the texts that ranks compare about a relayout."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm._kernels import overlap
+from meshcomm.core._arguments import as_array
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.views import filled, refusal
+from meshcomm.core.failures.watch import named
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.errors import DTypeError, LayoutError, MeshcommError, ShapeError
+
+Into: TypeAlias = tuple[DTensor, DTensor, Layout]
+"""A tensor, the tensor that its relayout overwrites, and the layout that it goes to."""
+
+READ_ONLY = "out cannot be written to: its block is read-only"
+OVERLAPPING = "out shares memory with a tensor or another out: a relayout reads blocks while it writes others"
+
+
+def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | None) -> DTensor:
+    """Return a plain array, the same on all ranks, in *layout*; in *out* if that is given. *name* is that of the call.
+
+    Nothing moves, but the ranks compare later that they made this call, too. If one of them made it in place of the
+    relayout of a tensor, the others' relayout would get data of its next one.
+    """
+    array = as_array(whole)
+    if layout.match_axis is not None:
+        layout = layout.matched(Layout.replicated(layout.mesh, array.ndim))
+    tensor = distribute(array, layout)
+    with collective(named("relayout", name), layout.mesh) as here:
+        if here is not None:
+            here.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
+    if out is None:
+        return tensor
+    check_out(out, tensor, tensor.layout)
+    if out.local is not None and tensor.local is not None:
+        if not out.local.flags.writeable:
+            raise LayoutError(READ_ONLY)
+        if out.local.flags.c_contiguous:
+            as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
+        else:
+            filled(out, tensor.local)
+    return out
+
+
+@lru_cache(1024)
+def _of_array(layout: Layout, shape: Shape, dtype: DType) -> int:
+    """Return a number for the relayout of an array, the same on all ranks."""
+    to = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    return fingerprint(f"relayout of an array of {shape} {dtype} to {to}")
+
+
+def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
+    """Raise unless *out* has the shape, dtype and layout of *tensor* in *layout*; all ranks find the same."""
+    if not isinstance(out, DTensor):
+        raise LayoutError(f"out must be a DTensor, not {type(out).__name__}")
+    why = refusal(out)
+    if why is not None:
+        raise LayoutError(f"out: {why}")
+    if out.shape != tensor.shape:
+        raise ShapeError(f"out has shape {out.shape}, but the tensor has {tensor.shape}")
+    if out.dtype != tensor.dtype:
+        raise DTypeError(f"out has dtype {out.dtype}, but the tensor has {tensor.dtype}")
+    wanted = layout if layout.match_axis is None else layout.matched(tensor.layout)
+    if out.layout is not wanted and (out.layout != wanted or out.mesh.world is not wanted.mesh.world):
+        raise LayoutError(f"out is {_layout_text(out.layout)}, but the relayout goes to {_layout_text(wanted)}")
+
+
+def _layout_text(layout: Layout) -> str:
+    return f"{specs_text(layout.sharding_specs)} on the {layout.mesh}"
+
+
+# How a rank may find an out wrong alone
+# ======================================
+#
+# All ranks see shape, dtype and layout of an out. Only one rank may see that its block is read-only, or shares memory
+# with a block that the relayout reads. Whether a rank communicates must not follow from that: another rank may have
+# wrapped the same memory in a new tensor, or none at all. So an error about an out goes with the call:
+#
+# - In a call that is new for the team, the ranks compare it with all other errors, and all raise it.
+# - In a known call, the digest of this rank's calls says that it has an error. Then this rank takes part as if no out
+#   was given, and raises the error. If all ranks find an out wrong, their digests are equal, and all raise the error.
+#   If not, the next comparison of digests, in the same exchange if it has one, finds that the ranks differ.
+#
+# Nothing is remembered about tensors, so nothing hangs on which objects a rank makes for itself.
+
+
+def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | None:
+    """Return what is wrong with *out* for a relayout of *tensor*, if anything. Other ranks may find nothing."""
+    try:
+        check_out(out, tensor, layout)
+    except MeshcommError as error:
+        return error
+    assert isinstance(out, DTensor)
+    if out is tensor:  # also where the block is empty, or there is none: all ranks see it
+        return LayoutError(OVERLAPPING)
+    block = out.local
+    if block is None:
+        return None
+    if not block.flags.writeable:
+        return LayoutError(READ_ONLY)
+    if tensor.local is not None and _overlap(block, tensor.local):
+        return LayoutError(OVERLAPPING)
+    return None
+
+
+def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
+    """Return what is wrong with the outs of several relayouts, if anything. Other ranks may find nothing."""
+    try:
+        for tensor, out, layout in moves:
+            check_out(out, tensor, layout)
+    except MeshcommError as error:
+        return error
+    written = [out.local for _, out, _ in moves if out.local is not None]
+    if any(not block.flags.writeable for block in written):
+        return LayoutError(READ_ONLY)
+    read = [tensor.local for tensor, _, _ in moves if tensor.local is not None]
+    whole = [[as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (written, read)]
+    strided = [block for block in written if not block.flags.c_contiguous]
+    others = [block for block in read if not block.flags.c_contiguous]
+    shared = any(_overlap(out, block) for out in written for block in others)
+    shared = shared or any(_overlap(out, block) for out in strided for block in (*written, *read) if block is not out)
+    return LayoutError(OVERLAPPING) if shared or overlap(*whole) else None
+
+
+def _overlap(a: Array, b: Array) -> bool:
+    """Return whether two blocks share an element, or may do so and it takes long to find out."""
+    if not np.may_share_memory(a, b):
+        return False
+    try:
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]  # any number
+    except np.exceptions.TooHardError:
+        return True

@@ -1,0 +1,307 @@
+"""relayout: tensors from any layouts to any others."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar, overload
+
+from numpy.typing import ArrayLike
+
+from meshcomm.core import _hooks
+from meshcomm.core._arguments import quote
+from meshcomm.core._tracing import Value, is_traced, opened, traced, untraced
+from meshcomm.core.arrays.dtensor import DTensor, Held, Tensor, unwrapped
+from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
+from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
+from meshcomm.core.arrays.out import distributed, wrong_out
+from meshcomm.core.arrays.targets import Target, target_of
+from meshcomm.core.arrays.trees import HoldsVariables
+from meshcomm.core.arrays.views import at_once, filled, in_memory_order
+from meshcomm.core.failures.watch import named
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.scratch import forget_scratch
+from meshcomm.core.plans.plan import Plan
+from meshcomm.core.plans.search import forget_plans
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.errors import LayoutError, MeshError
+
+K = TypeVar("K")
+H = TypeVar("H", bound=Held)
+Inner: TypeAlias = Mapping[str, Any] | list[Any] | tuple[Any, ...]
+"""A branch of a tree of tensors."""
+
+Outs: TypeAlias = Sequence[DTensor | None]
+
+
+@overload
+def relayout(
+    tensor: Held,
+    layout: Target | Plan,
+    name: str | None = None,
+    *,
+    out: DTensor | None = None,
+    max_scratch_bytes: int | None = None,
+) -> DTensor: ...
+
+
+@overload
+def relayout(
+    tensor: list[H],
+    layout: Layout,
+    name: str | None = None,
+    *,
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+) -> list[DTensor]: ...
+
+
+@overload
+def relayout(
+    tensor: tuple[Held, ...],
+    layout: Layout,
+    name: str | None = None,
+    *,
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+) -> tuple[DTensor, ...]: ...
+
+
+@overload
+def relayout(
+    tensor: Mapping[K, Tensor],
+    layout: Layout | Mapping[K, Layout],
+    name: str | None = None,
+    *,
+    out: Mapping[K, DTensor] | None = None,
+    max_scratch_bytes: int | None = None,
+) -> dict[K, DTensor]: ...
+
+
+@overload
+def relayout(
+    tensor: HoldsVariables | Mapping[K, Held | Inner],
+    layout: Layout | Mapping[Any, Any],
+    name: str | None = None,
+    *,
+    out: Mapping[Any, Any] | None = None,
+    max_scratch_bytes: int | None = None,
+) -> dict[Any, Any]: ...
+
+
+@overload
+def relayout(
+    tensor: ArrayLike,
+    layout: Layout,
+    name: str | None = None,
+    *,
+    out: DTensor | None = None,
+    max_scratch_bytes: int | None = None,
+) -> DTensor: ...
+
+
+@overload
+def relayout(
+    tensor: list[Any],
+    layout: Sequence[Layout],
+    name: str | None = None,
+    *,
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+) -> list[DTensor]: ...
+
+
+@overload
+def relayout(
+    tensor: tuple[Tensor, ...],
+    layout: Sequence[Layout],
+    name: str | None = None,
+    *,
+    out: Outs | None = None,
+    max_scratch_bytes: int | None = None,
+) -> tuple[DTensor, ...]: ...
+
+
+@overload
+def relayout(
+    tensor: Sequence[Any],
+    layout: Layout | Sequence[Any] | FindsLayouts,
+    name: str | None = None,
+    *,
+    out: Sequence[Any] | None = None,
+    max_scratch_bytes: int | None = None,
+) -> Sequence[Any]: ...
+
+
+def relayout(
+    tensor: object, layout: object, name: str | None = None, *, out: Any = None, max_scratch_bytes: int | None = None
+) -> object:
+    """Return *tensor* in another *layout*. Collective over the meshes of both.
+
+    The result is the same global array in new blocks, which share no memory with the old ones, even if the layouts are
+    equal. The layout may be on another mesh, over other ranks; a rank outside of that mesh gets a tensor without a
+    block. Other systems say redistribute, reshard or rechunk. Source: tf.experimental.dtensor.relayout.
+
+    Parameters
+    ----------
+    tensor: a DTensor; a plain array, which counts as replicated: every rank passes the same one; or a list, tuple or
+        dict of such, also nested, in the same order on all ranks. Small tensors of a list share an exchange. A list of
+        numbers is an array; a module is a dict of its variables.
+    layout: the layout of the result. MATCH keeps what the tensor has on that axis. For one tensor, a list of sharding
+        specs is a layout on the tensor's own mesh: ``relayout(t, ["y", "x"])``; a `Plan` is the way to take. For
+        several tensors: one layout for all, a list or dict in the form of *tensor*, where one may stand for a whole
+        branch, or a `LayoutMap`: a name is keys and indices joined by dots.
+    name: how messages name this call while it waits
+    out: a tensor of the same shape and dtype in *layout*, to overwrite and return; for several tensors a list or dict
+        in the form of *tensor*
+    max_scratch_bytes: bytes that a rank may use beyond its old and its new block, for the whole call; by default
+        32 MiB, or the minimum that is needed if that is more
+
+    ``LayoutError`` if the layout has another number of axes than the tensor, or if *out* is in another layout,
+    read-only, or in the memory of *tensor*; ``ShapeError`` if *out* has another shape, or the scratch limit cannot be
+    kept; ``DTypeError`` if *out* has another dtype; ``MeshError`` if the meshes are in different worlds.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     rows, columns = mc.Layout(["x", mc.UNSHARDED], mesh), mc.Layout([mc.UNSHARDED, "x"], mesh)
+    ...     t = mc.distribute(np.arange(6).reshape(3, 2), rows)
+    ...     return mc.relayout(t, columns).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0], [2], [4]], [[1], [3], [5]]]
+    """
+    if not isinstance(tensor, DTensor) or not isinstance(layout, Layout):
+        return _relayout(tensor, layout, name, out, max_scratch_bytes)
+    source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
+    wrong = None if out is None else wrong_out(tensor, out, layout)
+    into = None if out is None or wrong is not None else at_once(out)
+    operation = named("relayout", name) if name else "relayout"
+    local, order = (tensor.local, None) if tensor._view is None else in_memory_order(tensor)
+    key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
+    block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
+    if out is not None:
+        return filled(out, block)
+    return DTensor(block, layout if layout.match_axis is None else layout.matched(source), shape, dtype)
+
+
+@refusable
+def _relayout(tensor: object, layout: object, name: str | None, out: Value, limit: int | None) -> object:
+    """Return what is given as `relayout` takes it, but not as a tensor and a layout, in another layout."""
+    if isinstance(layout, Plan):
+        return _by_plan(layout, tensor, out)
+    if not isinstance(tensor, DTensor):
+        tensor = opened(tensor)
+        if are_many(tensor, layout):
+            return relayout_many(relayout, tensor, layout, out, limit=limit, name=name)
+    if not isinstance(layout, Layout):
+        layout = target_of(tensor, layout)
+    if is_traced(tensor):
+        return traced(relayout, (tensor, layout, name), out=out, max_scratch_bytes=limit)
+    held = unwrapped(tensor)
+    if not isinstance(held, DTensor):
+        return distributed(held, layout, out, name)
+    return relayout(held, layout, name, out=out, max_scratch_bytes=limit)
+
+
+@refusable
+def relayout_like(
+    tensor: Tensor,
+    layout_tensor: Held,
+    name: str | None = None,
+    *,
+    out: DTensor | None = None,
+    max_scratch_bytes: int | None = None,
+) -> DTensor:
+    """Return *tensor* in the layout of *layout_tensor*. Collective over the meshes of both.
+
+    *layout_tensor* only gives its layout; its shape, dtype and values do not matter. Other arguments are those of
+    `relayout`. ``LayoutError`` if the numbers of axes differ or *layout_tensor* is no DTensor. Source:
+    tf.experimental.dtensor.relayout_like.
+
+    Parameters
+    ----------
+    tensor: what moves: a DTensor, or a plain array, which counts as replicated
+    layout_tensor: a DTensor in the layout of the result
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     x = mc.zeros((4, 4), "f4", mc.Layout(["x", mc.UNSHARDED], mesh))
+    ...     z = mc.ones((4, 4), "f8", mc.Layout.replicated(mesh, 2))
+    ...     return mc.relayout_like(z, x).local.shape
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(2, 4), (2, 4)]
+    """
+    like = unwrapped(untraced(layout_tensor))
+    if not isinstance(like, DTensor):
+        other = ": relayout takes a Layout" if isinstance(like, Layout) else ""
+        raise LayoutError(f"layout_tensor must be a DTensor, not {type(like).__name__}{other}")
+    return relayout(tensor, like.layout, name or "relayout_like", out=out, max_scratch_bytes=max_scratch_bytes)
+
+
+def machine_of(mesh: Mesh) -> Machine:
+    """Return the costs that `relayout` plans by on *mesh*, and which ranks share a node. Collective over the mesh.
+
+    The ranks of a mesh agree on it when they first communicate. Ranks share a node if their host name
+    and boot id are equal. The constants come from the file that ``MESHCOMM_MACHINE`` names on the first rank, else
+    they are defaults. The ranks of two meshes agree in the same way. A rank outside of the mesh gets defaults.
+    ``MeshError`` on all ranks if the file cannot be read.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: mc.machine_of(mesh).one_node)
+    [True, True]
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"machine_of takes a Mesh, not {quote(mesh)}")
+    here = location_in(mesh)
+    return Machine() if here is None else here.team.machine
+
+
+def drop_plans(mesh: Mesh) -> None:
+    """Drop the plans that are kept for the ranks of *mesh*, and what was prepared for them. Collective over the mesh.
+
+    Plans are kept for repeated calls, up to 1,024 for each set of ranks. A relayout between two meshes belongs to the
+    set of the ranks of both. The next call is planned and agreed on anew. Scratch buffers of this thread are freed.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: mc.drop_plans(mesh))
+    [None, None]
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"drop_plans takes a Mesh, not {quote(mesh)}")
+    with collective("drop_plans", mesh) as here:
+        if here is not None:
+            agree(here.team, "drop_plans")
+            here.team.forget_prepared()
+    forget_plans()
+    forget_scratch()
+
+
+@_hooks.provides("relayout")
+def _by_method(tensor: Value, to: Value, out: DTensor | None, **options: Value) -> DTensor:
+    """Return *tensor* as ``plan.execute`` and ``t.relayout`` do: by a plan, or in a layout."""
+    moved: DTensor = relayout(tensor, to, out=out, **options)
+    return moved
+
+
+def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
+    planned = plan.shape, plan.dtype, plan.source
+    if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
+        raise LayoutError(
+            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {specs_text(plan.source.sharding_specs)}, "
+            f"not for {quote(tensor)}"
+        )
+    wrong = None if out is None else wrong_out(tensor, out, plan.target)
+    into = None if out is None or wrong is not None else at_once(out)
+    meshes = tensor.layout.mesh, plan.target.mesh
+    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (tensor.local, into), error=wrong)
+    return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else filled(out, block)

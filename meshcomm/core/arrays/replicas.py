@@ -1,0 +1,57 @@
+"""Replicas that differ, which only MESHCOMM_CHECK=1 looks for: blocks that a layout says are equal."""
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Concatenate, ParamSpec, TypeVar
+
+import numpy as np
+
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.layouts.coordinates import numbers_of, replica_count
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.teams import Location
+from meshcomm.errors import LayoutError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def comparing_replicas(
+    run: Callable[Concatenate[Array | None, P], R], operation: str, shape: Shape, source: Layout, here: Location
+) -> Callable[Concatenate[Array | None, P], R]:
+    """Return *run*, whose first argument is a block; with ``MESHCOMM_CHECK=1`` it compares replicas of *source* first.
+
+    To call it is Collective over the team of *here*. It raises ``LayoutError`` on all ranks if two replicas differ.
+    """
+    if not agreement.checks_every_call() or replica_count(source) == 1:
+        return run
+
+    def compared(block: Array | None, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        digests = here.team.everyone.communicator().allgather(b"" if block is None else _digest(block))
+        at = dict(zip(here.team.ranks, digests, strict=True))
+        first: dict[bytes, int] = {}  # for each block, the first rank that holds it
+        for rank, number in zip(source.mesh.ranks, numbers_of(source, np.arange(source.mesh.size)), strict=True):
+            other = first.setdefault(number.tobytes(), rank)
+            if at[rank] != at[other]:
+                raise LayoutError(
+                    f"{operation} of a tensor of shape {shape} in {specs_text(source.sharding_specs)}: by this layout "
+                    f"ranks {other} and {rank} hold the same block, but the values differ. Make them equal first, for "
+                    "example by mc.broadcast or, for gradients, by mc.all_reduce over the replicas"
+                )
+        return run(block, *args, **kwargs)
+
+    return compared
+
+
+def _digest(block: Array) -> bytes:
+    """Return a digest of the values of *block*, without the gaps between the fields of records."""
+    found, fields = blake2b(digest_size=16), [block]
+    while fields:
+        field = fields.pop()
+        if field.dtype.names:
+            fields += [field[name] for name in field.dtype.names]
+        else:
+            found.update(field.tobytes())
+    return found.digest()

@@ -1,0 +1,90 @@
+"""What the Python array API standard adds to a tensor."""
+
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.local_errors import note_refusal
+from meshcomm.errors import ShapeError
+
+if TYPE_CHECKING:
+    from meshcomm.core.arrays.dtensor import DTensor
+
+NAMESPACE = "meshcomm.array_api"
+VERSION = "2025.12"
+
+
+class StandardMethods:
+    """The attributes and methods that the array API standard has and NumPy's protocols do not."""
+
+    __slots__ = ()
+
+    def __array_namespace__(self: "DTensor", *, api_version: str | None = None) -> ModuleType:  # type: ignore[misc]
+        """Return :mod:`meshcomm.array_api` bound to the mesh, with NumPy's functions: what it makes lies there, whole.
+
+        ``ValueError`` for a version of the standard after 2025.12.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     xp = mc.ones(3, int, mc.Layout(["x"], mc.create_mesh([("x", 2)]))).__array_namespace__()
+        ...     return xp.arange(3).local.tolist(), xp.identity(2).layout.sharding_specs
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[1])
+        ([0, 1, 2], ['unsharded', 'unsharded'])
+        """
+        if api_version is not None and not api_version <= VERSION:
+            raise ValueError(f"{NAMESPACE} follows version {VERSION} of the array API standard, not {api_version!r}")
+        # These stand above, and are loaded when a program asks for them.
+        standard, bound = import_module(NAMESPACE), import_module("meshcomm.array_api.bound")
+        namespace: ModuleType = bound.namespace_of(self.mesh, standard)
+        return namespace
+
+    def __dlpack__(self: "DTensor", **options: object) -> NoReturn:  # type: ignore[misc]
+        raise TypeError(
+            "a DTensor does not lend its memory, that of one block: meshcomm.torch.block_of(t) is the block as a "
+            "tensor of PyTorch, and numpy.from_dlpack takes t.local; t.to_numpy() is the global array (Collective)"
+        )
+
+    __dlpack_device__ = __dlpack__  # which other libraries call first
+
+    @property
+    def device(self: "DTensor") -> Mesh:  # type: ignore[misc]  # all that have these methods are tensors
+        """The mesh of the layout, as the array API standard calls it."""
+        return self.layout.mesh
+
+    @property
+    def mT(self: "DTensor") -> "DTensor":  # type: ignore[misc]  # noqa: N802 - the standard's name
+        """A view of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two.
+
+        >>> import meshcomm as mc
+        >>> mc.ones((3, 4, 5), int, mc.Layout.batch_sharded(mc.create_mesh([("x", 1)]), "x", rank=3)).mT.shape
+        (3, 5, 4)
+        """
+        if self.ndim < 2:
+            raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
+        return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
+
+    def to_device(self: "DTensor", device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":  # type: ignore[misc]
+        """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.
+
+        On its own mesh the tensor stays as it is. On another mesh its first axis is sharded over all of it; pass a
+        Layout to choose. ``ValueError`` for a *stream*: there are none.
+
+        >>> import meshcomm as mc
+        >>> def program():
+        ...     mesh, alone = mc.create_mesh([("x", 2)]), mc.create_mesh([("x", 1)], devices=[0])
+        ...     return mc.ones(3, int, mc.Layout(["x"], mesh)).to_device(alone).local
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [array([1, 1, 1]), None]
+        """
+        if stream is not None:
+            error = ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
+            note_refusal("to_device", error, self)
+            raise error
+        moved: DTensor = self.__array_namespace__().asarray(self, device=device)
+        return moved

@@ -1,0 +1,24 @@
+"""Where a relayout goes: a layout, or the sharding specs of one on the tensor's own mesh."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from meshcomm.core._tracing import untraced
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import Spec
+from meshcomm.core.layouts.mistakes import no_layout
+
+Target: TypeAlias = Layout | Sequence[Spec]
+"""A layout, or the sharding specs of one on the tensor's own mesh."""
+
+
+def target_of(tensor: object, layout: object) -> Layout:
+    """Return the layout on the mesh of *tensor* that has the specs *layout*; ``LayoutError`` for anything else.
+
+    It is for what is no Layout: relayouts to a Layout, which are many and small, do without this call.
+    """
+    held = unwrapped(untraced(tensor))
+    if isinstance(layout, list | tuple) and isinstance(held, DTensor):
+        return Layout(layout, held.layout.mesh)
+    raise no_layout("a relayout goes to a Layout", layout)

@@ -1,0 +1,202 @@
+"""Trees: nested dicts, lists, tuples and modules, taken apart into their leaves and put together again.
+
+A node is what JSON holds of a tree: a pair of a kind and its content, which for a leaf says where its value is.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+import numpy as np
+
+from meshcomm.core._arguments import quote
+from meshcomm.core._foreign import is_foreign
+from meshcomm.core._tracing import is_traced, opened, untraced
+from meshcomm.core._types import Json
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.errors import CheckpointError, LayoutError
+
+Path: TypeAlias = tuple[Hashable, ...]
+"""The keys and indices that lead to a leaf."""
+
+Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, Any]]]
+"""A kind, "dict", "list", "tuple", or "items", a dict with integers as keys; and what is held, by key or index."""
+
+DEEPEST = 100
+"""Levels of a tree: a deeper one has a circle, or is an attack."""
+
+
+class Index(int):
+    """The index of an item in a list or tuple."""
+
+    __slots__ = ()
+
+
+class HoldsVariables(Protocol):
+    """An object that names its variables, as a Module does."""
+
+    def named_variables(self) -> Sequence[tuple[str, Any]]:
+        """Return the variables with their paths."""
+
+
+class KeyTypeError(LayoutError, TypeError):
+    """A key that is no str: a LayoutError, and the TypeError that TensorFlow raises."""
+
+
+def branch(tree: object, path: Path = ()) -> Branch | None:
+    """Return what *tree*, at *path*, holds; None for a leaf. A module is a dict of its variables.
+
+    >>> kind, held = branch([5, 6])
+    >>> kind, list(held)
+    ('list', [(0, 5), (1, 6)])
+    """
+    if isinstance(tree, DTensor | np.ndarray):
+        return None
+    if len(path) > DEEPEST:
+        raise LayoutError(f"the tree has more than {DEEPEST} levels at {quote('.'.join(map(str, path)))}")
+    if holds_variables(tree):
+        return "dict", tree.named_variables()
+    return container(opened(tree))
+
+
+def branch_of_arrays(tree: object, path: Path = ()) -> Branch | None:
+    """Return what `branch` does, except that a list of numbers is a leaf."""
+    return None if isinstance(tree, list | tuple) and tree and is_one_array(tree) else branch(tree, path)
+
+
+def is_one_array(items: Sequence[object], of_arrays: bool = False) -> bool:
+    """Return whether a list is one array: a list of numbers, or with *of_arrays* also one of plain arrays."""
+    kinds = (DTensor, Mapping) if of_arrays else (DTensor, Mapping, np.ndarray)
+    return not any(
+        isinstance(unwrapped(each), kinds)
+        or is_traced(each)
+        or holds_variables(each)
+        or each is None
+        or (not of_arrays and is_foreign(each))
+        or (isinstance(each, list | tuple) and not is_one_array(each, of_arrays))
+        for each in items
+    )
+
+
+def holds_variables(tree: object) -> TypeGuard[HoldsVariables]:
+    """Return whether *tree* names its variables, as a Module does."""
+    return hasattr(type(tree), "named_variables")
+
+
+def container(tree: object) -> Branch | None:
+    """Return what a dict, list or tuple holds; None for anything else."""
+    if isinstance(tree, Mapping):
+        return "dict", tree.items()
+    if isinstance(tree, list | tuple):
+        return "list" if isinstance(tree, list) else "tuple", zip(map(Index, count()), tree, strict=False)
+    return None
+
+
+def name_of(path: Path, separator: str = ".") -> str:
+    """Return the name of what is at *path*; ``LayoutError`` if a key is no str.
+
+    >>> name_of(("blocks", Index(0), "kernel"))
+    'blocks.0.kernel'
+    """
+    for number, key in enumerate(path):
+        if not isinstance(key, str | Index):
+            below = separator.join(map(str, path[:number]))
+            raise KeyTypeError(f"key {quote(key)} below {below!r} is a {type(key).__name__}; keys must be str")
+    return separator.join(map(str, path))
+
+
+def node_of(
+    tree: object,
+    leaf: Callable[[Path, Any], Json],
+    held: Callable[[object, Path], Branch | None] = branch,
+    path: Path = (),
+) -> Json:
+    """Return the node of *tree*.
+
+    Parameters
+    ----------
+    leaf: returns the node of a leaf at a path
+    held: returns what is held at a path, or None for a leaf
+    path: that of *tree*
+
+    >>> node_of({"w": [1, 2]}, lambda path, number: ["value", number])
+    ['dict', {'w': ['list', [['value', 1], ['value', 2]]]}]
+    """
+    found = None if type(tree) is DTensor else held(tree, path)  # most leaves are tensors
+    if found is None:
+        return leaf(path, tree)
+    kind, entries = found
+    if kind == "dict":
+        return [kind, {key: node_of(child, leaf, held, (*path, key)) for key, child in entries}]
+    if kind == "items":
+        return [kind, [[key, node_of(child, leaf, held, (*path, key))] for key, child in entries]]
+    return [kind, [node_of(child, leaf, held, (*path, key)) for key, child in entries]]
+
+
+def below(node: Json) -> Iterable[Json]:
+    """Return the nodes of what a node holds; none if it is a leaf.
+
+    >>> list(below(["items", [[0, ["array", "w"]], ["n", ["value", 2]]]]))
+    [['array', 'w'], ['value', 2]]
+    """
+    kind, content = node
+    if kind in ("list", "tuple"):
+        return list(content)
+    return list(content.values()) if kind == "dict" else [each for _, each in content] if kind == "items" else []
+
+
+def rebuilt(
+    node: Json, array: Callable[[Any], Any], per_rank: Callable[[Any], Any] | None = None, depth: int = 0
+) -> Any:
+    """Return the tree of *node*, with what *array* returns for the content of each array.
+
+    *per_rank* returns the same for nodes of each rank. ``CheckpointError`` for another node, or a tree that is too
+    deep.
+
+    >>> rebuilt(["dict", {"w": ["array", "w"], "n": ["value", 2]}], str.upper)
+    {'w': 'W', 'n': 2}
+    """
+    if depth > DEEPEST:
+        raise CheckpointError(f"the tree has more than {DEEPEST} levels")
+    if not isinstance(node, list) or len(node) != 2:
+        raise CheckpointError(f"{quote(node)} is no node of a tree")
+    kind, content = node
+    if kind == "array" and isinstance(content, str | int):
+        return array(content)
+    if kind == "dict" and isinstance(content, dict):
+        return {key: rebuilt(each, array, per_rank, depth + 1) for key, each in content.items()}
+    if kind in ("list", "tuple") and isinstance(content, list):
+        found = [rebuilt(each, array, per_rank, depth + 1) for each in content]
+        return found if kind == "list" else tuple(found)
+    if kind == "items" and isinstance(content, list) and all(map(_is_item, content)):
+        return {key: rebuilt(each, array, per_rank, depth + 1) for key, each in content}
+    if kind == "per_rank" and isinstance(content, list) and per_rank is not None:
+        return per_rank(content)
+    if kind == "float" and content in ("nan", "inf", "-inf"):
+        return float(content)
+    if kind == "value" and (content is None or isinstance(content, bool | int | float | str)):
+        return content
+    raise CheckpointError(f"{quote(node)} is no node of a tree")
+
+
+def _is_item(pair: Json) -> bool:
+    return isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)
+
+
+def names_in(node: Json, per_rank: Callable[[Any], Any] | None = None) -> list[str]:
+    """Return the names of the arrays below *node*. ``CheckpointError`` and *per_rank* as for `rebuilt`."""
+    names: list[str] = []
+    rebuilt(node, names.append, per_rank)
+    return names
+
+
+def tensors_in(tree: object, depth: int = 0) -> Iterator[DTensor]:
+    """Yield the tensors of *tree*, also of one that is too deep."""
+    if depth > DEEPEST:
+        return
+    held = branch(tree)
+    if held is not None:
+        for _, each in held[1]:
+            yield from tensors_in(each, depth + 1)
+    elif isinstance(found := unwrapped(untraced(tree)), DTensor):
+        yield found

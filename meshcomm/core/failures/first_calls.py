@@ -1,0 +1,112 @@
+"""Who is missing in the first call of some ranks, before they have communicated: asked without MPI.
+
+A roll call needs a communicator, which ranks make together in their first call. If one of them does not come to that
+call, the others ask through sockets: each rank on the host answers for itself, by its watchdog. Ranks on other hosts
+cannot be asked, nor ranks that have not made a mesh yet.
+"""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Sequence
+
+from meshcomm.core._tuning import ANSWER_WITHIN
+from meshcomm.core.failures import host_signals
+from meshcomm.core.failures.answers import Answer, Report, answer, name_of
+from meshcomm.core.failures.messages import some, spans
+from meshcomm.core.failures.stragglers import has_ended
+from meshcomm.core.failures.stragglers import report as who_is_missing
+from meshcomm.core.failures.watch import Call, Team, watch
+
+
+class FirstCalls:
+    """What *rank* of COMM_WORLD answers ranks that ask, and learns from those that it asks.
+
+    `report` is what it has learnt last about the call that it waits in, or None.
+    """
+
+    leaving = False  # no rank has left ranks that have not communicated
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._questions = host_signals.Questions(rank)
+        self._asked: dict[int, socket.socket] = {}
+        self._unknown: list[int] = []  # those that cannot be asked
+        self._answers: dict[int, Answer | None] = {}
+        self._about: tuple[str, int, int, float] | None = None
+        self._ended: tuple[int, list[int]] = 0, []
+        self.report: Report | None = None
+
+    def serve(self) -> None:
+        """Answer other ranks, and read what they have answered."""
+        self._questions.answer(_reply)
+        if self._about is None:
+            return
+        for rank, other in self._asked.items():
+            if rank not in self._answers:
+                with contextlib.suppress(OSError):  # no answer yet, or none any more
+                    self._answers[rank] = _read(host_signals.received(other))
+        name, number, count, began = self._about
+        if len(self._answers) == len(self._asked) or time.monotonic() > began + ANSWER_WITHIN:
+            self._forget()
+            self.report = self._conclude(name, number, count)
+
+    def ask(self, call: Call, ranks: Sequence[int]) -> None:
+        """Ask the others of *ranks* what they do, unless the last question is still open.
+
+        Ranks that have ended are reported at the second sight: they may have ended after this call, which then
+        completes in a moment.
+        """
+        number = abs(call[2])
+        if self._about is None:
+            self._about = spans(sorted(ranks)), number, watch.count, time.monotonic()
+            question = json.dumps(self._about[:2]).encode()
+            self._answers = {}
+            others = {rank: host_signals.asking(rank, question) for rank in ranks if rank != self._rank}
+            self._asked = {rank: other for rank, other in others.items() if other is not None}
+            self._unknown = [rank for rank in others if rank not in self._asked]
+        before, self._ended = self._ended, (watch.count, host_signals.ended(ranks))
+        if self._ended[1] and before == self._ended:
+            self.report = Report(watch.count, has_ended(self._ended[1]), "", True)
+
+    def missing(self, report: Report | None, number: int) -> str:
+        """Return who is missing in call *number*, as far as this rank knows."""
+        return report.text if report is not None else ""
+
+    def _forget(self) -> None:
+        self._about = None
+        for other in self._asked.values():
+            other.close()
+
+    def _conclude(self, name: str, number: int, count: int) -> Report:
+        answers: dict[int, Answer | None] = {self._rank: answer(_team_called(name), number)}
+        answers |= {rank: self._answers.get(rank) for rank in self._asked}
+        waiting = [rank for rank, its in answers.items() if its is not None and its.waits and its.number == number]
+        lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
+        if self._unknown:
+            why = (
+                "it has made no mesh yet, or runs" if len(self._unknown) == 1 else "they have made no mesh yet, or run"
+            )
+            lines.append(f"{some(self._unknown)} cannot be asked: {why} on another host")
+        files = any(its is not None and its.files for its in answers.values())
+        return Report(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
+
+
+def _reply(question: bytes) -> bytes:
+    name, number = json.loads(question)
+    return json.dumps(answer(_team_called(name), number)).encode()
+
+
+def _read(message: bytes) -> Answer | None:
+    with contextlib.suppress(ValueError, TypeError):  # it is no answer
+        return Answer(*json.loads(message))
+    return None
+
+
+def _team_called(name: str) -> Team | None:
+    """Return the team of the ranks called *name*: that of the call that goes on, if it fits."""
+    call = watch.call()
+    teams = [call[1]] if call is not None and call[1] is not None else []
+    teams += [team for world in watch.worlds for team in world.open_or_not()]
+    return next((team for team in teams if name_of(team) == name), None)

@@ -1,0 +1,306 @@
+"""Host signals: what ranks on one host can tell each other without MPI, in any state of it.
+
+A host signal is a socket with a name of its own in Linux's abstract namespace. It needs no file, and vanishes with its
+process. To look for one never waits. Four things are told so:
+
+- that a rank has ended its program (`show_end`). Before ranks have communicated there is no other way: MPI could only
+  tell if all ranks took part.
+- what a rank does, if another one asks (`Questions`, `asking`)
+- that a rank has an error to tell (`show_words`, `note_told`). A rank that ends the job says so (`show_ending`,
+  `is_ending`), and waits for it (`let_tell`).
+- that a rank prints an error already, which other ranks have, too (`Error`). One of them prints it.
+
+Where there are no such sockets, there are no signals. Ranks on other hosts see none.
+"""
+
+import contextlib
+import os
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
+from traceback import format_exception
+from typing import TypeVar
+
+from meshcomm.core._tuning import POLL_TO
+from meshcomm.core.failures.launchers import job_name
+
+_MOST_WAITING = 4096
+"""Connections that a signal holds; a host has fewer ranks."""
+
+_LISTENS_WITHIN = 0.5
+"""Seconds in which a process that has taken a name listens, also where a busy machine does not let it run at once."""
+
+_CREDENTIALS = struct.Struct("3i")
+"""Process, user and group, as Linux tells them."""
+
+_LONGEST_MESSAGE = 2**16
+"""Bytes. An answer has some hundred."""
+
+_ONE = struct.Struct("<q")
+
+_SHARED = "_shared_by_ranks"
+
+E = TypeVar("E", bound=BaseException)
+
+
+def show_end(rank: int, code: int) -> None:
+    """Show to this host, until this process is gone, that *rank* of COMM_WORLD has ended its program, with *code*."""
+    for name in (f"ended with {code}", f"ended {rank}"):
+        signal = _shown(name)
+        if signal is not None:
+            signal.detach()  # Python closes what it still knows long before MPI lets this process go
+
+
+def code_of_end() -> int:
+    """Return with which code but 0 a rank on this host has ended its program; 0 if none has."""
+    return next((code for code in range(1, 256) if _is_shown(f"ended with {code}")), 0)
+
+
+def ended(ranks: Iterable[int]) -> list[int]:
+    """Return those of *ranks* that have ended their program, as far as this host shows."""
+    return [rank for rank in ranks if _is_shown(f"ended {rank}")]
+
+
+class Questions:
+    """Questions to *rank*, this one in COMM_WORLD, of others on this host."""
+
+    def __init__(self, rank: int) -> None:
+        self._signal = _shown(f"answers {rank}")
+        self._asking: list[socket.socket] = []
+
+    def answer(self, reply: Callable[[bytes], bytes]) -> None:
+        """Send to each that has asked what *reply* makes of its question. Does not wait."""
+        asking, self._asking = self._asking + list(_accepted(self._signal)), []
+        for other in asking:
+            try:
+                question = received(other)
+                if question:
+                    other.sendall(reply(question))
+            except BlockingIOError:  # its question is on its way
+                self._asking.append(other)
+                continue
+            except (OSError, ValueError):  # it has gone, or this was no question
+                pass
+            other.close()
+
+
+def asking(rank: int, question: bytes) -> socket.socket | None:
+    """Return from where to receive the answer of *rank* to a *question*, in one message; None if it hears none."""
+    other = _connected(f"answers {rank}")
+    if other is not None:
+        with contextlib.suppress(OSError):  # it has gone meanwhile: there will be no answer
+            other.sendall(question)
+    return other
+
+
+def received(other: socket.socket) -> bytes:
+    """Return the message that has come from *other*; ``OSError`` if none has."""
+    message = bytearray(_LONGEST_MESSAGE)
+    return bytes(message[: other.recv_into(message)])
+
+
+_words: list[int] = []
+"""The signal that this rank has an error to tell: a file, or none."""
+
+
+def show_words(rank: int) -> None:
+    """Show until `note_told` that *rank*, this one in COMM_WORLD, has an error to tell."""
+    signal = _shown(f"tells {rank}") if not _words else None
+    if signal is not None:
+        _words.append(signal.detach())
+
+
+def note_told() -> None:
+    """Show that this rank has no error to tell: it has told it, or goes on."""
+    while _words:
+        os.close(_words.pop())
+
+
+def show_ending() -> None:
+    """Show that a rank of this host ends the job: those that still have an error to tell have to tell it now."""
+    signal = _shown("ends the job")
+    if signal is not None:
+        signal.detach()  # until this process is gone
+
+
+def is_ending() -> bool:
+    """Return whether a rank of this host ends the job."""
+    return _is_shown("ends the job")
+
+
+def let_tell(ranks: Iterable[int], end: float, over: Callable[[], bool] = lambda: False) -> None:
+    """Wait until those of *ranks* that have an error to tell now have told it or are gone, or *over* returns true.
+
+    At most until the time *end*.
+    """
+    for signal in [_connected(f"tells {rank}") for rank in ranks]:
+        if signal is not None:
+            with signal:
+                _wait_for_end(signal, end, over)
+
+
+def _wait_for_end(signal: socket.socket, end: float, over: Callable[[], bool]) -> None:
+    """Wait until a *signal* to which this is a connection vanishes, or *over* returns true; at most until *end*."""
+    signal.settimeout(POLL_TO)
+    with contextlib.suppress(ConnectionError):
+        while time.monotonic() < end and not over():
+            with contextlib.suppress(TimeoutError):
+                signal.recv_into(bytearray(1))
+                break
+
+
+def note_shared(error: E, text: str, *, seen: bool) -> E:
+    """Note that all ranks of a team raise *error*, which says *text* on those that have *seen* it, and return it."""
+    error.__dict__[_SHARED] = text, seen
+    return error
+
+
+def is_shared(error: BaseException) -> bool:
+    """Return whether all ranks of a team raise *error*."""
+    return _SHARED in vars(error)
+
+
+def shared_text(error: BaseException) -> tuple[str, bool]:
+    """Return a text that is the same on ranks with the same error, and whether this rank knows where it comes from.
+
+    That is the traceback, but of an error that ranks have agreed on only what it says.
+    """
+    texts: list[str] = []
+    now: BaseException | None = error
+    while now is not None:
+        if _SHARED in vars(now):
+            text, seen = vars(now)[_SHARED]
+            return "".join([text, *texts]), seen
+        texts += format_exception(type(now), now, now.__traceback__, None, False)  # of this one alone
+        now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
+    return "".join(texts), True
+
+
+class Error:
+    """An error that several ranks may have at the same time.
+
+    The first of them on this host prints it (`ours` is true), and shows when it has.
+
+    Parameters
+    ----------
+    text: the same on ranks that have the same error
+    rank: this one, in COMM_WORLD
+    tellers, end: until the time *end* one of these ranks may be the first, while it has an error to tell
+    """
+
+    def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), end: float = 0.0) -> None:
+        self._text, self._rank = text, rank
+        self._printed: socket.socket | None = None
+        let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
+        self._signal, self._first = _shown_or_connected(f"prints {text}")
+        self.ours = self._first is None
+        if self._first is not None:
+            with contextlib.suppress(OSError):
+                self._first.sendall(_ONE.pack(rank))
+
+    def note_printed(self) -> None:
+        """Show that this rank has printed the error."""
+        self._printed = self._printed or _shown(f"has printed {self._text}")
+
+    def settled(self, seconds: float) -> "Error":
+        """Return the error when another rank has printed it, or as one that is ours to print.
+
+        A rank that prints it has *seconds* for that: it may die meanwhile, or a busy machine may not let it run. Then
+        the first of those that have waited in vain prints it.
+        """
+        if self._first is None:
+            return self
+        _wait_for_end(self._first, time.monotonic() + seconds, self._is_printed)
+        if self._is_printed():
+            return self
+        self._first.close()
+        return Error(f"{self._text} again", self._rank).settled(seconds)
+
+    def _is_printed(self) -> bool:
+        return _is_shown(f"has printed {self._text}")
+
+    def ranks(self) -> list[int]:
+        """Return this rank and those that have found by now that it prints their error."""
+        found = {self._rank}
+        for other in _accepted(self._signal):
+            with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
+                found.update(_ONE.unpack(received(other)))
+        return sorted(found)
+
+
+def _address(name: str) -> str:
+    text = f"{os.getuid()} {job_name()} {name}"
+    return f"\0meshcomm {blake2b(text.encode(errors='backslashreplace'), digest_size=16).hexdigest()}"
+
+
+def _shown(name: str) -> socket.socket | None:
+    """Return a new signal, or None if there is one of that name already, or no signals here."""
+    return _socket(name, shows=True)
+
+
+def _accepted(signal: socket.socket | None) -> Iterator[socket.socket]:
+    """Yield connections of processes of this user that have come to a *signal*. Does not wait."""
+    with contextlib.suppress(OSError):  # there are no more
+        while signal is not None:
+            other, _ = signal.accept()
+            other.setblocking(False)
+            if _is_ours(other):
+                yield other
+            else:
+                other.close()
+
+
+def _shown_or_connected(name: str) -> tuple[socket.socket | None, socket.socket | None]:
+    """Return a new signal, or a connection to the one that is there; neither if there are no signals here."""
+    end = time.monotonic() + _LISTENS_WITHIN
+    while True:
+        signal = _shown(name)
+        other = _connected(name) if signal is None else None
+        if signal or other or sys.platform != "linux" or time.monotonic() > end:
+            return signal, other
+        time.sleep(POLL_TO)
+
+
+def _connected(name: str) -> socket.socket | None:
+    """Return a connection to the signal of that name that a process of this user shows, or None."""
+    return _socket(name, shows=False)
+
+
+def _socket(name: str, *, shows: bool) -> socket.socket | None:
+    """Return a new socket that never waits, which *shows* a signal, or is connected to one; None if it cannot be.
+
+    Elsewhere than on Linux there is none: a name like ours would be a file.
+    """
+    if sys.platform != "linux":
+        return None
+    with contextlib.suppress(OSError):  # this process may have as many files as it may
+        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            made.setblocking(False)
+            if shows:
+                made.bind(_address(name))
+                made.listen(_MOST_WAITING)
+                return made
+            made.connect(_address(name))
+            if _is_ours(made):
+                return made
+            made.close()
+        except OSError:
+            made.close()
+    return None
+
+
+def _is_ours(other: socket.socket) -> bool:
+    """Return whether the process at the other end belongs to this user: anyone may use any name."""
+    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return bool(_CREDENTIALS.unpack(credentials)[1] == os.getuid())
+
+
+def _is_shown(name: str) -> bool:
+    signal = _connected(name)
+    if signal is not None:
+        signal.close()
+    return signal is not None

@@ -1,0 +1,298 @@
+"""Who launched this process, what the launcher tells it, and whether MPI knows of it too.
+
+A launcher tells each process its rank and the number of ranks in the environment. MPI hears of them in another way. If
+the launcher belongs to another MPI, or speaks another protocol, MPI hears nothing: then each process is alone in a
+world of its own, computes everything, and ends without an error. `alone` finds that out.
+"""
+
+import contextlib
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ALONE = "MESHCOMM_ALONE"
+"""The environment variable that allows copies of a program that know nothing of each other."""
+
+TRACE_FOLDER = "MESHCOMM_TRACE"
+"""The environment variable that names the folder for traces of whole programs."""
+
+Environment = Mapping[str, str]
+
+
+class Launcher(NamedTuple):
+    """What is known of a launcher. The first one in `LAUNCHERS` that fits is the one: they run inside each other."""
+
+    name: str
+    sets: tuple[str, ...]  # it sets one of these; a star stands for any ending
+    rank: str  # the variable with the rank
+    size: str  # the variable with the number of ranks; it may be unset
+    protocol: str = ""  # what it speaks with MPI; nothing if other variables tell
+
+
+_PMI = ("PMI_RANK", "PMI_SIZE", "PMI")
+
+LAUNCHERS = (
+    # Those that start ranks themselves, which may run inside of a batch system's step: before those of batch systems.
+    Launcher("mpiexec of Open MPI", ("OMPI_COMM_WORLD_SIZE",), "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIx"),
+    Launcher("mpirun_rsh of MVAPICH", ("MPIRUN_RSH_LAUNCH",), *_PMI),
+    Launcher("mpiexec of Intel MPI (Hydra)", ("I_MPI_HYDRA_*", "I_MPI_INFO_*", "I_MPI_MPIRUN"), *_PMI),
+    Launcher("mpiexec of MPICH (Hydra)", ("HYDI_CONTROL_FD", "MPI_LOCALNRANKS"), *_PMI),
+    Launcher("Flux", ("FLUX_TASK_RANK",), "FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    Launcher("jsrun", ("JSM_NAMESPACE_RANK",), "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "PMIx"),
+    Launcher("mpiexec of Cray PALS", ("PALS_RANKID",), "PALS_RANKID", "PMI_SIZE", "Cray PMI"),
+    Launcher("srun of Slurm", ("SLURM_STEP_ID",), "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    Launcher("a launcher that uses PMIx", ("PMIX_RANK",), "PMIX_RANK", "", "PMIx"),
+    Launcher("a launcher that uses PMI", ("PMI_SIZE",), *_PMI),
+)
+"""The launchers, as their documents and sources describe them. docs/doctor.md says which of them we have tried."""
+
+BATCH_SYSTEMS = (("Slurm", "SLURM_JOB_ID"), ("PBS", "PBS_JOBID"), ("LSF", "LSB_JOBID"), ("Flux", "FLUX_JOB_ID"))
+"""Batch systems, and the variable with which each names a job."""
+
+_PROTOCOLS = (("PMIx", "PMIX_RANK"), ("Cray PMI", "PMI_CONTROL_PORT"), ("PMI", "PMI_RANK"), ("PMI", "PMI_FD"))
+"""Protocols, by a variable that every launcher sets for it."""
+
+_LAST_NORMAL_STEP = 2**32 - 16
+"""Steps of Slurm that are none of srun come after it: a batch script, an interactive shell, what ssh starts."""
+
+_MOST_ANCESTORS = 16
+
+
+class Launch(NamedTuple):
+    """What a launcher tells this process. What is not known is None, or nothing."""
+
+    launcher: str
+    rank: int | None
+    size: int | None
+    protocol: str  # what it speaks with MPI
+    batch: str  # the batch system around and its job
+    evidence: str
+    """The variable with the number of ranks, and its value, as they stand in the environment of a process."""
+
+    def __str__(self) -> str:
+        protocol = f", which speaks {self.protocol}" if self.protocol else ", which speaks no protocol of MPI"
+        return f"{self.launcher}{protocol}{f'; in {self.batch}' if self.batch else ''}"
+
+
+def launch(environment: Environment | None = None) -> Launch | None:
+    """Return what the launcher of this process tells in the *environment*; None if there was none.
+
+    >>> print(launch({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}))
+    srun of Slurm, which speaks no protocol of MPI; in job 7 of Slurm
+    """
+    its = os.environ if environment is None else environment
+    for launcher in LAUNCHERS:
+        if any(_is_set(name, its) for name in launcher.sets) and not _is_no_step(launcher, its):
+            rank, size = (_number(its.get(name, "")) for name in (launcher.rank, launcher.size))
+            if rank is None and launcher.size in launcher.sets:
+                continue
+            protocol = launcher.protocol or next((name for name, variable in _PROTOCOLS if variable in its), "")
+            evidence = f"{launcher.rank}={its.get(launcher.rank, '')}"
+            return Launch(launcher.name, rank, size, protocol, batch_job(its), evidence)
+    return None
+
+
+OFF, ON = ("0", "no", "off", "false"), ("1", "yes", "on", "true")
+"""What people set a switch to. Other texts count as on."""
+
+
+def is_on(variable: str, default: str = "0") -> bool:
+    """Return whether an environment variable turns something on: all texts do but 0, no, off and false."""
+    return (os.environ.get(variable, "").strip().lower() or default) not in OFF
+
+
+def folder_in(variable: str) -> "Path | None":
+    """Return the folder that an environment variable names; None if it names none, or is 0."""
+    name = os.environ.get(variable, "")
+    if name in ("", "0"):
+        return None
+    from pathlib import Path  # here, as ``import meshcomm`` asks for a folder
+
+    return Path(name)
+
+
+def batch_job(environment: Environment | None = None) -> str:
+    """Return the job of a batch system that this process runs in: "job 7 of Slurm"; or nothing."""
+    its = os.environ if environment is None else environment
+    return next((f"job {its[name]} of {system}" for system, name in BATCH_SYSTEMS if its.get(name)), "")
+
+
+def launched() -> tuple[int, int] | None:
+    """Return the rank that a launcher gave this process, and of how many; None if MPI cannot know of them.
+
+    Read from the environment: MPI does not have to be loaded, nor initialised.
+    """
+    found = launch()
+    if found is None or found.rank is None or found.size is None or not found.protocol:
+        return None
+    return found.rank, found.size
+
+
+def is_first() -> bool:
+    """Return whether this process is the first one that its launcher launched, or the only one."""
+    found = launch()
+    return found is None or not found.rank
+
+
+def are_several() -> bool:
+    """Return whether the launcher launched several processes, whether or not MPI knows of them."""
+    found = launch()
+    return found is not None and (found.size or 1) > 1
+
+
+def job_name() -> str:
+    """Return a name for this job that all its ranks on this host know, and no other job has at the same time."""
+    its = os.environ
+    if "PMIX_NAMESPACE" in its:
+        return its["PMIX_NAMESPACE"]
+    found = launch()
+    if found is not None and found.launcher == "srun of Slurm":
+        return f"{its.get('SLURM_JOB_ID', '')}.{its['SLURM_STEP_ID']}"
+    return f"{os.getppid()}"  # all ranks of a host have the same launcher
+
+
+def alone(world_size: int, library: Callable[[], str]) -> str:
+    """Return why this process is alone although it was launched with others, and the cure; nothing if all is well.
+
+    MPI knows of *world_size* ranks; *library* returns its name.
+    """
+    found = launch()
+    if world_size > 1 or found is None or not are_several():
+        return ""
+    if is_on(ALONE) or "SLURM_PTY_PORT" in os.environ or _is_child_of_rank(found):
+        return ""
+    return alone_text(found, library())
+
+
+def alone_text(found: Launch, library: str) -> str:
+    """Return the message for processes that one launcher launched, and that do not find each other.
+
+    >>> print(alone_text(launch({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}), "MPICH 5"))
+    srun of Slurm launched 4 processes, but each is alone in a world of one rank: it speaks no protocol of MPI, and
+    mpi4py has loaded MPICH 5. Launch with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with the mpiexec
+    of this MPI. MESHCOMM_ALONE=1 allows copies that are alone on purpose.
+    """
+    speaks = f"it speaks {found.protocol}" if found.protocol else "it speaks no protocol of MPI"
+    if found.launcher == "srun of Slurm":
+        cure = f"Launch with srun --mpi={_slurm_protocol(library)} (srun --mpi=list shows what there is), or with"
+    else:
+        speaks = "it belongs to another MPI" if "mpiexec" in found.launcher else speaks
+        cure = "Use"
+    return (
+        f"{found.launcher} launched {found.size} processes, but each is alone in a world of one rank: {speaks}, and "
+        f"mpi4py has loaded {library}. {cure} the mpiexec of this MPI. "
+        f"{ALONE}=1 allows copies that are alone on purpose."
+    )
+
+
+def refuse_alone(world_size: int, library: Callable[[], str]) -> None:
+    """Raise ``MeshError`` if this process is `alone`, on every copy; the first of them prints it."""
+    reason = alone(world_size, library)
+    if reason:
+        from meshcomm.errors import MeshError  # here, as this file is read where not even NumPy is installed
+
+        raise told_by_first(MeshError(reason)) from None
+
+
+_E = TypeVar("_E", bound=BaseException)
+
+
+def told_by_first(error: _E) -> _E:
+    """Return *error*, which all copies of a program raise, so that Python prints it in the first one only."""
+    let_first_tell()
+    error.__dict__[_FIRST_TELLS] = True
+    previous = sys.excepthook
+    if is_told_by_another(error):
+        sys.excepthook = lambda kind, value, tb: None if is_told_by_another(value) else previous(kind, value, tb)
+    return error
+
+
+def let_first_tell() -> None:
+    """Wait for a second unless this is the first copy: many launchers end all copies as soon as one of them ends."""
+    if not is_first():
+        time.sleep(1.0)
+
+
+def is_told_by_another(error: BaseException) -> bool:
+    """Return whether all copies of a program raise *error*, and this is not the first copy, which prints it."""
+    return _FIRST_TELLS in vars(error) and not is_first()
+
+
+_FIRST_TELLS = "_first_copy_tells"
+
+
+def _slurm_protocol(library: str) -> str:
+    if library.startswith("Open MPI"):
+        return "pmix"
+    return "cray_shasta" if "CRAY" in library.upper() else "pmi2"
+
+
+def _is_set(name: str, environment: Environment) -> bool:
+    return name in environment or any(name[-1] == "*" and each.startswith(name[:-1]) for each in environment)
+
+
+def _is_no_step(launcher: Launcher, environment: Environment) -> bool:
+    """Return whether Slurm has launched this, but not with srun."""
+    step = _number(environment.get("SLURM_STEP_ID", ""))
+    return "SLURM_STEP_ID" in launcher.sets and (step is None or step > _LAST_NORMAL_STEP)
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def forget_launcher() -> None:
+    """Remove the variables of the launcher if this is no rank of it: a rank has started this process.
+
+    MPI would take it for that rank again: MPICH ends it, as the launcher's pipe is closed here, and Open MPI mixes the
+    two up. Call it before MPI is loaded.
+    """
+    found = launch()
+    if found is None or not _is_child_of_rank(found):
+        return
+    pipe = _number(os.environ.get("PMI_FD", ""))
+    if _is_child_of_rank(found, uses_mpi=True) or not (pipe is None or _is_socket(pipe)):
+        for name in [*os.environ]:
+            if name.startswith(_OF_RANKS) and "_MCA_" not in name:
+                del os.environ[name]
+
+
+_OF_RANKS = ("PMI_", "PMIX_", "OMPI_", "PRTE_", "HYDI_", "MPI_LOCAL")
+"""How the variables begin with which launchers tell a rank who it is."""
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+def _is_child_of_rank(found: Launch, *, uses_mpi: bool = False) -> bool:
+    """Return whether a program that the launcher launched has started this one, which has its variables from there.
+
+    A shell may stand between the launcher and a rank. Programs that use MPI, or Python, count as the program; with
+    *uses_mpi* only those that use MPI.
+    """
+    process, mark = os.getppid(), f"{found.evidence}\0".encode()
+    with contextlib.suppress(OSError, ValueError):  # of another user, as launchers may be; or no /proc
+        for _ in range(_MOST_ANCESTORS):
+            here = f"/proc/{process}"
+            if mark not in _read(f"{here}/environ"):
+                return False
+            program = os.readlink(f"{here}/exe").rpartition("/")[2]
+            if (program.startswith("python") and not uses_mpi) or b"libmpi" in _read(f"{here}/maps"):
+                return True
+            process = int(_read(f"{here}/stat").rpartition(b")")[2].split()[1])
+    return False
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:  # not by pathlib, which ``import meshcomm`` would have to load
+        return file.read()

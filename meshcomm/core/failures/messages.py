@@ -1,0 +1,111 @@
+"""Texts that several messages share: ranks and lines in short, and why calls cannot go on."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from meshcomm.core._types import Ranks
+from meshcomm.core.failures.watch import World
+from meshcomm.errors import CollectiveMismatch
+
+K = TypeVar("K")
+
+MOST_RANKS = MOST_LINES = 8
+
+
+def alike(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
+    """Return which of the *ranks* have equal *values*, by the value.
+
+    >>> alike([0, 3, 5], "aba")
+    {'a': [0, 5], 'b': [3]}
+    """
+    found: dict[K, list[int]] = {}
+    for rank, value in zip(ranks, values, strict=True):
+        found.setdefault(value, []).append(rank)
+    return found
+
+
+def some(ranks: Sequence[int]) -> str:
+    """Return *ranks*, or the first of them, for a message.
+
+    >>> some([3]), some(range(10))
+    ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
+    """
+    more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:MOST_RANKS]))}{more}"
+
+
+def spans(ranks: Sequence[int]) -> str:
+    """Return ascending *ranks* in short.
+
+    >>> spans([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and rank == found[-1][1] + 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def first_of(lines: list[str]) -> list[str]:
+    """Return the first *lines*, and dots if there are more."""
+    return lines[:MOST_LINES] + ["..."] * (len(lines) > MOST_LINES)
+
+
+def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> list[str]:
+    """Return lines on ranks that are in *calls*: of each rank the operation, and the line of the program that made it.
+
+    >>> in_calls({0: ("barrier", "f.py:9 in step"), 1: ("", ""), 2: ("barrier", "f.py:9 in step")}, "waits", "wait")
+    ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
+    """
+    texts = [f"{operation and f' in {operation}'}{line and f', at {line}'}" for operation, line in calls.values()]
+    where = alike(calls, texts).items()
+    return first_of([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
+
+
+class Unfinished(Protocol):
+    """A nonblocking call that nobody has waited for yet."""
+
+    begun_by: str  # the function that began it
+
+    def wait(self) -> object:
+        """Wait until it is complete."""
+
+
+def never_waited_for(left: Sequence[Unfinished]) -> str:
+    """Return the error that names nonblocking calls which nobody waited for."""
+    more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+    return f"{left[0].begun_by} was never waited for: {left[0]}{more}. Call wait() on each request"
+
+
+def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) -> tuple[str, str]:
+    """Return why *ranks*, those of a mesh or not, make no call after *error*, and the same for some of these ranks.
+
+    *refused* says which call this rank refused before, if any: the cause of a mismatch.
+
+    >>> for text in why_over(KeyError("k"), "", range(4), True):
+    ...     print(text.partition("; ")[::2])
+    ("an earlier call of these ranks ended with an error (KeyError: 'k')", 'close() the mesh and make it again')
+    ("an earlier call ... with an error (KeyError: 'k')", 'close() the mesh over ranks 0-3 and make it again')
+    """
+    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if refused and isinstance(error, CollectiveMismatch):
+        what += f"; before, this rank did not make a call: {refused}"
+    what, over = f"an earlier call of these ranks ended with an error ({what})", f"over ranks {spans(ranks)}"
+    if is_mesh:
+        return f"{what}; close() the mesh and make it again", f"{what}; close() the mesh {over} and make it again"
+    how = f"{what}; to go on, make a mesh {over} and close() it"
+    return how, how
+
+
+def explain_none(error: BaseException, worlds: Iterable[World]) -> None:
+    """Add a note to *error* if it is about a None, and this process is outside of a mesh of one of the *worlds*."""
+    if isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
+        for mesh in filter(None, (world.outside_of() for world in worlds)):
+            error.add_note(
+                f"this rank is outside of the {mesh}, so t.local and mesh.rank are None here: check first that "
+                "mesh.rank is not None, or make a mesh of all ranks: create_mesh([('x', -1)])"
+            )
+            return

@@ -1,0 +1,323 @@
+"""Roll calls: how ranks that wait in a collective call learn who is missing, and what those do.
+
+Each team has a side channel. A rank that has waited for a while asks the first rank of the team, the coordinator. That
+one asks all ranks what they do, and tells those that wait. All of this is done by the watchdog of each rank, whatever
+its main thread does.
+"""
+# Messages
+# ========
+#
+#   a rank that waits       coordinator              every other rank
+#        ── ask ──────────►
+#                               ── question ────────────►            once for all that ask
+#                               ◄────────────── state ───            or no answer in ANSWER_WITHIN
+#        ◄───────── report ──
+#
+#   an end that all shall record:  ── expired ──►  ── write ──►      every rank writes its flight file
+#                                                  ◄─────────── written ───
+#        ◄──── all written ────                                        when all have
+#   a rank that leaves:            ── left ─────►  ── done ───►      when all have left
+#                                  ◄───────────────── bye ────
+#
+# A roll call costs the coordinator two messages a rank, and only while somebody waits. No rank sends to all others but
+# the coordinator.
+#
+# Why no message is lost, and none arrives late: the coordinator sends "done" when all ranks, itself included, have
+# left, and nothing after it. A rank answers with "bye", and sends nothing after that. Messages from one rank to
+# another keep their order. So a rank that has received "done" has received all there is, and the coordinator too when
+# it has every "bye". Only then the communicator is freed. A rank that has left still counts: "left" has its last
+# answer, and as long as not all have left, it tells the digests that a roll call of the whole team asks for.
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
+from meshcomm.core.failures.answers import Answer, Report, answer, state
+from meshcomm.core.failures.messages import spans
+from meshcomm.core.failures.side_channel import SideChannel
+from meshcomm.core.failures.stragglers import ended, is_past, mismatch
+from meshcomm.core.failures.stragglers import report as who_is_missing
+from meshcomm.core.failures.watch import Call, Team, watch
+
+_LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
+
+
+class _Census:
+    """A roll call, at the coordinator. *members* are positions in the channel."""
+
+    def __init__(self, members: Sequence[int]) -> None:
+        self.members = members
+        self.number = 0
+        self.round = 0
+        self.open = False
+        self.began = -math.inf
+        self.askers: dict[int, tuple[int, int]] = {}
+        self.answers: dict[int, Answer] = {}
+        self.before: dict[int, Answer] = {}
+        self.asked_before = 0
+        self.noted = -1  # after so many calls the digests are asked for; none in the first round
+
+
+class RollCall:
+    """The roll calls of a team.
+
+    Parameters
+    ----------
+    channel: its side channel
+    team: the team; its ranks have the order of those of the channel
+    ranks: the ranks of the team in COMM_WORLD
+    hosts: the host of each
+    """
+
+    def __init__(self, channel: SideChannel, team: Team, ranks: Sequence[int], hosts: Sequence[str]) -> None:
+        self.team = team
+        self.ranks = tuple(ranks)
+        self.name = spans(sorted(ranks))
+        self.report: Report | None = None
+        self.mismatch = ""  # what is different, if the coordinator knows for certain that ranks make different calls
+        self.expired = ""  # why another rank ends the job, until this one has written its flight file
+        self.all_written = False  # whether all ranks have written their flight files, as this one asked them to
+        self._hosts = dict(zip(ranks, hosts, strict=False))
+        self._channel = channel
+        self._censuses: dict[str, _Census] = {}
+        self._left: dict[int, tuple[Answer, dict[str, int]]] = {}
+        self._last: Answer | None = None  # what this rank said when it left
+        self._byes: set[int] = set()
+        self._ending: set[int] = set()
+        self._written: set[int] = set()
+        self._done = self.over = False
+        self._lock = threading.RLock()
+        _open.append(self)
+
+    # -- what the watchdog does ---------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Answer the messages that have arrived."""
+        with self._lock:
+            for source, (name, *arguments) in self._channel.receive() if not self.over else ():
+                self._handle(source, name, *arguments)
+            for ranks, census in list(self._censuses.items()):
+                self._close_when_complete(ranks, census)
+                self._begin_when_due(ranks, census)
+
+    def ask(self, call: Call, ranks: Sequence[int]) -> None:
+        """Ask who is missing in *call* of *ranks*, which are all of this channel or some."""
+        with self._lock:
+            if not self._done:
+                members = [] if len(ranks) == len(self.ranks) else [self.ranks.index(rank) for rank in ranks]
+                self._post(0, "ask", spans(sorted(ranks)) if members else "", members, abs(call[2]), watch.count)
+
+    def gathers(self) -> bool:
+        """Return whether this rank is the coordinator, and others wait for what it gathers."""
+        with self._lock:
+            return bool(self._ending) or any(census.askers for census in self._censuses.values())
+
+    def missing(self, report: Report | None, number: int) -> str:
+        """Return who is missing as the coordinator reports it, or that it gives no answer itself."""
+        return report.text if report is not None else who_is_missing({self.ranks[0]: None}, number, self._hosts)
+
+    def expire(self, reason: str) -> None:
+        """Let all ranks write their flight files, as this rank ends the job."""
+        with self._lock:
+            if not self._done:
+                self._post(0, "expired", reason)
+
+    def note_written(self) -> None:
+        """Say that this rank has written its flight file, as another one ends the job."""
+        with self._lock:
+            self.expired = ""
+            if not self._done:
+                self._post(0, "written")
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this rank takes no more part."""
+        return self._last is not None
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def leave(self, closes: bool = False) -> None:
+        """Take no more part: this rank makes no more calls on the team. It still has to serve until it is over.
+
+        *closes* says that the rank closes the mesh, and its program goes on.
+        """
+        with self._lock:
+            if not self.leaving:
+                self._last = state(self.team, ended=True)._replace(operation="close" * closes, noted=self.team.noted)
+                self._post(0, "left", self._last, {roll_call.name: roll_call.team.calls for roll_call in list(_open)})
+
+    def close(self, call: AbstractContextManager[object]) -> None:
+        """Leave, and wait in *call* until all ranks of the team have left. Collective over the team."""
+        if not self.over:
+            self.leave(closes=True)  # before the call: others may wait in that one
+            with call:
+                _serve_until(lambda: self.over, [self])
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _post(self, position: int, name: str, *arguments: object) -> None:
+        if position == self._channel.rank:
+            self._handle(position, name, *arguments)
+        else:
+            self._channel.send([name, *arguments], position)
+
+    def _handle(self, source: int, name: str, *arguments: object) -> None:
+        getattr(self, f"_on_{name.replace(' ', '_')}")(source, *arguments)
+
+    def _on_ask(self, source: int, ranks: str, members: list[int], number: int, count: int) -> None:
+        if self._done:
+            return
+        census = self._censuses.get(ranks)
+        if census is None:
+            census = self._censuses[ranks] = _Census(members or range(len(self.ranks)))
+        census.askers[source] = number, count
+        self._begin_when_due(ranks, census)
+
+    def _begin_when_due(self, ranks: str, census: _Census) -> None:
+        """Ask all members what they do, if somebody wants to know.
+
+        Not soon after the last time, whoever asks: what two roll calls tell alike must have been so for a while.
+        """
+        if census.open or not census.askers or time.monotonic() < census.began + ASK_EVERY_WITH_ERROR:
+            return
+        numbers = [number for number, _ in census.askers.values()]
+        numbers += [answer.number for answer in census.answers.values() if answer.number]
+        last = [answer for answer in census.answers.values() if not is_past(answer, min(numbers))]
+        waits = len(census.answers) == len(census.members) and all(answer.number for answer in last)
+        census.noted = min((answer.noted for answer in last), default=-1) if waits else -1
+        census.before, census.asked_before = census.answers, census.number
+        census.number, census.round, census.answers = min(numbers), census.round + 1, {}
+        census.open, census.began = True, time.monotonic()
+        for member in census.members:
+            if member in self._left and (ranks or census.noted < 0):
+                census.answers[member] = self._last_words(member, ranks)
+            else:
+                self._post(member, "question", ranks, census.round, census.number, census.noted)
+
+    def _last_words(self, member: int, ranks: str) -> Answer:
+        """Return the answer of a rank that has left, to a roll call of *ranks*."""
+        last, made = self._left[member]
+        return last._replace(made=made.get(ranks, 0), over="") if ranks else last
+
+    def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
+        if self.leaving and ranks:
+            return  # what this rank said when it left is its answer
+        team: Team | None = self.team
+        if ranks:
+            team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
+        self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
+
+    def _on_state(self, source: int, ranks: str, number_of_round: int, its: Sequence[Any]) -> None:
+        census = self._censuses.get(ranks)
+        if census is not None and census.round == number_of_round:
+            census.answers[source] = Answer(*its)
+
+    def _close_when_complete(self, ranks: str, census: _Census) -> None:
+        if not census.open:
+            return
+        if len(census.answers) < len(census.members) and time.monotonic() < census.began + ANSWER_WITHIN:
+            return
+        census.open = False
+        for member in self._left.keys() & {*census.members}:
+            census.answers.setdefault(member, self._last_words(member, ranks))
+        answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
+        before = {self.ranks[member]: census.before.get(member) for member in census.members}
+        if not ranks and census.asked_before == census.number:
+            self.mismatch = self.mismatch or mismatch(answers, before, census.number)
+        for asker, (number, count) in sorted(census.askers.items()):
+            text = who_is_missing(answers, number, self._hosts)
+            speaks = asker == min(census.askers)
+            files = any(answer is not None and answer.files for answer in answers.values())
+            self._post(asker, "report", count, ended(answers, before, number), text, speaks, files)
+        census.askers.clear()
+
+    def _on_report(self, source: int, *arguments: Any) -> None:
+        self.report = Report(*arguments)
+
+    def _on_expired(self, source: int, reason: str) -> None:
+        if self._done:
+            return
+        if not self._ending:
+            for position in range(len(self.ranks)):
+                self._post(position, "write", reason)
+        self._ending.add(source)
+        self._on_written(source)  # it wrote its file before it sent this
+
+    def _on_write(self, source: int, reason: str) -> None:
+        self.expired = reason
+
+    def _on_written(self, source: int) -> None:
+        self._written.add(source)
+        if len(self._written) == len(self.ranks) and not self._done:
+            for position in self._ending:
+                self._post(position, "all written")
+
+    def _on_all_written(self, source: int) -> None:
+        self.all_written = True
+
+    def _on_left(self, source: int, answer: Sequence[Any], made: dict[str, int]) -> None:
+        self._left[source] = Answer(*answer), made
+        for ranks, census in self._censuses.items():
+            if source in census.members and census.open:
+                census.answers.setdefault(source, self._last_words(source, ranks))
+        if len(self._left) == len(self.ranks):
+            for position in reversed(range(len(self.ranks))):
+                self._post(position, "done")
+
+    def _on_done(self, source: int) -> None:
+        self._done = True
+        self._censuses.clear()
+        self._post(0, "bye")
+        if self._channel.rank != 0:
+            self._end()
+
+    def _on_bye(self, source: int) -> None:
+        self._byes.add(source)
+        if len(self._byes) == len(self.ranks):
+            self._end()
+
+    def _end(self) -> None:
+        self.over = True
+        _open.remove(self)
+        self._channel.close()
+
+
+_open: list[RollCall] = []
+
+
+def open_roll_calls() -> list[RollCall]:
+    """Return those of this rank that are not over, the oldest first."""
+    return list(_open)
+
+
+def roll_call_for(team: Team) -> RollCall | None:
+    """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
+    if team.roll_call is not None and not team.roll_call.over:
+        return team.roll_call
+    ranks = {*team.world.ranks_in_comm_world(team.ranks)}
+    return next((roll_call for roll_call in list(_open) if ranks <= {*roll_call.ranks}), None)
+
+
+def leave_all(seconds: float) -> bool:
+    """Leave all roll calls, as the program ends, and return whether all ranks did within *seconds*."""
+    left = open_roll_calls()
+    for roll_call in left:
+        roll_call.leave()
+    return _serve_until(lambda: all(roll_call.over for roll_call in left), left, seconds)
+
+
+def _serve_until(condition: Callable[[], bool], roll_calls: Sequence[RollCall], seconds: float = float("inf")) -> bool:
+    end, pause = time.monotonic() + seconds, POLL_FROM
+    while True:
+        for roll_call in roll_calls:
+            roll_call.serve()
+        if condition():
+            return True
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_PAUSE)

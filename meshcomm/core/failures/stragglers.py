@@ -1,0 +1,203 @@
+"""What the answers of a roll call mean: who is missing, who has ended, and whether ranks make different calls.
+
+Pure functions of what ranks have answered. Ranks are those of COMM_WORLD.
+"""
+# Which verdicts are sure
+# =======================
+#
+# A verdict ends a program, so it must never be wrong about a right one. Ranks may be in different calls for long, and
+# all be in the right: rank 0 is in a large exchange (call 5), while rank 1 had little to receive there and waits in
+# call 6. "All wait, and in different calls" is therefore no proof. These are:
+#
+# (A) The calls on a team are numbered, and all its ranks make the same ones in the same order. So two ranks whose n-th
+#     calls on a team are different operations are wrong, whatever they do now. Each rank remembers its last calls.
+#     Only the call that the hindmost rank is in is compared, not one before it: a program may have caught the error
+#     of an earlier difference, and gone on. All ranks that have not made it must be in a call, and none may have moved
+#     between two roll calls: ranks that still agree on this call raise ``CollectiveMismatch`` by themselves once the
+#     last one is there. Calls of one operation differ if the digests of the calls differ after equally many of them.
+#     Each rank remembers its last digests; they are asked for after as many calls as the hindmost rank has noted. A
+#     rank that has made this call, and is in none on the team now, has made another one if its digest differs, or if
+#     it has ended after fewer noted calls.
+# (B) A rank that has ended makes no more calls. A rank that waits in call n for one that has ended after fewer calls
+#     waits in vain.
+# (C) A rank whose exchange on a team ended with an error makes no more calls on it: it raises MeshError. Ranks that
+#     wait in a later call wait in vain. So do those that still wait in the call that failed: it may not have sent all,
+#     and what they get cannot be trusted. It counts if it has failed before two roll calls.
+#
+# Waiting for a request is no call of its own: ranks may wait for requests in any order. The number is then that of the
+# call that started it, which is enough for (B). Of (A) only the digests apply: if ranks do nothing but wait, and their
+# digests differ after equally many calls, they have made different ones. Names that users give their calls are no
+# operations, and may differ.
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from meshcomm.core.failures.answers import Answer
+from meshcomm.core.failures.messages import MOST_LINES, alike, first_of, some, spans
+from meshcomm.core.failures.watch import kind
+
+Answers = Mapping[int, Answer | None]
+"""The answer of each rank of a team, None for those that gave none."""
+
+
+def mismatch(answers: Answers, before: Answers, number: int) -> str:
+    """Return what is different if the ranks are certain to make different calls, else nothing.
+
+    *before* are the answers of an earlier roll call; both asked for call *number*.
+
+    >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
+    >>> here = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
+    >>> print(mismatch(here, here, 2))
+    ranks made different collective calls as call 2 on ranks 0-1:
+      rank 0: barrier
+      rank 1: to_numpy
+    >>> alike = still._replace(asked="barrier", digest=5)
+    >>> mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
+    ''
+    >>> print(mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
+    ranks made different collective calls as call 2 on ranks 0-1:
+      rank 0: barrier
+      rank 1: barrier
+      with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which
+    """
+    calls: dict[tuple[str, int | None, str], list[int]] = {}
+    past = {rank: answer for rank, answer in answers.items() if answer is not None and is_past(answer, number)}
+    waiting = {rank: answer for rank, answer in answers.items() if rank not in past}
+    for rank, answer in waiting.items():
+        earlier = before.get(rank)
+        if answer is None or earlier is None or not answer.number or answer.ended or not answer.asked:
+            return ""
+        if answer.calls != earlier.calls or answer.number != earlier.number or answer.operation != earlier.operation:
+            return ""
+        error = f"; it has to raise {answer.error}" if answer.error else ""
+        calls.setdefault((answer.asked if answer.waits else answer.operation, answer.digest, error), []).append(rank)
+    if number != min((answer.number for answer in waiting.values() if answer), default=0):
+        return ""
+    in_calls = all(answer.waits for answer in waiting.values() if answer)
+    kinds = {kind(operation) for operation, _, _ in calls}
+    by_digests = not in_calls or len(kinds) == 1
+    if by_digests:
+        digests = {digest for _, digest, _ in calls}
+        noted = min(answer.noted for answer in waiting.values() if answer)
+        others = {rank: its for rank, its in past.items() if _differs(its, digests, noted)}
+        if None in digests or (len(digests) == 1 and not others):
+            return ""
+        for rank, its in others.items():
+            made = its.asked or "another call"
+            kinds.add(kind(made))
+            calls.setdefault((f"{made}, and {'ended' if its.ended else 'went on'}", its.digest, ""), []).append(rank)
+    lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
+    if by_digests and (len(kinds) == 1 or not in_calls):
+        lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
+    where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
+    return f"ranks made different collective calls {where}:\n" + "\n".join(lines)
+
+
+def _differs(answer: Answer, digests: Collection[int | None], noted: int) -> bool:
+    """Return whether a rank has made other calls than one of those that have *digests* after so many *noted* calls."""
+    ended_before = answer.ended and answer.noted < noted
+    return ended_before or (answer.digest is not None and answer.digest not in digests)
+
+
+def is_past(answer: Answer, number: int) -> bool:
+    """Return whether a rank has made call *number* of the team, and is in no call of it now."""
+    return not answer.number and answer.made >= number
+
+
+def ended(answers: Answers, before: Answers, number: int) -> str:
+    """Return which ranks have ended without call *number*, or have failed on this team, or nothing.
+
+    *before* are the answers of an earlier roll call.
+
+    >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
+    >>> ended({0: done, 1: done._replace(made=3)}, {}, 3)
+    'rank 0 has ended without it'
+    >>> ended({0: done._replace(operation="close"), 1: done._replace(made=3)}, {}, 3)
+    'rank 0 has closed the mesh without it'
+    >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
+    >>> ended(failed, failed, 2)
+    'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
+    >>> ended(failed, {}, 2)
+    ''
+    """
+    gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
+    if gone:
+        closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
+        return has_ended(gone, closed)
+    for rank, answer in answers.items():
+        earlier = before.get(rank)
+        if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
+            return f"rank {rank} makes no more calls on these ranks: {answer.over}"
+    return ""
+
+
+def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
+    """Return that *ranks* have ended, or have *closed* the mesh, before a call."""
+    left = "closed the mesh" if closed else "ended"
+    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
+
+
+def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
+    """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
+
+    >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
+    >>> print(report({0: behind._replace(operation="to_numpy", number=4, made=4, waits=True), 1: behind}, 4, {}))
+    rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
+      now at heat.py:9 in step
+    """
+    late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
+    texts = [(_doing(its, number), _where(its, hosts.get(rank, ""))) for rank, its in (late or answers).items()]
+    lines = [
+        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
+        for (text, where), ranks in alike(late or answers, texts).items()
+    ]
+    if not late:
+        lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
+    return "\n".join(first_of(lines))
+
+
+def _where(answer: Answer | None, host: str) -> str:
+    if answer is None:
+        return host and f" (on host {host})"
+    return f",\n  now at {answer.at}" if answer.at and not answer.ended else ""
+
+
+def _doing(answer: Answer | None, number: int) -> str:
+    if answer is None:
+        return "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running"
+    seconds = f"{answer.since:.0f} s"
+    waited = f"has waited {seconds} in {answer.operation}"
+    here = f", call {answer.number} on these ranks" if answer.number else ""
+    elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
+    after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
+    if answer.ended:
+        what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
+    elif answer.made < number and answer.operation:
+        what = f"has not arrived: it {waited}{here or elsewhere}"
+    elif answer.made < number:
+        what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
+    elif here:
+        what = f"{waited}{here}"
+    elif answer.operation:
+        what = f"went on, and {waited}{elsewhere}"
+    else:
+        what = f"went on, and has been outside meshcomm for {seconds}"
+    return f"{what}; it has to raise {answer.error}" if answer.error else what
+
+
+def _plural(text: str) -> str:
+    """Return *text* as it is said of several ranks.
+
+    >>> _plural("has not arrived: it has waited 4 s in barrier")
+    'have not arrived: they have waited 4 s in barrier'
+    >>> _plural("has waited 4 s in wait for a relayout")
+    'have waited 4 s in wait for a relayout'
+    """
+    what, reason, error = text.partition("; it has to raise ")
+    for one, many in (("does not", "do not"), ("it is", "they are"), ("it", "they"), ("has", "have")):
+        what = re.sub(rf"\b{one}\b", many, what)
+    return (
+        what.replace("or runs", "or run").replace("before its", "before their")
+        + reason.replace("it has", "they have")
+        + error
+    )

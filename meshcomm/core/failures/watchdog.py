@@ -1,0 +1,266 @@
+"""The watchdog: it ends a job in which a rank waits for too long, and says who is missing.
+
+It is one thread for each process. Calls only write what they do; the thread looks at this a few times a second. So a
+call costs next to nothing, and no timer has to be armed.
+"""
+
+import contextlib
+import math
+import os
+import select
+import signal
+import threading
+import time
+from functools import cache
+from traceback import format_exception
+
+from meshcomm.core._callers import in_short
+from meshcomm.core._tuning import (
+    ANSWER_WITHIN,
+    ASK_AFTER,
+    ASK_EVERY,
+    ASK_EVERY_WITH_ERROR,
+    INTERRUPT_WITHIN,
+    TELL_ERROR_AFTER,
+    WARN_AFTER,
+    WATCH_EVERY,
+    WRITE_WITHIN,
+)
+from meshcomm.core.failures import abort, flights, host_signals, stacks
+from meshcomm.core.failures.abort import comm_world, end_job, install_hooks, say, timeout_seconds, who
+from meshcomm.core.failures.answers import Report
+from meshcomm.core.failures.first_calls import FirstCalls
+from meshcomm.core.failures.messages import spans
+from meshcomm.core.failures.roll_call import RollCall, open_roll_calls, roll_call_for
+from meshcomm.core.failures.watch import Call, Team, kind, watch
+
+
+@cache
+def install() -> None:
+    """Make uncaught exceptions and lost ranks end the job; once per process."""
+    install_hooks()
+    watchdog = _Watchdog(timeout_seconds(), _signals())
+    threading.Thread(target=watchdog.run, name="meshcomm watchdog", daemon=True).start()
+
+
+def _signals() -> int | None:
+    """Return a file that gets the number of each signal at once, even while Python cannot handle it; None if taken."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(ValueError):  # this is not the main thread
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if before == -1:
+            os.register_at_fork(after_in_child=_give_up_signals)
+            return reading
+        signal.set_wakeup_fd(before)  # that of an event loop, say
+    os.close(reading)
+    os.close(writing)
+    return None
+
+
+def _give_up_signals() -> None:
+    with contextlib.suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+class _Watchdog:
+    """What the thread knows. Ends the job after *timeout* seconds; *signals* is a file with the numbers of signals.
+
+    Time is counted in steps of the watchdog, so that the time in which a job is stopped does not count.
+    """
+
+    def __init__(self, timeout: float, signals: int | None) -> None:
+        self._timeout = timeout
+        self._signals = signals
+        self._longest_step = self._step = min(WATCH_EVERY, timeout / 10)
+        self._seen: tuple[int, ...] = ()
+        self._tests, self._untested = 0, math.inf  # tests of requests, and seconds without one
+        self._ask_at = self._asked_first = 0.0
+        self._warned = False
+        self._interrupted: float | None = None  # seconds since the signal,
+        self._interrupted_in = 0  # which came when this rank had made so many calls
+        self._first_calls = FirstCalls(comm_world()[0])
+
+    def run(self) -> None:
+        """Look around for ever."""
+        while True:
+            self._sleep()
+            if self._notice_changes():
+                self._restart()
+            else:
+                watch.since += self._step
+            self._first_calls.serve()
+            for roll_call in open_roll_calls():
+                roll_call.serve()
+                self._obey(roll_call)
+            if watch.error is not None and host_signals.is_ending():
+                _tell_error()
+            self._step = self._next_step()
+            call = watch.call()
+            if call is not None:
+                self._wait(call)
+
+    def _sleep(self) -> None:
+        if self._signals is None:
+            time.sleep(self._step)
+        elif select.select([self._signals], [], [], self._step)[0]:
+            # Outside of a call, Python runs the handler at once, and the program may go on.
+            if signal.SIGINT in os.read(self._signals, 64) and watch.calls:
+                self._interrupted, self._interrupted_in = 0.0, watch.count
+            time.sleep(self._step)
+
+    def _next_step(self) -> float:
+        """Return how many seconds to sleep until the next look: no longer than a rank that waits may still wait.
+
+        They are fewer if other ranks wait for what this one gathers, or it has an error that the job may end with.
+        """
+        haste = any(roll_call.gathers() for roll_call in open_roll_calls())
+        haste |= watch.error is not None and watch.since < TELL_ERROR_AFTER
+        step, left = self._longest_step / (5 if haste else 1), self._timeout - watch.since
+        return left if 0.0 < left < step else step
+
+    def _notice_changes(self) -> bool:
+        """Return whether this rank has done anything since the last look, or is in a library.
+
+        To test the same request again and again is nothing, if the pauses are not longer than a tenth of the timeout.
+        """
+        tests, self._tests = self._tests, watch.tests
+        self._untested = 0.0 if tests != watch.tests else self._untested + self._step
+        watch.testing = watch.tested if not watch.calls and self._untested < self._longest_step else None
+        polls = not watch.calls and self._untested <= self._timeout / 10
+        seen, self._seen = self._seen, (watch.count, len(watch.calls), watch.completed, polls)
+        return seen != self._seen or watch.in_library
+
+    def _restart(self) -> None:
+        watch.since = 0.0
+        self._warned = False
+        if self._interrupted_in != watch.count:  # else the call may have begun just before the signal
+            self._interrupted = None
+        # A rank with an error knows at once that something is wrong: the others may exchange, and not come to hear it.
+        self._ask_at = self._asked_first = self._step if watch.error is not None else min(ASK_AFTER, self._timeout / 3)
+
+    def _obey(self, roll_call: RollCall) -> None:
+        """Do what other ranks, or their answers, demand of all."""
+        if roll_call.expired:
+            _tell_what_happened(f"another rank ends the job: {roll_call.expired}")
+            roll_call.note_written()
+        if roll_call.mismatch:
+            self._end(roll_call.team, f"CollectiveMismatch: {roll_call.mismatch}")
+
+    def _wait(self, call: Call) -> None:
+        """Look after a rank that waits in *call*: ask who is missing, warn, and end the job."""
+        team = call[1]
+        if team is not None and not team.world.guarded:
+            return
+        waited, text = watch.since, _text(call)
+        roll_call = roll_call_for(team) if team is not None else None
+        asked = roll_call or (self._first_calls if team is not None and not team.name else None)
+        if team is not None and asked is not None and waited >= self._ask_at:
+            self._ask_at = self._next_question()
+            asked.ask(call, team.world.ranks_in_comm_world(team.ranks))
+        report = asked.report if asked is not None else None
+        if report is not None and report.calls != watch.count:
+            report = None
+        if report is not None and asked is not None and report.files and not report.ended:
+            asked.report = None
+            self._restart()
+            return
+        missing = ""
+        if asked is not None and (report is not None or waited >= ANSWER_WITHIN + self._asked_first):
+            missing = "".join(f"\n  {line}" for line in asked.missing(report, abs(call[2])).splitlines())
+        if report is not None and asked is not None and report.ended and not asked.leaving:
+            reason = f"it has waited {waited:.0f} s in {text}, but {report.ended}{missing}"
+            self._end(team, reason, host_signals.code_of_end() or 1)
+        if waited >= self._timeout:
+            limit = f"longer than MESHCOMM_TIMEOUT={self._timeout:g}"
+            more = missing or (_HINT if roll_call is None else "")
+            self._end(team, f"it has waited {waited:.0f} s in {text}, {limit}{more}")
+        self._end_if_interrupted(team, text)
+        self._warn(text, report, missing)
+
+    def _next_question(self) -> float:
+        """Return after how many seconds of waiting to ask again."""
+        every = ASK_EVERY if watch.error is None else ASK_EVERY_WITH_ERROR
+        return watch.since + max(min(every, self._timeout / 10), watch.since / 8)
+
+    def _warn(self, text: str, report: Report | None, missing: str) -> None:
+        error, waited = watch.error, watch.since
+        if error is not None and waited >= TELL_ERROR_AFTER and not self._warned:
+            self._warned = True
+            _tell_error(f"  It has waited {waited:.0f} s in {text}: the other ranks have not reached this call\n")
+        if waited >= WARN_AFTER and not self._warned:
+            self._warned = True
+            if report is None or report.speaks:
+                say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
+
+    def _end_if_interrupted(self, team: Team | None, text: str) -> None:
+        if self._interrupted is None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            return
+        self._interrupted += self._step
+        if self._interrupted >= INTERRUPT_WITHIN:
+            self._end(team, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
+
+    def _end(self, team: Team | None, reason: str, code: int = 1) -> None:
+        """End the job, after all ranks that can have written what they do.
+
+        Ranks of a *team* that wait in one operation say the same; with roll calls, all of its ranks do, as they tell
+        them about the others. So one of them on each host says it.
+        """
+        told = _tell_what_happened(reason)
+        where = stacks.of_program()
+        shared, roll_call = None, roll_call_for(team) if team is not None else None
+        if team is not None:
+            ranks = spans(sorted(team.world.ranks_in_comm_world(team.ranks)))
+            waits = kind(watch.operation()) if roll_call is None else ""
+            shared = host_signals.Error(f"the watchdogs of ranks {ranks} end the job {waits}", comm_world()[0])
+        if roll_call is not None:
+            roll_call.expire(reason)
+            end = time.monotonic() + min(WRITE_WITHIN, self._timeout / 8)
+            while time.monotonic() < end and not roll_call.over and not roll_call.all_written:
+                roll_call.serve()
+                time.sleep(0.05)
+        at = f"\n  This rank is at {where}" if where else ""
+        end_job(f"{reason}{at}{told}", code, shared)
+
+
+@cache
+def _tell_what_happened(reason: str) -> str:
+    """Tell what this rank did, once, as the job ends: in its flight file and traces, and with the error that it has.
+
+    Return where the flight file is, as a line for a message.
+    """
+    told = flights.write(reason)
+    _tell_error()
+    abort.write_traces()
+    return told
+
+
+_told: list[Exception] = []
+
+
+def _tell_error(why: str = "") -> None:
+    """Print, once, the error that this rank has to raise, and *why* it has not: the program may not get to do so."""
+    error = watch.error
+    if error is not None and error not in _told:
+        _told.append(error)
+        with in_short(error):  # nothing is left if only lines of ours are in it
+            details = "".join(format_exception(error)) if error.__traceback__ is not None else ""
+        if not details and (where := stacks.of_program()):
+            details = f"  This rank is at {where}"
+        say(f"{who()} has to raise {type(error).__name__}: {error}\n{why}{details}".rstrip())
+        host_signals.note_told()
+
+
+_HINT = (
+    ". The other ranks cannot be asked: these ranks have not communicated yet, or MPI has no MPI_THREAD_MULTIPLE. "
+    "Run again with python -m meshcomm run to see which ranks have ended, and with MESHCOMM_CHECK=1 to see which made "
+    "another call"
+)
+
+
+def _text(call: Call) -> str:
+    _, team, number, _ = call
+    text = f"{watch.operation() or call[0]} (its call {watch.count})"
+    if team is None:
+        return text
+    return f"{text} with {len(team.ranks)} ranks" + (f", call {abs(number)} on these ranks" if number else "")

@@ -1,0 +1,178 @@
+"""Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and who exchanges them with whom."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core._types import Indices
+from meshcomm.core.layouts.cyclic import Span, length_of, local_indices, local_steps
+from meshcomm.core.layouts.overlaps import Pieces, Repeats
+
+Box: TypeAlias = tuple[Span, ...]
+
+
+def box_size(box: Box) -> int:
+    """Return how many elements *box* holds.
+
+    >>> box_size(((0, 2), (3, 6))), box_size(())
+    (6, 1)
+    """
+    size = 1
+    for span in box:
+        size *= length_of(span)
+    return size
+
+
+class Boxes(NamedTuple):
+    """The boxes that one device sends, and which of them each peer gets; or the same for what it receives.
+
+    Indices are those of the global array. Peers are positions in a group. The rows of a peer that gets several boxes
+    follow one another, in the same order on both sides.
+    """
+
+    peers: Indices  # (n,)
+    which: Indices  # (n,): the box of each peer; several peers may get the same one
+    starts: Indices  # (k, ndim)
+    stops: Indices  # (k, ndim)
+    repeats: Repeats | None = None  # (k, ndim, 2); None if no box repeats along an axis
+
+    @property
+    def sizes(self) -> Indices:
+        """How many elements each box has."""
+        sizes: Indices = np.prod(self.stops - self.starts, axis=1, dtype=np.intp)
+        return sizes if self.repeats is None else sizes * self.repeats.counts.prod(axis=(1, 2), dtype=np.intp)
+
+    def some(self, which: Indices | slice) -> "Boxes":
+        """Return the boxes of these rows, each for the peer 0."""
+        starts, zero = self.starts[which], np.zeros(len(self.starts[which]), dtype=np.intp)
+        repeats = self.repeats and Repeats(self.repeats.counts[which], self.repeats.steps[which])
+        return Boxes(zero, zero, starts, self.stops[which], repeats)
+
+    def of(self, peer: int) -> Indices:
+        """Return the boxes that *peer* gets, or gives."""
+        which: Indices = self.which[self.peers == peer]
+        return which
+
+
+def no_boxes(ndim: int, repeat: bool = False) -> Boxes:
+    """Return no boxes, of *ndim* axes, of a kind that may *repeat* or not."""
+    none, loops = np.zeros(0, dtype=np.intp), np.zeros((0, ndim, 2), dtype=np.intp)
+    corners = np.zeros((0, ndim), dtype=np.intp)
+    return Boxes(none, none, corners, corners, Repeats(loops, loops) if repeat else None)
+
+
+def contiguous(block: Box, boxes: Boxes) -> bool:
+    """Return whether each box is known to lie consecutively in *block*; boxes that repeat may not.
+
+    A box does if it spans the block on every axis after the first one on which it is longer than 1.
+    """
+    if boxes.repeats is not None:
+        return False
+    lengths = np.array(box_shape(block), dtype=np.intp)
+    extents = boxes.stops - boxes.starts
+    longer_before = np.cumsum(extents > 1, axis=1) - (extents > 1) > 0  # an earlier axis is longer than 1
+    return bool(np.all(~longer_before | (extents == lengths) | (extents == 0).any(axis=1, keepdims=True)))
+
+
+def without_peer(boxes: Boxes, position: int) -> Boxes:
+    """Return *boxes* without those that only the peer at *position* gets, or gives."""
+    return boxes if (boxes.peers != position).all() else _some(boxes, boxes.peers != position)
+
+
+def with_peers(boxes: Boxes, positions: Indices) -> Boxes:
+    """Return those of *boxes* that peers at *positions* get, or give."""
+    return _some(boxes, np.isin(boxes.peers, positions))
+
+
+def _some(boxes: Boxes, chosen: NDArray[np.bool_]) -> Boxes:
+    needed, which = np.unique(boxes.which[chosen], return_inverse=True)
+    return boxes.some(needed)._replace(peers=boxes.peers[chosen], which=which.reshape(-1))
+
+
+def intersections(box: Box, others: Sequence[Box]) -> Boxes:
+    """Return what *box* shares with the box of each of the *others*; empty intersections are left out.
+
+    The peer of a box is its index among the others. Peers that get the same box share it.
+
+    >>> found = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
+    >>> found.peers.tolist(), found.which.tolist(), found.starts.tolist(), found.stops.tolist()
+    ([0, 1, 2], [0, 1, 0], [[0], [2]], [[2], [4]])
+    """
+    ends = np.array([box, *others], dtype=np.intp).reshape(1 + len(others), len(box), 2)
+    starts, stops = np.maximum(ends[1:, :, 0], ends[0, :, 0]), np.minimum(ends[1:, :, 1], ends[0, :, 1])
+    peers = np.flatnonzero((starts < stops).all(axis=1))
+    rows, which = np.unique(np.hstack([starts, stops])[peers], axis=0, return_inverse=True)
+    return Boxes(peers, which.reshape(-1), rows[:, : len(box)], rows[:, len(box) :])
+
+
+def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
+    """Return all combinations of one row per axis as boxes, and the rows that each is made of.
+
+    All boxes are for the peer 0; the last axis is the fastest.
+    """
+    rows = np.ascontiguousarray(np.argwhere(np.ones([len(axis.starts) for axis in axes], bool)))
+    starts, stops = np.empty_like(rows), np.empty_like(rows)
+    for i, axis in enumerate(axes):
+        starts[:, i], stops[:, i] = axis.starts[rows[:, i]], axis.stops[rows[:, i]]
+    boxes = Boxes(np.zeros(len(rows), dtype=np.intp), np.arange(len(rows), dtype=np.intp), starts, stops)
+    if all(axis.repeats is None for axis in axes):
+        return rows, boxes
+    counts = np.ones((len(rows), len(axes), 2), dtype=np.intp)
+    steps = np.zeros_like(counts)
+    for i, axis in enumerate(axes):
+        if axis.repeats is not None:
+            counts[:, i], steps[:, i] = axis.repeats.counts[rows[:, i]], axis.repeats.steps[rows[:, i]]
+    return rows, boxes._replace(repeats=Repeats(counts, steps))
+
+
+def in_block(block: Box | None, boxes: Boxes) -> tuple[Indices, Indices, Indices]:
+    """Return where *boxes* begin in a *block* that holds them, and the loops that their axes are.
+
+    That is a start for each box and axis; and for each box, axis and loop how often it runs, and by how many indices
+    of the block it steps. An axis is one loop, or three if boxes repeat.
+
+    >>> starts, extents, steps = in_block(((2, 5),), Boxes(*np.zeros((2, 1), int), np.array([[3]]), np.array([[5]])))
+    >>> starts.tolist(), extents.tolist(), steps.tolist()
+    ([[1]], [[[2]]], [[[1]]])
+    """
+    extents = (boxes.stops - boxes.starts)[:, :, None]
+    spans = block or ((0, 0),) * boxes.starts.shape[1]
+    starts = np.empty_like(boxes.starts)
+    for axis, span in enumerate(spans):
+        starts[:, axis] = local_indices(span, boxes.starts[:, axis])
+    if boxes.repeats is None:
+        return starts, extents, np.ones_like(extents)
+    counts, steps = boxes.repeats
+    apart = np.ones((*steps.shape[:2], 3), dtype=np.intp)
+    for axis, span in enumerate(spans):
+        apart[:, axis, :2] = local_steps(span, steps[:, axis])
+    return starts, np.concatenate([counts, extents], axis=2), apart
+
+
+def as_rows(boxes: Boxes, which: Indices) -> Indices:
+    """Return these boxes as rows of numbers, which `from_rows` turns back."""
+    columns = [boxes.starts[which], boxes.stops[which]]
+    if boxes.repeats is not None:
+        columns += [each[which].reshape(len(which), 2 * boxes.starts.shape[1]) for each in boxes.repeats]
+    return np.hstack(columns)
+
+
+def from_rows(rows: Indices, like: Boxes) -> Boxes:
+    """Return the boxes that are in *rows*, each for the peer 0; as many numbers as *like* has say where a box is."""
+    number, ndim = len(rows), like.starts.shape[1]
+    zero, starts, stops = np.zeros(number, dtype=np.intp), rows[:, :ndim], rows[:, ndim : 2 * ndim]
+    if like.repeats is None:
+        return Boxes(zero, zero, starts, stops)
+    counts, steps = rows[:, 2 * ndim :].reshape(number, 2, ndim, 2).swapaxes(0, 1)
+    return Boxes(zero, zero, starts, stops, Repeats(counts, steps))
+
+
+def box_shape(box: Box) -> tuple[int, ...]:
+    """Return the lengths of *box*.
+
+    >>> box_shape(((0, 2), (3, 6)))
+    (2, 3)
+    """
+    return tuple([length_of(span) for span in box])

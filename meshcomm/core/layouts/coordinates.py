@@ -1,0 +1,120 @@
+"""Coordinates: the blocks that the devices of a mesh hold, from their coordinates along its dimensions.
+
+Block numbers and coordinates are two forms of the same thing: `encode` and `decode` turn one into the other.
+"""
+
+from math import prod
+
+import numpy as np
+
+from meshcomm.core._types import Indices, Names
+from meshcomm.core.layouts.cyclic import AnyCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.overlaps import nested
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import cut_of, renamed
+
+
+def effective(layout: Layout) -> tuple[Names, ...]:
+    """Return the names per axis without mesh dimensions of size 1, which cut nothing."""
+    return tuple(renamed(names, tuple(n for n in names if layout.mesh.dim_size(n) > 1)) for names in layout.axes)
+
+
+def used(layout: Layout) -> set[str]:
+    """Return the mesh dimensions that shard some axis."""
+    return {name for names in layout.axes for name in names}
+
+
+def cut_by(mesh: Mesh, n: int, names: Names) -> AnyCut:
+    """Return the cut of an axis of *n* elements over the mesh dimensions *names*, by their rule."""
+    return cut_of(names, n, devices_along(mesh, names))
+
+
+def devices_along(mesh: Mesh, names: Names) -> int:
+    """Return how many devices differ only in their coordinates along *names*."""
+    return prod(mesh.dim_size(name) for name in names)
+
+
+def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
+    """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
+    if tuple(b)[: len(a)] != tuple(a):
+        return False
+    whole, further = cut_by(mesh, n, a), cut_by(mesh, n, b)
+    if isinstance(whole, Cut) and isinstance(further, Cut):
+        return whole.refines(devices_along(mesh, b[len(a) :]))
+    return nested(whole, further)
+
+
+def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
+    """Return the coordinate of *device* along each mesh dimension."""
+    return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
+
+
+def numbers_at(mesh: Mesh, names: Names, fixed: dict[str, int]) -> Indices | None:
+    """Return the numbers of the blocks along *names* whose coordinates are those that are *fixed*; None is all."""
+    if not fixed.keys() & set(names):
+        return None
+    allowed = np.zeros(1, dtype=np.intp)
+    for name in names:
+        size = mesh.dim_size(name)
+        here = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
+        allowed = (allowed[:, None] * size + here).ravel()
+    return allowed
+
+
+def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
+    """Return the coordinate along each name of the blocks *numbers*, the first name slowest."""
+    decoded = []
+    for name in reversed(names):
+        numbers, coordinate = np.divmod(numbers, mesh.dim_size(name))
+        decoded.append((name, coordinate))
+    return decoded
+
+
+def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
+    """Return the block numbers along *names* at *coordinates*, the inverse of `decode`."""
+    numbers = np.zeros_like(next(iter(coordinates.values()), np.zeros(1, dtype=np.intp)))
+    for name in names:
+        numbers = numbers * mesh.dim_size(name) + coordinates[name]
+    return numbers
+
+
+def numbers_of(layout: Layout, devices: Indices) -> Indices:
+    """Return the block numbers of *devices* along all axes, a row each."""
+    mesh = layout.mesh
+    coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
+    columns = [encode(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(devices), 0), dtype=np.intp)
+
+
+def _unused(layout: Layout) -> Names:
+    return tuple(name for name in layout.mesh.dim_names if name not in used(layout))
+
+
+def replica_count(layout: Layout) -> int:
+    """Return how many devices hold the same block."""
+    return devices_along(layout.mesh, _unused(layout))
+
+
+def replica_numbers(layout: Layout, devices: Indices) -> Indices:
+    """Return the number of the replica that each of *devices* holds of its block."""
+    mesh, names = layout.mesh, _unused(layout)
+    coordinates = {name: devices // mesh.stride(name) % mesh.dim_size(name) for name in names}
+    return encode(mesh, names, coordinates) if names else np.zeros_like(devices)
+
+
+def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices:
+    """Return the devices that hold the given *replicas* of the blocks with the given *numbers*, a row per block."""
+    mesh, devices = layout.mesh, np.zeros(len(numbers), dtype=np.intp)
+    for axis, names in enumerate(layout.axes):
+        for name, coordinate in decode(mesh, names, numbers[:, axis]):
+            devices += coordinate * mesh.stride(name)
+    for name, coordinate in decode(mesh, _unused(layout), replicas):
+        devices += coordinate * mesh.stride(name)
+    return devices
+
+
+def one(number: int) -> Indices:
+    """Return *number* as an array of one index."""
+    return np.array([number], dtype=np.intp)

@@ -1,0 +1,188 @@
+"""Blocks dealt round: an axis is cut into short blocks, which go to the devices in turn, as ScaLAPACK has it.
+
+A device holds runs of `block` elements, one every `period` elements: periodic, so that no answer takes longer the
+longer the axis is. In the memory of a device its runs lie one after the other.
+
+            device 0    device 1    device 0    device 1    device 0
+    global  0  1  2     3  4  5     6  7  8     9  10 11    12
+    local   0  1  2     0  1  2     3  4  5     3  4  5     6
+"""
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Indices
+from meshcomm.core.layouts.partition import ChosenCut, Consecutive, Cut, Interval
+from meshcomm.errors import ShapeError
+
+
+class Runs(NamedTuple):
+    """What a device holds of an axis: runs of *block* elements, one every *period* elements, *length* elements in all.
+
+    The last run may be shorter. *first* is where the first one begins.
+    """
+
+    first: int
+    length: int
+    block: int
+    period: int
+
+
+Span: TypeAlias = Interval | Runs
+"""What a device holds of one axis."""
+
+
+class CyclicCut(NamedTuple):
+    """An axis of *length* elements, cut into blocks of *block* elements that are dealt round to *blocks* devices.
+
+    What one device holds is "its block", as for other cuts. The first short block goes to device *offset*.
+
+    >>> cut = CyclicCut(13, 2, 3, 0)
+    >>> cut.lengths(np.array([0, 1])).tolist(), cut.span(1)
+    ([7, 6], Runs(first=3, length=6, block=3, period=6))
+    """
+
+    length: int
+    blocks: int
+    block: int
+    offset: int
+
+    @property
+    def period(self) -> int:
+        """The elements after which the same device has its next run."""
+        return min(self.block * self.blocks, LONGEST)
+
+    def firsts(self, numbers: Indices) -> Indices:
+        """Return where the first run of each device begins; it may be beyond the end of the axis."""
+        return np.minimum((numbers - self.offset) % self.blocks, -(-self.length // self.block)) * self.block
+
+    def owners(self, short_blocks: Indices) -> Indices:
+        """Return the device that holds each of these short blocks of the axis."""
+        return (short_blocks + self.offset) % self.blocks
+
+    def before(self, numbers: Indices, index: Indices | int) -> Indices:
+        """Return how many of the elements before *index* each device holds.
+
+        >>> CyclicCut(13, 2, 3, 0).before(np.array([0, 1]), 8).tolist()
+        [5, 3]
+        """
+        rounds, rest = np.divmod(index, self.period)
+        inside: Indices = rounds * self.block + np.clip(rest - self.firsts(numbers), 0, self.block)
+        return inside
+
+    def lengths(self, numbers: Indices) -> Indices:
+        """Return the number of elements that each device holds."""
+        return self.before(numbers, self.length)
+
+    def span(self, number: int) -> Runs:
+        """Return what one device holds."""
+        one = np.array([number], dtype=np.intp)
+        first, length = int(self.firsts(one)[0]), int(self.lengths(one)[0])
+        return Runs(first if length else 0, length, self.block, self.period)
+
+    @property
+    def shortest(self) -> int:
+        """The fewest elements that a device holds."""
+        return int(self.lengths(np.array([self.offset - 1], dtype=np.intp))[0])
+
+    @property
+    def longest(self) -> int:
+        """The most elements that a device holds."""
+        return int(self.lengths(np.array([self.offset], dtype=np.intp))[0])
+
+
+LONGEST = 1 << 62
+"""Elements of the longest axis with chosen boundaries, or blocks dealt round: beyond it, numbers could overflow."""
+
+
+AnyCut: TypeAlias = Cut | ChosenCut | CyclicCut
+
+
+def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
+    """Return the cut into blocks dealt round, in its simplest form: consecutive, if each device gets one run at most.
+
+    ``ShapeError`` if the axis is too long.
+
+    >>> cyclic_cut(5, 3, 2, 0), cyclic_cut(6, 3, 3, 0)
+    (Cut(length=5, blocks=3), ChosenCut(boundaries=(0, 3, 6, 6)))
+    """
+    if blocks == 1:
+        return Cut(length, 1)
+    if length >= LONGEST:
+        raise ShapeError(f"an axis of {quote(length)} elements is too long to be dealt round; it has fewer than 2**62")
+    block = min(block, max(1, length))
+    if offset or length > block * blocks:
+        return CyclicCut(length, blocks, block, offset)
+    chosen = ChosenCut(tuple(min(number * block, length) for number in range(blocks + 1)))
+    return Cut(length, blocks) if chosen.is_usual() else chosen
+
+
+def span_of(cut: AnyCut, number: int) -> Span:
+    """Return what the device with this *number* holds."""
+    return cut.interval(number) if isinstance(cut, Consecutive) else cut.span(number)
+
+
+def length_of(span: Span) -> int:
+    """Return how many elements *span* has.
+
+    >>> length_of((2, 5)), length_of(Runs(0, 7, 3, 6))
+    (3, 7)
+    """
+    return span.length if isinstance(span, Runs) else span[1] - span[0]
+
+
+def intervals_of(span: Span) -> list[Interval]:
+    """Return the runs of *span*, in order; a run without elements is left out.
+
+    >>> intervals_of((2, 5)), intervals_of(Runs(3, 4, 3, 6))
+    ([(2, 5)], [(3, 6), (9, 10)])
+    """
+    if not isinstance(span, Runs):
+        return [span] if span[0] < span[1] else []
+    starts = range(span.first, span.first + -(-span.length // span.block) * span.period, span.period)
+    lengths = [min(span.block, span.length - done) for done in range(0, span.length, span.block)]
+    return [(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+
+
+def indices_of(span: Span) -> Indices:
+    """Return the global indices that *span* has, in order.
+
+    >>> indices_of(Runs(3, 4, 3, 6)).tolist()
+    [3, 4, 5, 9]
+    """
+    if not isinstance(span, Runs):
+        return np.arange(*span, dtype=np.intp)
+    return global_indices(span, np.arange(span.length, dtype=np.intp))
+
+
+def local_indices(span: Span, indices: Indices) -> Indices:
+    """Return where elements lie in a block that is *span*, from their global *indices*, which it holds."""
+    if not isinstance(span, Runs):
+        return indices - span[0]
+    rounds, inside = np.divmod(indices - span.first, span.period)
+    return rounds * span.block + inside
+
+
+def global_indices(span: Span, indices: Indices) -> Indices:
+    """Return the global indices of elements from where they lie in a block that is *span*: `local_indices` reversed.
+
+    >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
+    [5, 9]
+    """
+    if not isinstance(span, Runs):
+        return indices + span[0]
+    rounds, inside = np.divmod(indices, span.block)
+    return span.first + rounds * span.period + inside
+
+
+def local_steps(span: Span, steps: Indices) -> Indices:
+    """Return how far apart elements lie in a block that is *span*, if they are *steps* apart in the global array.
+
+    A step is either a multiple of the period, or stays within a run.
+    """
+    if not isinstance(span, Runs):
+        return steps
+    rounds, inside = np.divmod(steps, span.period)
+    return rounds * span.block + inside

@@ -1,0 +1,115 @@
+"""Texts of dtypes, from which another process makes the same dtype again. Nothing is pickled.
+
+A text is JSON:
+
+- a string, ``dtype.str``, for the dtypes of NumPy without fields
+- ``{"ml_dtypes": name}`` for those of ml_dtypes, whose ``dtype.str`` is that of bare bytes
+- ``{"base": text, "shape": lengths}`` for a sub-array
+- ``{"names", "formats", "offsets", "titles", "itemsize", "aligned", "record"}`` for fields, as NumPy describes them
+"""
+
+import json
+import re
+import sys
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from meshcomm.core._arguments import as_dtype, quote
+from meshcomm.core._types import DType
+from meshcomm.errors import DTypeError
+
+_MODULE = "ml_dtypes"
+_PLAIN = re.compile(r"[<>|][a-zA-Z][0-9]{0,10}(\[[0-9]{0,10}[a-zA-Z]{1,2}\])?")
+_WRONG = (TypeError, ValueError, KeyError, AttributeError, OverflowError, RecursionError, ImportError)
+
+
+def dtype_text(dtype: DType) -> str:
+    """Return a text from which `dtype_of_text` makes an equal dtype, with the same alignment and type of elements.
+
+    The metadata of a dtype is not part of it, as for ``==``. ``DTypeError`` if there is no such text.
+
+    >>> dtype_text(np.dtype(">i4")), dtype_text(np.dtype(("f8", (2, 3))))
+    ('">i4"', '{"base": "<f8", "shape": [2, 3]}')
+    """
+    if dtype.names is None and dtype.subdtype is None:
+        return _plain_text(dtype)
+    return _text(dtype)
+
+
+def _text(dtype: DType) -> str:
+    try:
+        text = json.dumps(_told(dtype))
+        same = dtype_of_text(text) == dtype
+    except _WRONG as error:
+        raise DTypeError(f"dtype {quote(dtype)} has no text that other ranks could read: {quote(error)}") from None
+    if not same:
+        raise DTypeError(
+            f"dtype {quote(dtype)} has no text that other ranks could read: it is neither of NumPy nor of {_MODULE}"
+        )
+    return text
+
+
+_plain_text = lru_cache(maxsize=256)(_text)  # of equal ones with fields the alignment may differ
+
+
+def dtype_of_text(text: str) -> DType:
+    """Return the dtype of a text of `dtype_text`. ``DTypeError`` if the text is something else.
+
+    >>> dtype_of_text('{"base": ">f8", "shape": [2, 3]}')
+    dtype(('>f8', (2, 3)))
+    """
+    try:
+        return as_dtype(_made(json.loads(text)))
+    except DTypeError:
+        raise
+    except _WRONG as error:
+        raise DTypeError(f"{quote(text)} does not describe a dtype of this process: {quote(error)}") from None
+
+
+def _told(dtype: DType) -> object:
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return {"base": _told(base), "shape": shape}
+    if dtype.names is not None:
+        return _told_fields(dtype, dtype.names)
+    if getattr(sys.modules.get(_MODULE), dtype.type.__name__, None) is dtype.type:
+        return {_MODULE: dtype.type.__name__}
+    return dtype.str
+
+
+def _told_fields(dtype: DType, names: tuple[str, ...]) -> dict[str, object]:
+    if dtype.type not in (np.void, np.record):
+        raise DTypeError(f"its elements are {dtype.type.__name__}, with fields")
+    assert dtype.fields is not None
+    fields = [dtype.fields[name] for name in names]
+    return {
+        "names": names,
+        "formats": [_told(field[0]) for field in fields],
+        "offsets": [field[1] for field in fields],
+        "titles": [field[2] if len(field) == 3 else None for field in fields],
+        "itemsize": dtype.itemsize,
+        "aligned": dtype.isalignedstruct,
+        "record": dtype.type is np.record,
+    }
+
+
+def _made(told: Any) -> DType:
+    if isinstance(told, str):
+        dtype: DType | None = np.dtype(told) if _PLAIN.fullmatch(told) else None
+        if dtype is None or dtype.str != told:
+            raise ValueError("NumPy names no dtype so")
+        return dtype
+    if _MODULE in told:
+        kind = getattr(import_module(_MODULE), told[_MODULE])
+        if not (isinstance(kind, type) and issubclass(kind, np.generic)):
+            raise TypeError("it is no type of elements")
+        return np.dtype(kind)
+    if "base" in told:
+        return np.dtype((_made(told["base"]), tuple(told["shape"])))
+    fields: Any = {key: told[key] for key in ("names", "offsets", "titles", "itemsize")}
+    fields["formats"] = [_made(each) for each in told["formats"]]
+    made: DType = np.dtype(fields, align=told["aligned"])
+    return np.dtype((np.record, made)) if told["record"] else made

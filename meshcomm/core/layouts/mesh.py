@@ -1,0 +1,669 @@
+"""Meshes: devices arranged in a grid with named dimensions; pure values, without MPI and without data.
+
+One device of a mesh is one MPI rank. Devices are numbered row-major over the mesh dimensions. The value of a mesh is
+its name, its dimensions and its devices; where it runs (:attr:`Mesh.world`) is not part of the value.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core import _hooks
+from meshcomm.core._arguments import counted, integer, quote, shortened
+from meshcomm.core._mistakes import suggestion
+from meshcomm.core._types import Ranks
+from meshcomm.core.layouts import mesh_text, wire
+from meshcomm.core.layouts.devices import (
+    GeneratedDevices,
+    canonical_devices,
+    checked_name,
+    device_type_of,
+    on_host,
+    rank_device,
+)
+from meshcomm.core.layouts.dimensions import Dims, MeshDimension, canonical_dims, row_major_strides
+from meshcomm.errors import MeshError
+
+
+class World(Protocol):
+    """Where a mesh runs: ranks over MPI, or simulated ones."""
+
+    size: int
+
+    def here(self) -> Any:
+        """Return the world as the calling rank sees it."""
+
+    def device_in(self, mesh: "Mesh") -> int | None:
+        """Return the device of the calling rank in *mesh*, or None if it is outside."""
+
+    def close_mesh(self, mesh: "Mesh") -> None:
+        """Free the communicators of *mesh*. Collective over the mesh."""
+
+
+class _Listing(NamedTuple):
+    """The lists of devices of a mesh from another system: those of this process, those of all, and the first id."""
+
+    first_id: int
+    local_ids: tuple[int, ...]
+    local_devices: tuple[str, ...]
+    global_devices: tuple[str, ...]
+
+
+class _UnknownDimensionError(MeshError, KeyError):
+    """The mesh has no dimension of this name."""
+
+    __str__ = Exception.__str__  # KeyError's would put the message in quotes
+
+
+class Mesh:
+    """Devices in a grid with named dimensions; a frozen value.
+
+    Source: tf.experimental.dtensor.Mesh, in the form that its page of Layout writes.
+
+    Parameters
+    ----------
+    devices: device strings or integer ranks, in row-major order
+    dims: the mesh dimensions, slowest first: pairs ``(name, size)`` or a dict
+    mesh_name: a name for people, which is part of the value
+    use_xla_spmd: a mark that the text and wire forms keep; meshcomm makes no use of it
+
+    >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
+    >>> mesh.size, mesh.shape(), mesh.coords(3), mesh["y"]
+    (6, [3, 2], [1, 1], MeshDimension(name='y', size=2))
+    >>> Mesh(range(2), {"x": 2}).local_devices()
+    ['/job:mpi/replica:0/task:0/device:CPU:0', '/job:mpi/replica:0/task:1/device:CPU:0']
+
+    The repr shows the ranks, unless they count from 0; `to_string` has all devices.
+
+    >>> mesh, Mesh(range(4), {"x": 4}), Mesh([3, 1], {"x": 2}, "pair")
+    (Mesh(x=3, y=2, devices=['TPU:0', ..., 'TPU:5']), Mesh(x=4), Mesh('pair', x=2, ranks=(3, 1)))
+    """
+
+    __module__ = "meshcomm"
+
+    __slots__ = (
+        "__weakref__",
+        "_dims",
+        "_hash",
+        "_index",
+        "_listing",
+        "_name",
+        "_names",
+        "_ranks",
+        "_steps",
+        "_strides",
+        "_use_xla_spmd",
+        "_world",
+    )
+
+    _name: str
+    _dims: tuple[MeshDimension, ...]  # none: a single device
+    _ranks: Ranks
+    _names: Sequence[str] | None  # the device strings; None: made from the ranks on demand
+    _listing: _Listing | None  # None: all devices are local, counted from zero
+    _use_xla_spmd: bool
+    _strides: tuple[int, ...]
+    _index: dict[str, int]
+    _steps: dict[str, tuple[int, int]]  # stride and size: each new layout reads them
+    _hash: int | None
+    _world: World | None  # where the mesh runs; None: where all meshes run. Not part of the value
+
+    def __new__(
+        cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
+    ) -> "Mesh":
+        """Normalise and check the arguments; MeshError if they make no mesh."""
+        ranks, names = canonical_devices(devices)
+        mesh = cls._make(mesh_name, canonical_dims(dims), ranks, names=names, use_xla_spmd=bool(use_xla_spmd))
+        product = math.prod(mesh.shape())
+        if mesh.size != product:
+            raise MeshError(
+                f"{counted(mesh.size, 'device')} for a mesh of shape {mesh.shape()}, whose sizes "
+                f"multiply to {product}; "
+                "the product of the sizes is the number of devices"
+            )
+        return mesh
+
+    @classmethod
+    def _make(
+        cls,
+        name: str,
+        dims: tuple[MeshDimension, ...],
+        ranks: Ranks,
+        *,
+        names: Sequence[str] | None = None,
+        listing: _Listing | None = None,
+        use_xla_spmd: bool = False,
+    ) -> "Mesh":
+        """Return a mesh of checked and canonical values, which the slots describe."""
+        mesh = object.__new__(cls)
+        mesh._name = checked_name("mesh name", name, "|", may_be_empty=True)
+        mesh._dims = dims
+        mesh._ranks = ranks
+        mesh._names = names
+        mesh._listing = listing
+        mesh._use_xla_spmd = use_xla_spmd
+        mesh._strides = row_major_strides(dims)
+        mesh._index = {dim.name: i for i, dim in enumerate(dims)}
+        mesh._steps = {dim.name: (stride, dim.size) for dim, stride in zip(dims, mesh._strides, strict=True)}
+        mesh._hash = mesh._world = None
+        if use_xla_spmd and mesh.device_type() != "TPU":
+            raise MeshError(f"use_xla_spmd on a mesh of {mesh.device_type()} devices; XLA SPMD needs TPU devices")
+        return mesh
+
+    # -- where it runs ------------------------------------------------------------------------------------------------
+
+    @property
+    def world(self) -> World:
+        """The world that this mesh runs in: the one in which it was created, else the one that all meshes share."""
+        if self._world is not None:
+            return self._world
+        world: World = _hooks.call("world")
+        return world
+
+    @property
+    def rank(self) -> int | None:
+        """The device of this process in the mesh; None if it is outside.
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(3) as world:
+        ...     print(world.run(lambda: mc.create_mesh([("x", 2)], devices=[2, 0]).rank))
+        [1, None, 0]
+        """
+        return self.world.device_in(self)
+
+    def close(self) -> None:
+        """Free the communicators that this mesh uses. Collective over the mesh.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.create_mesh([("x", 1)])
+        >>> mc.barrier(mesh)
+        >>> mesh.close()
+        """
+        self.world.close_mesh(self)
+
+    # -- dimensions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The mesh's name, ``""`` if it has none."""
+        return self._name
+
+    @property
+    def dims(self) -> tuple[MeshDimension, ...]:
+        """The mesh dimensions, slowest first.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).dims
+        (MeshDimension(name='x', size=3), MeshDimension(name='y', size=2))
+        """
+        return self._dims
+
+    @property
+    def dim_names(self) -> list[str]:
+        """The names of the mesh dimensions, slowest first."""
+        return [dim.name for dim in self._dims]
+
+    @property
+    def strides(self) -> list[int]:
+        """The distance, in the list of devices, between neighbours along each mesh dimension.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).strides
+        [2, 1]
+        """
+        return list(self._strides)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self._ranks)
+
+    def shape(self) -> list[int]:
+        """Return the sizes of the mesh dimensions, slowest first.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).shape()
+        [3, 2]
+        """
+        return [dim.size for dim in self._dims]
+
+    def contains_dim(self, dim_name: object) -> bool:
+        """Return whether the mesh has a dimension called *dim_name*.
+
+        >>> mesh = Mesh(range(6), [("x", 3), ("y", 2)])
+        >>> mesh.contains_dim("y"), mesh.contains_dim("z"), "y" in mesh
+        (True, False, True)
+        """
+        return isinstance(dim_name, str) and dim_name in self._index
+
+    def dim_size(self, dim_name: str) -> int:
+        """Return the size of the mesh dimension *dim_name*; MeshError if there is none.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).dim_size("x")
+        3
+        """
+        return self[dim_name].size
+
+    def stride(self, dim_name: str) -> int:
+        """Return the stride of the mesh dimension *dim_name*; MeshError if there is none.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).stride("x")
+        2
+        """
+        return self._strides[self._position(dim_name)]
+
+    def __iter__(self) -> NoReturn:
+        raise TypeError("a Mesh is not iterated over: mesh.dim_names, mesh.dims and mesh.ranks are lists")
+
+    def __contains__(self, dim_name: object) -> bool:
+        return self.contains_dim(dim_name)
+
+    def __getitem__(self, dim_name: str) -> MeshDimension:
+        return self._dims[self._position(dim_name)]
+
+    def _position(self, dim_name: str) -> int:
+        if not self.contains_dim(dim_name):
+            raise _UnknownDimensionError(
+                f"dimension {quote(dim_name)} does not exist in mesh; available dimensions: {quote(self.dim_names)}"
+                f"{suggestion(dim_name, self.dim_names)}"
+            )
+        return self._index[dim_name]
+
+    # -- devices ------------------------------------------------------------------------------------------------------
+
+    @property
+    def ranks(self) -> Ranks:
+        """The rank of each device in the mesh's world: a range if the ranks are consecutive, else a tuple.
+
+        >>> Mesh(range(2), {"x": 2}).ranks, Mesh([4, 7], {"x": 2}).ranks
+        (range(0, 2), (4, 7))
+        """
+        return self._ranks
+
+    @property
+    def single_device(self) -> str:
+        """The device of a single-device mesh, ``""`` for any other mesh.
+
+        >>> Mesh.from_device("CPU:0").single_device, Mesh(["CPU:0"], {"x": 1}).single_device
+        ('CPU:0', '')
+        """
+        return self.local_devices()[0] if self.is_single_device() else ""
+
+    def is_single_device(self) -> bool:
+        """Return whether this is a single device without mesh dimensions, as made by ``from_device``.
+
+        >>> Mesh.from_device("CPU:0").is_single_device(), Mesh(["CPU:0"], {"x": 1}).is_single_device()
+        (True, False)
+        """
+        return not self._dims
+
+    def global_device_ids(self) -> NDArray[np.int64]:
+        """Return the numbers of all devices as an int64 array in the shape of the mesh.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).global_device_ids().tolist()
+        [[0, 1], [2, 3], [4, 5]]
+        """
+        first = self.min_global_device_id()
+        return np.arange(first, first + self.size, dtype=np.int64).reshape(self.shape())
+
+    def global_devices(self) -> list[str]:
+        """Return the device strings of all processes if a text or proto listed them separately; else ``[]``.
+
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").global_devices()
+        ['CPU:0', 'CPU:1']
+        """
+        return list(self._listing.global_devices) if self._listing else []
+
+    def local_device_ids(self) -> list[int]:
+        """Return the numbers of the local devices; a mesh made here lists all of its devices as local.
+
+        >>> Mesh(range(2), {"x": 2}).local_device_ids()
+        [0, 1]
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").local_device_ids()
+        [1]
+        """
+        return list(self._listing.local_ids if self._listing else range(self.size))
+
+    def local_devices(self) -> list[str]:
+        """Return the device strings of the local devices; a mesh made here lists all of its devices as local.
+
+        >>> Mesh([4, 7], {"x": 2}).local_devices()
+        ['/job:mpi/replica:0/task:4/device:CPU:0', '/job:mpi/replica:0/task:7/device:CPU:0']
+        """
+        if self._listing:
+            return list(self._listing.local_devices)
+        return [rank_device(rank) for rank in self._ranks] if self._names is None else list(self._names)
+
+    def num_local_devices(self) -> int:
+        """Return the number of local devices.
+
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").num_local_devices()
+        1
+        """
+        return len(self._listing.local_ids) if self._listing else self.size
+
+    def min_global_device_id(self) -> int:
+        """Return the number of the first device.
+
+        >>> Mesh(range(2), {"x": 2}).min_global_device_id()
+        0
+        """
+        return self._listing.first_id if self._listing else 0
+
+    def device_type(self) -> str:
+        """Return the type of the devices, in capitals: ``CPU``, ``GPU``, ``TPU``.
+
+        >>> Mesh(range(2), {"x": 2}).device_type(), Mesh(["TPU:0"], {"x": 1}).device_type()
+        ('CPU', 'TPU')
+        """
+        if self._listing:
+            return device_type_of((self._listing.local_devices or self._listing.global_devices)[0])
+        return "CPU" if self._names is None else device_type_of(self._names[0])
+
+    def is_remote(self) -> bool:
+        """Return whether no device is local.
+
+        >>> Mesh(range(2), {"x": 2}).is_remote(), Mesh.from_string("|x=2|0,1|||CPU:0,CPU:1").is_remote()
+        (False, True)
+        """
+        return self.num_local_devices() == 0
+
+    def use_xla_spmd(self) -> bool:
+        """Return whether the mesh was marked for XLA SPMD; meshcomm itself makes no use of it.
+
+        >>> Mesh(["TPU:0"], {"x": 1}, use_xla_spmd=True).use_xla_spmd()
+        True
+        """
+        return self._use_xla_spmd
+
+    def host_mesh(self) -> "Mesh":
+        """Return the mesh of the CPUs beside these devices, in the same world, without the mesh's name.
+
+        >>> Mesh(["TPU:0", "TPU:1"], {"x": 2}, "pod").host_mesh()
+        Mesh(x=2, devices=['CPU:0', 'CPU:1'])
+        """
+        return bound_to(self._world, self._on_hosts())
+
+    def _on_hosts(self) -> "Mesh":
+        if self.is_single_device():
+            return Mesh.from_device(on_host(self.single_device))
+        if self._listing is None:
+            if isinstance(self._names, GeneratedDevices):
+                return Mesh(GeneratedDevices("CPU", self.size), self._dims)
+            return Mesh(self._ranks if self._names is None else tuple(map(on_host, self._names)), self._dims)
+        local_devices, global_devices = (
+            tuple(map(on_host, devices)) for devices in (self.local_devices(), self.global_devices())
+        )
+        written = self._written()._replace(
+            name="", local_devices=local_devices, global_devices=global_devices, use_xla_spmd=False
+        )
+        return self._from_written(written)
+
+    # -- coordinates --------------------------------------------------------------------------------------------------
+
+    def coords(self, device: int) -> list[int]:
+        """Return the coordinates of *device*, wrapping around at the number of devices.
+
+        >>> mesh = Mesh(range(6), [("x", 3), ("y", 2)])
+        >>> mesh.coords(5), mesh.coords(6), mesh.coords(-1)
+        ([2, 1], [0, 0], [2, 1])
+        """
+        if device is None:
+            raise MeshError(f"device is None, as mesh.rank is on a rank outside of the {self}")
+        device = integer(device, "device")
+        return [device // stride % dim.size for dim, stride in zip(self._dims, self._strides, strict=True)]
+
+    def device_location(self, offset: int) -> list[int]:
+        """Return the coordinates of device *offset*; MeshError unless ``0 <= offset < size``.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).device_location(5)
+        [2, 1]
+        """
+        if not 0 <= integer(offset, "mesh offset") < self.size:
+            raise MeshError(
+                f"mesh offset {quote(offset)} of a mesh of {counted(self.size, 'device')}; it is 0 <= offset < size"
+            )
+        return self.coords(offset)
+
+    def unravel_index(self) -> dict[int, dict[str, int]]:
+        """Return the coordinates of every device by the names of the dimensions.
+
+        >>> Mesh(range(2), {"x": 2}).unravel_index()
+        {0: {'x': 0}, 1: {'x': 1}}
+        """
+        return {device: self._named_coords(device) for device in range(self.size)}
+
+    def local_device_locations(self) -> list[dict[str, int]]:
+        """Return the coordinates of every local device by the names of the dimensions.
+
+        >>> Mesh.from_string("|x=2|0,1|1|CPU:1|CPU:0,CPU:1").local_device_locations()
+        [{'x': 1}]
+        """
+        first = self.min_global_device_id()
+        return [self._named_coords(number - first) for number in self.local_device_ids()]
+
+    def _named_coords(self, device: int) -> dict[str, int]:
+        return dict(zip(self.dim_names, self.coords(device), strict=True))
+
+    def groups_along(self, dim_names: str | Iterable[str]) -> tuple[tuple[int, ...], ...]:
+        """Return the groups of devices that differ only along *dim_names*, as a group assignment.
+
+        Device numbers ascend inside a group; the order of *dim_names* does not matter.
+
+        >>> mesh = Mesh(range(6), [("x", 3), ("y", 2)])
+        >>> mesh.groups_along("x"), mesh.groups_along(["y"])
+        (((0, 2, 4), (1, 3, 5)), ((0, 1), (2, 3), (4, 5)))
+        """
+        names = [dim_names] if isinstance(dim_names, str) else dim_names
+        along = sorted({self._position(name) for name in names})
+        across = [i for i in range(len(self._dims)) if i not in along]
+        devices = np.arange(self.size).reshape(self.shape()).transpose(across + along)
+        length = math.prod(self._dims[i].size for i in along)
+        return tuple(map(tuple, devices.reshape(-1, length).tolist()))
+
+    # -- text, wire form and the other protocols of values ------------------------------------------------------------
+
+    def to_string(self) -> str:
+        """Return the mesh as one line of text.
+
+        Source: Mesh::ToString of TensorFlow: name, dimensions, global ids, local ids, local devices and, if the mesh
+        has them, global devices and a mark for XLA SPMD. The text of a single-device mesh is its device string.
+
+        >>> Mesh(["TPU:0", "TPU:1"], [("x", 2)], "pod").to_string()
+        'pod|x=2|0,1|0,1|TPU:0,TPU:1'
+        """
+        return self.single_device if self.is_single_device() else mesh_text.to_text(self._written())
+
+    @classmethod
+    def from_string(cls, text: str) -> "Mesh":
+        """Return the mesh that *text* describes; MeshError for any other text.
+
+        It takes texts of ``to_string``, and the short form ``name|dimensions|*TYPE``, which makes up device strings.
+
+        >>> Mesh.from_string("|x=2|*TPU").local_devices()
+        ['/job:localhost/task:0/device:TPU:0', '/job:localhost/task:0/device:TPU:1']
+        """
+        if not isinstance(text, str):
+            raise MeshError(f"{type(text).__name__} is no text of a mesh; from_string takes a str")
+        if text == "empty_mesh":
+            raise MeshError("the text 'empty_mesh' describes no mesh; a mesh has at least one device")
+        return cls._from_written(mesh_text.from_text(text)) if "|" in text else cls.from_device(text)
+
+    def _written(self) -> mesh_text.Written:
+        first = self.min_global_device_id()
+        return mesh_text.Written(
+            self._name,
+            self._dims,
+            range(first, first + self.size),
+            self.local_device_ids(),
+            self.local_devices(),
+            self.global_devices(),
+            self._use_xla_spmd,
+        )
+
+    @classmethod
+    def _from_written(cls, mesh: mesh_text.Written) -> "Mesh":
+        """Return the mesh that lists its devices as TensorFlow does, after checking the lists."""
+        mesh_text.check(mesh)
+        name, dims, ids, local_ids, local_devices, global_devices, use_xla_spmd = mesh
+        if not global_devices and (local_ids == range(len(ids)) or tuple(local_ids) == tuple(range(len(ids)))):
+            ranks, names = canonical_devices(local_devices)
+            return cls._make(name, dims, ranks, names=names, use_xla_spmd=use_xla_spmd)
+        listing = _Listing(ids[0], tuple(local_ids), tuple(local_devices), tuple(global_devices))
+        in_order = mesh_text.devices_in_order(mesh)
+        ranks = canonical_devices(in_order)[0] if in_order else range(len(ids))
+        return cls._make(name, dims, ranks, listing=listing, use_xla_spmd=use_xla_spmd)
+
+    @classmethod
+    def from_device(cls, device: str) -> "Mesh":
+        """Return the mesh of a single device, without dimensions; its text is the device string.
+
+        >>> mesh = Mesh.from_device("CPU:0")
+        >>> mesh.size, mesh.shape(), mesh.single_device
+        (1, [], 'CPU:0')
+        """
+        if not isinstance(device, str):
+            raise MeshError(f"device {quote(device)} is a {type(device).__name__}; a single device is a string")
+        ranks, names = canonical_devices((device,))
+        return cls._make("", (), ranks, names=names)
+
+    def as_proto(self) -> Any:
+        """Return the mesh as a MeshProto: a protobuf message, or a stand-in where protobuf is not installed.
+
+        >>> mesh = Mesh(["CPU:0"], [("x", 1)])
+        >>> Mesh.from_proto(mesh.as_proto()) == mesh
+        True
+        """
+        return wire.as_message(mesh_text.MESH_MESSAGE, self._wire_values())
+
+    def serialized_string(self) -> bytes:
+        """Return the bytes of the mesh's MeshProto.
+
+        >>> Mesh.from_proto(Mesh(["CPU:0"], [("x", 1)]).serialized_string())
+        Mesh(x=1, devices=['CPU:0'])
+        """
+        return wire.encode(mesh_text.MESH_MESSAGE, self._wire_values())
+
+    def _wire_values(self) -> wire.Values:
+        """Return the plain values of the mesh's MeshProto.
+
+        >>> Mesh.from_device("CPU:0")._wire_values()
+        {'single_device': 'CPU:0'}
+        """
+        if self.is_single_device():
+            return {"single_device": self.single_device}
+        return mesh_text.to_wire(self._written())
+
+    @classmethod
+    def from_proto(cls, proto: object) -> "Mesh":
+        """Return the mesh of a MeshProto, given as any message with ``SerializeToString()`` or as bytes.
+
+        >>> Mesh.from_proto(Mesh.from_device("CPU:0").serialized_string()).single_device
+        'CPU:0'
+        """
+        try:
+            values = wire.decode(mesh_text.MESH_MESSAGE, wire.as_bytes(proto))
+        except wire.WireError as error:
+            raise MeshError(f"not a MeshProto: {error}") from error
+        return cls._from_wire_values(values)
+
+    @classmethod
+    def _from_wire_values(cls, values: wire.Values) -> "Mesh":
+        """Return the mesh of the plain values of a MeshProto; MeshError if they make none.
+
+        >>> Mesh._from_wire_values(Mesh.from_device("CPU:0")._wire_values()).single_device
+        'CPU:0'
+        """
+        if values["single_device"]:
+            return cls.from_device(values["single_device"])
+        return cls._from_written(mesh_text.from_wire(values))
+
+    def _value(self) -> tuple[object, ...]:
+        return self._dims, self._name, self._ranks, self._names, self._listing, self._use_xla_spmd
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return self is other or (hash(self) == hash(other) and self._value() == other._value())
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash(self._value())
+        return self._hash
+
+    def __repr__(self) -> str:
+        if self.is_single_device():
+            return f"Mesh.from_device({self.single_device!r})"
+        name = [repr(self._name)] if self._name else []
+        dims = [f"{dim.name}={dim.size}" for dim in self._dims]
+        spmd = ["use_xla_spmd=True"] if self._use_xla_spmd else []
+        return f"Mesh({', '.join([*name, *dims, *self._devices_shown(), *spmd])})"
+
+    if TYPE_CHECKING:  # meshcomm.tools.pictures.of_meshes gives meshes this method
+
+        def html(self) -> str:
+            """Return the picture of the mesh as HTML with SVG, for notebooks."""
+
+    def _repr_html_(self) -> str:
+        return self.html()
+
+    def _devices_shown(self) -> list[str]:
+        """Return what the repr says of the devices: nothing if they are the ranks from 0 on."""
+        if self._listing:
+            _, local_ids, local_devices, global_devices = self._listing
+            shown = shortened(global_devices or local_devices)
+            return [f"devices=[{shown}]", f"local_ids=[{shortened(local_ids)}]"]
+        if isinstance(self._names, GeneratedDevices):
+            return [f"devices='*{self._names.type}'"]
+        if self._names is not None:
+            return [f"devices=[{shortened(self._names)}]"]
+        if isinstance(self._ranks, range):
+            return [f"ranks={self._ranks}"] if self._ranks.start else []
+        return [f"ranks=({shortened(self._ranks)})"]
+
+    def __str__(self) -> str:
+        name = f" {self._name}" if self._name else ""
+        dims = ", ".join(f"{dim.name}={dim.size}" for dim in self._dims) or self.single_device
+        ranks = self._ranks
+        listed = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
+        return f"mesh{name} {dims} over ranks {listed}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._listing or self.is_single_device():
+            return Mesh.from_string, (self.to_string(),)
+        if isinstance(self._names, GeneratedDevices):
+            short = f"{self._name}|{','.join(f'{dim.name}={dim.size}' for dim in self._dims)}|*{self._names.type}"
+            if not self._use_xla_spmd:
+                return Mesh.from_string, (short,)
+        devices = self._ranks if self._names is None else tuple(self._names)
+        return Mesh, (devices, [tuple(dim) for dim in self._dims], self._name, self._use_xla_spmd)
+
+    def __copy__(self) -> "Mesh":
+        return self
+
+    def __deepcopy__(self, memo: object) -> "Mesh":
+        return self
+
+
+bound_world: Callable[[Mesh], World | None] = attrgetter("_world")
+"""The world that a mesh was made in; None for a mesh that runs where all meshes run."""
+
+
+def bound_to(world: World | None, mesh: Mesh) -> Mesh:
+    """Return a mesh equal to *mesh* that runs in *world*."""
+    bound = object.__new__(Mesh)
+    for slot in Mesh.__slots__:
+        if slot != "__weakref__":
+            setattr(bound, slot, getattr(mesh, slot))
+    bound._world = world
+    return bound
+
+
+def only(mesh: Mesh, device: int) -> Mesh:
+    """Return a mesh of one *device* of *mesh*, in the same world.
+
+    >>> only(Mesh([4, 5], [("x", 2)]), 1).ranks
+    range(5, 6)
+    """
+    return bound_to(bound_world(mesh), Mesh([mesh.ranks[device]], [("device", 1)]))

@@ -1,0 +1,279 @@
+"""How an axis is cut into consecutive blocks: the one owner of the rule.
+
+By default the rule is that of :func:`numpy.array_split`: the first blocks are one element longer than the others, as
+many of them as there are elements left over, and blocks may be empty. A `ChosenCut` has the boundaries that somebody
+chose. Blocks that are dealt round are in :mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all
+code asks a cut, by itself or through ``Layout.cut``. One axis is solved here; a box in N dimensions is a product of
+intervals.
+
+Rounds are another matter: `round_starts` says which elements of a packed box move in which round, which has nothing to
+do with where the elements of an array live.
+"""
+
+from bisect import bisect_right
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm.core._types import Indices
+
+Interval: TypeAlias = tuple[int, int]  # start, stop
+
+
+_FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
+
+
+class Consecutive:
+    """What every cut into consecutive blocks answers, from the four answers of its rule.
+
+    `start` and `block_of` are the rule for one number, `starts` and `blocks_of` for many numbers at once.
+    """
+
+    __slots__ = ()
+
+    length: int
+    blocks: int
+
+    def start(self, number: int) -> int:
+        """Return the first index of block *number*; the number after the last one gives the end of the axis."""
+        raise NotImplementedError
+
+    def block_of(self, index: int) -> int:
+        """Return the number of the block that holds the element at *index*."""
+        raise NotImplementedError
+
+    def starts(self, numbers: Indices) -> Indices:
+        """Return `start` of many blocks."""
+        raise NotImplementedError
+
+    def blocks_of(self, indices: Indices) -> Indices:
+        """Return `block_of` for many elements."""
+        raise NotImplementedError
+
+    def filled_before(self, numbers: Indices) -> Indices:
+        """Return how many of the blocks before each of these *numbers* have elements."""
+        raise NotImplementedError
+
+    @property
+    def shortest(self) -> int:
+        """The number of elements in the shortest block."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int:
+        """The number of elements in the longest block."""
+        raise NotImplementedError
+
+    def all_starts(self) -> list[int]:
+        """Return the starts of all blocks, and the end of the axis.
+
+        >>> Cut(7, 3).all_starts()
+        [0, 3, 5, 7]
+        """
+        if self.blocks < _FEW:
+            return [self.start(number) for number in range(self.blocks + 1)]
+        return self.starts(np.arange(self.blocks + 1, dtype=np.intp)).tolist()  # type: ignore[no-any-return]
+
+    def interval(self, number: int) -> Interval:
+        """Return ``(start, stop)`` of block *number*."""
+        return self.start(number), self.start(number + 1)
+
+    def intervals(self, numbers: Indices) -> tuple[Indices, Indices]:
+        """Return starts and stops of many blocks."""
+        return self.starts(numbers), self.starts(numbers + 1)
+
+    def lengths(self, numbers: Indices) -> Indices:
+        """Return the number of elements in each of many blocks."""
+        starts, stops = self.intervals(numbers)
+        return stops - starts
+
+    def overlapping(self, interval: Interval) -> range:
+        """Return the numbers of the blocks that share an element with *interval*; empty blocks between are included.
+
+        >>> Cut(7, 3).overlapping((2, 5)), Cut(7, 3).overlapping((4, 4))
+        (range(0, 2), range(0, 0))
+        """
+        start, stop = interval
+        if start >= stop:
+            return range(0)
+        return range(self.block_of(start), self.block_of(stop - 1) + 1)
+
+    def first_and_last(self, starts: Indices, stops: Indices) -> tuple[Indices, Indices]:
+        """Return the first and the last block that share an element with each interval.
+
+        An empty interval gives the one block at its start.
+        """
+        return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
+
+    def most_overlapping(self, other: "Consecutive") -> int:
+        """Return an upper bound on the blocks of the *other* cut that share an element with one block of this one.
+
+        >>> Cut(12, 2).most_overlapping(Cut(12, 4)), Cut(12, 4).most_overlapping(Cut(12, 2))
+        (3, 2)
+        """
+        return min(other.blocks, self.longest, (self.longest - 1) // max(1, other.shortest) + 2)
+
+
+class _Even(NamedTuple):
+    length: int
+    blocks: int
+
+
+class Cut(_Even, Consecutive):
+    """An axis of *length* elements that is cut into consecutive *blocks*, as numpy.array_split cuts.
+
+    >>> cut = Cut(7, 3)
+    >>> [cut.interval(number) for number in range(cut.blocks)]
+    [(0, 3), (3, 5), (5, 7)]
+    """
+
+    __slots__ = ()
+
+    def start(self, number: int) -> int:
+        """Return the first index of block *number*; the number after the last one gives the end of the axis.
+
+        >>> [Cut(7, 3).start(number) for number in range(4)]
+        [0, 3, 5, 7]
+        """
+        length, longer = divmod(self.length, self.blocks)
+        return number * length + min(number, longer)
+
+    def block_of(self, index: int) -> int:
+        """Return the number of the block that holds the element at *index*.
+
+        >>> [Cut(7, 3).block_of(index) for index in range(7)]
+        [0, 0, 0, 1, 1, 2, 2]
+        """
+        length, longer = divmod(self.length, self.blocks)
+        if index < longer * (length + 1):
+            return index // (length + 1)
+        return longer + (index - longer * (length + 1)) // length
+
+    def starts(self, numbers: Indices) -> Indices:
+        length, longer = divmod(self.length, self.blocks)
+        return numbers * length + np.minimum(numbers, longer)
+
+    def blocks_of(self, indices: Indices) -> Indices:
+        length, longer = divmod(self.length, self.blocks)
+        beyond = longer * (length + 1)
+        return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
+
+    def filled_before(self, numbers: Indices) -> Indices:
+        return numbers if self.shortest else self.starts(numbers)  # blocks of one element, or of none
+
+    @property
+    def shortest(self) -> int:
+        return self.length // self.blocks
+
+    @property
+    def longest(self) -> int:
+        """The number of elements in the longest block.
+
+        >>> Cut(7, 3).longest, Cut(0, 3).longest
+        (3, 0)
+        """
+        return -(-self.length // self.blocks)
+
+    def refines(self, pieces: int) -> bool:
+        """Return whether a cut into *pieces* times as many blocks cuts each of these blocks into *pieces* blocks.
+
+        Cutting flat and cutting nested agree when the remainder is 0, 1 or one less than the number of blocks.
+
+        >>> Cut(8, 2).refines(2), Cut(5, 2).refines(2), Cut(6, 2).refines(2), Cut(7, 2).refines(2)
+        (True, True, False, True)
+        """
+        blocks = self.blocks * pieces
+        return self.blocks == 1 or pieces == 1 or self.length % blocks in (0, 1, blocks - 1)
+
+
+class _Chosen(NamedTuple):
+    boundaries: tuple[int, ...]
+
+
+class ChosenCut(_Chosen, Consecutive):
+    """An axis that is cut at chosen *boundaries*: ascending, from 0 to the length. Blocks may be empty.
+
+    >>> cut = ChosenCut((0, 4, 4, 6))
+    >>> [cut.interval(number) for number in range(cut.blocks)], [cut.block_of(index) for index in range(6)]
+    ([(0, 4), (4, 4), (4, 6)], [0, 0, 0, 0, 2, 2])
+    """
+
+    __slots__ = ()
+
+    @property
+    def length(self) -> int:  # type: ignore[override]
+        """The number of elements along the axis."""
+        return self.boundaries[-1]
+
+    @property
+    def blocks(self) -> int:  # type: ignore[override]
+        """The number of blocks."""
+        return len(self.boundaries) - 1
+
+    def start(self, number: int) -> int:
+        return self.boundaries[number]
+
+    def block_of(self, index: int) -> int:
+        return min(bisect_right(self.boundaries, index) - 1, self.blocks - 1)
+
+    def starts(self, numbers: Indices) -> Indices:
+        starts: Indices = _arrays(self.boundaries)[0][numbers]
+        return starts
+
+    def blocks_of(self, indices: Indices) -> Indices:
+        found = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
+        return np.minimum(found, self.blocks - 1)
+
+    def filled_before(self, numbers: Indices) -> Indices:
+        filled: Indices = _arrays(self.boundaries)[1][numbers]
+        return filled
+
+    @property
+    def shortest(self) -> int:
+        return int(np.diff(_arrays(self.boundaries)[0]).min())
+
+    @property
+    def longest(self) -> int:
+        return int(np.diff(_arrays(self.boundaries)[0]).max())
+
+    def is_usual(self) -> bool:
+        """Return whether numpy.array_split cuts at the same boundaries.
+
+        >>> ChosenCut((0, 4, 6, 8)).is_usual(), ChosenCut((0, 3, 6, 8)).is_usual()
+        (False, True)
+        """
+        return Cut(self.length, self.blocks).all_starts() == list(self.boundaries)
+
+
+@lru_cache(maxsize=256)
+def _arrays(boundaries: tuple[int, ...]) -> tuple[Indices, Indices]:
+    """Return *boundaries* as an array, and how many of the blocks before each one have elements."""
+    array = np.array(boundaries, dtype=np.intp)
+    return array, np.concatenate([[0], np.cumsum(np.diff(array) > 0)]).astype(np.intp)
+
+
+def round_starts(elements: Indices, rounds: int, number: int) -> Indices:
+    """Return where round *number* of *rounds* begins in boxes with these numbers of *elements*.
+
+    The kernel packs rounds by this rule, in ``Packing`` of ``_kernels.pyx``. It is array_split's too, but does not
+    depend on how axes are cut.
+
+    >>> round_starts(np.array([7, 2]), 3, 1).tolist()
+    [3, 1]
+    """
+    if rounds == 1:
+        return elements * number
+    length, longer = np.divmod(elements, rounds)
+    return length * number + np.minimum(longer, number)
+
+
+def most_in_a_round(elements: Indices, boxes: int, rounds: int) -> Indices:
+    """Return an upper bound on the elements that one of *rounds* moves of *boxes* boxes with so many *elements*.
+
+    In a box, a round is at most one element longer than an even share of the elements beyond the first one.
+
+    >>> most_in_a_round(np.array([10]), 2, 3).tolist()
+    [4]
+    """
+    return np.maximum(elements - boxes, 0) // rounds + boxes

@@ -1,0 +1,23 @@
+from collections.abc import Callable, Sequence
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core.memory._pool import Memory, Pool
+
+def reserve(own: Pool, count: int) -> tuple[list[int], list[int]] | None: ...
+def give_back(own: Pool, lines: Sequence[int]) -> None: ...
+
+class Channel:
+    closed: str | None
+    def __init__(
+        self,
+        own: Pool,
+        lines: Sequence[int],
+        blocks: Sequence[int],
+        peers: Sequence[tuple[Memory, int, int, Sequence[int], BoxCopies | None, BoxCopies | None]],
+        epoch: int,
+        names: Sequence[object],
+    ) -> None: ...
+    def close(self) -> None: ...
+    def start(self, number: int) -> None: ...
+    def test(self) -> bool: ...
+    def wait(self, progress: Callable[[], object]) -> None: ...

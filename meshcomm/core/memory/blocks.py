@@ -1,0 +1,54 @@
+"""Blocks as bytes: arrays as bytes and back, and memory for new blocks."""
+
+import numpy as np
+
+from meshcomm.core._tuning import POOLED_FROM
+from meshcomm.core._types import Array, Bytes, DType, Shape
+from meshcomm.core.memory import pools
+
+NOTHING: Bytes = np.empty(0, dtype=np.uint8)
+_BYTE = np.dtype(np.uint8)
+
+
+def as_bytes(block: Array) -> Bytes:
+    """Return the bytes of a C-contiguous *block*, sharing its memory."""
+    base = block.base
+    if type(base) is np.ndarray and base.dtype is _BYTE and base.nbytes == block.nbytes and base.flags.c_contiguous:
+        return base.reshape(-1) if base.ndim != 1 else base  # a block that was made by `as_block`
+    if block.dtype.itemsize == 0:
+        return np.empty(0, dtype=np.uint8)
+    return block.reshape(-1).view(np.uint8)
+
+
+def as_block(data: Bytes, shape: Shape, dtype: DType) -> Array:
+    """Return *data* as a C-contiguous array, sharing its memory."""
+    return np.ndarray(shape, dtype, data)
+
+
+def new_bytes(size: int) -> Bytes:
+    """Return *size* bytes of any value for a block: in memory that the node's ranks share, if there is such."""
+    if pools.shared is not None:
+        found: Bytes | None = pools.shared.allocate(size)
+        if found is not None:
+            return found
+    return pools.allocate_unshared(size) if size > POOLED_FROM else np.empty(size, dtype=np.uint8)
+
+
+def new_block(shape: Shape, dtype: DType) -> Array:
+    """Return a new C-contiguous block of any content, in memory as `new_bytes` gives it."""
+    size = block_bytes(shape, dtype.itemsize)
+    try:
+        return np.ndarray(shape, dtype, new_bytes(size))
+    except OverflowError:
+        raise MemoryError(
+            f"a block of shape {shape} and dtype {dtype} has {size} bytes, more than any memory"
+        ) from None
+
+
+def block_bytes(shape: Shape | None, itemsize: int) -> int:
+    """Return the bytes of a block of *shape*; None is no block."""
+    if shape is None:
+        return 0
+    for n in shape:
+        itemsize *= n
+    return itemsize

@@ -1,0 +1,58 @@
+"""Scratch memory: buffers that are kept from call to call, one for each use and thread."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeAlias
+
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Bytes
+from meshcomm.core.memory import pools
+from meshcomm.core.memory.blocks import NOTHING
+
+Buffer: TypeAlias = Callable[[str, int], Bytes]
+"""From the name of a use, and a number of bytes, to a buffer."""
+
+_kept = threading.local()
+_NONE = NOTHING, NOTHING
+
+
+def own_buffer(use: str, size: int) -> Bytes:
+    """Return a new buffer of *size* bytes, for one use only."""
+    return pools.allocate_unshared(size)
+
+
+def scratch(use: str, size: int) -> Bytes:
+    """Return a buffer of *size* bytes, valid until the next call for the same *use* by this thread.
+
+    Buffers within the default scratch limit are kept from call to call; larger ones are made each time.
+    """
+    kept, last = getattr(_kept, use, _NONE)
+    if len(last) == size:  # loops ask for the same again and again
+        return last
+    if len(kept) < size:
+        kept = pools.allocate_unshared(size)
+    last = kept[:size]
+    if len(kept) <= DEFAULT_SCRATCH:
+        setattr(_kept, use, (kept, last))
+    return last
+
+
+def shared_scratch(size: int) -> Bytes | None:
+    """Return *size* bytes in memory that the node's ranks share, or None if there are none.
+
+    All exchanges of this thread use the same bytes, one exchange at a time.
+    """
+    if size == 0:
+        return NOTHING
+    kept: Bytes | None = getattr(_kept, "shared", None)
+    if kept is None or len(kept) < size:
+        kept = pools.allocate(size)
+        if kept is None:
+            return None
+        _kept.shared = kept
+    return kept[:size]
+
+
+def forget_scratch() -> None:
+    """Give back what is kept for this thread."""
+    _kept.__dict__.clear()

@@ -1,0 +1,346 @@
+"""Steps between meshes over different ranks, or over the same ranks in another order; pure.
+
+All of it is arithmetic on the boxes of one rank, and costs the same on meshes of any size. The comment below proves
+that senders and receivers agree.
+"""
+
+# Who serves whom: a proof
+# ------------------------
+#
+# A device that needs a box takes it from one holder of the block around it. `receives` computes this for a receiver,
+# `sends` for a sender, without a message between them. Both must come to the same pairs. Each box must move once.
+#
+# Notation. B is a block of the source, with R replicas: the ranks that hold B. T is a block of the target that shares
+# an element with B. There are W such T; the target has C replicas of each, which are called copies here. So B has
+# A = W * C askers: (copy c, block T).
+#
+#                      source                                     target
+#       replica 0 of B  ----.                      .---->  copy 0 of T0, T1, ... (W blocks)
+#       ...                  >---- A askers ------<        ...
+#       replica R-1 of B ---'                      '---->  copy C-1 of T0, T1, ...
+#
+# 1. Both sides see the same askers. T shares an element with B if and only if, along each axis, the number of T is in
+#    a range: from the target's block of the first element of B to the target's block of its last element. The sender
+#    gets the range for its own B, the receiver for each B, both from `_wanted`, that is `Cut.first_and_last`: both
+#    ask `Cut.block_of` for the same two elements. So W is the same number, and so is the row-major index of T in the
+#    product of the ranges, i = 0 ... W-1. (Blocks inside a range that share nothing count on both sides, and ask for
+#    nothing: empty ones, and along an axis with a cyclic cut, where the range is all blocks of the target.)
+#
+# 2. Turns. The turn of an asker is t = c * W + i. Since 0 <= i < W, `divmod(t, W)` gives (c, i) back: turns number the
+#    askers from 0 to A-1, each once.
+#
+# 3. The rule: replica r = floor(t * R / A) serves turn t. As 0 <= t < A, r is one of 0 ... R-1. The receiver computes
+#    just this (`_serving`). The sender has r and wants all t (`_served`):
+#
+#        r = floor(t * R / A)   <=>   r <= t * R / A < r + 1   <=>   r * A / R <= t < (r + 1) * A / R
+#                               <=>   ceil(r * A / R) <= t < ceil((r + 1) * A / R),   as t is an integer.
+#
+#    These ranges follow each other without a gap from 0 to A. So the two functions are the two sides of one relation,
+#    in which each turn has one replica; and a replica has floor(A / R) or ceil(A / R) turns, which spreads the load.
+#
+# 4. Which rank is replica r of B, or copy c of T, is the bijection between a device and its coordinates: `numbers_of`
+#    and `replica_numbers` one way, `devices_with` the other way.
+#
+# 5. Exceptions, which save messages. They are decided by B and by the asking rank q alone, in this order:
+#
+#      a. q holds B: q serves itself.
+#      b. some ranks on the node of q hold B: H_0, H_1, ... by ascending rank. The ranks of the node that want a T and
+#         do not hold B are Q_0, Q_1, ... by ascending rank. H_(j mod h) serves Q_j, where h is the number of holders.
+#      c. otherwise the turn of q decides, as in 3. Turns are not numbered again: those of (a) and (b) stay unused.
+#
+#    Each q falls under just one of these. The conditions are the same predicates on both sides: "q holds B" is
+#    `_holds`, "q wants a T" is `_wants` (by the range of 1), "the node of q has a holder" follows from `ranks_on` and
+#    `_holds`. The receiver goes through (c), (b), (a), and each overrides the one before. The sender collects what is
+#    its own of each: its turns without askers that hold B or have a holder on their node; the Q_j of its node with
+#    H_(j mod h) = itself; and itself, if it wants a T. On a machine of one node (b) is left out by both: no
+#    replica is closer than another, and turns spread the load.
+#
+# 6. So there is a function f: (B, q) -> the holder that serves q with B. A receiver q evaluates it for all B that
+#    overlap its block T, and the intersections of these B with T are disjoint and make up T: it receives each element
+#    once. A sender p holds one B, and finds all q with f(B, q) = p. The box is the intersection of B and T for both.
+#    As p holds only one B and q only one T, a pair exchanges at most one intersection: one box, or the rows of several
+#    that `overlaps.pieces` gives to both in one order.
+#
+# The tests compare both sides in thousands of random cases: tests/plans/test_cross_mesh.py.
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core._types import Indices, Ranks
+from meshcomm.core.layouts.boxes import Box, Boxes, box_size, contiguous, from_pieces, no_boxes
+from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
+from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.overlaps import pieces
+from meshcomm.core.layouts.partition import Consecutive
+from meshcomm.core.layouts.refinement import devices_of, listed_ranks, ranks_of, union
+from meshcomm.core.plans.step import AllToAll, Traffic
+
+
+@dataclass(frozen=True, repr=False)
+class AllToAllBetween(AllToAll):
+    """The direct exchange between meshes over different ranks, or over the same ranks in another order.
+
+    Its devices are the ranks of both meshes, ascending, in one group; a rank may have a block before, after, both or
+    neither. A rank keeps the boxes that it holds itself. Other boxes come from a replica on its node if there is one,
+    else from the replica whose turn it is.
+    """
+
+    machine: Machine = Machine()  # noqa: RUF009 - frozen
+
+    @cached_property
+    def ranks(self) -> Ranks:
+        """The ranks of both meshes, ascending."""
+        return union(self.source.mesh.ranks, self.target.mesh.ranks)
+
+    @cached_property
+    def group_assignment(self) -> tuple[tuple[int, ...], ...]:
+        """The one group of all ranks of both meshes."""
+        return (tuple(range(len(self.ranks))),)
+
+    @property
+    def group_size(self) -> int:
+        """The number of ranks of both meshes together."""
+        return len(self.ranks)
+
+    @property
+    def packs(self) -> bool:
+        """Whether a device may have to pack boxes to send them over MPI."""
+        return _may_be_strided(self.shape, self.source, self.target)
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether a device may have to unpack boxes that arrive over MPI."""
+        return _may_be_strided(self.shape, self.target, self.source)
+
+    @property
+    def permutes(self) -> bool:
+        """Whether every device sends its whole block to one device: not known here, so False."""
+        return False
+
+    def held_box(self, device: int) -> Box | None:
+        return self._box(self.source, device)
+
+    def target_box(self, device: int) -> Box | None:
+        return self._box(self.target, device)
+
+    def _box(self, layout: Layout, device: int) -> Box | None:
+        there = int(devices_of(layout.mesh, one(self.ranks[device]))[0])
+        return layout.block_box(self.shape, there) if there >= 0 else None
+
+    def group_of(self, device: int) -> tuple[int, ...]:
+        return self.group_assignment[0]
+
+    def position_of(self, device: int) -> int:
+        return device
+
+    def members(self, device: int, positions: Indices) -> Indices:
+        return positions
+
+    def receives(self, device: int) -> Boxes:
+        rank, box = self.ranks[device], self.target_box(device)
+        if box is None or not box_size(box):
+            return no_boxes(len(self.shape), self._deals_round)
+        mine = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
+        cuts = zip(self._cuts(self.target), mine.tolist(), self._cuts(self.source), strict=True)
+        found = [pieces(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = from_pieces(found)
+        numbers = np.stack([axis.numbers[rows[:, i]] for i, axis in enumerate(found)], axis=1) if found else rows
+        senders = self._serving(rank, numbers)
+        if not self.machine.one_node:
+            senders = self._nearest(rank, numbers, senders)
+        senders = np.where(self._holds(one(rank), numbers)[:, 0], rank, senders)
+        peers = self._positions(senders)
+        order = np.argsort(peers, kind="stable")
+        return boxes.some(order)._replace(peers=peers[order], which=np.arange(len(peers), dtype=np.intp))
+
+    def sends(self, device: int) -> Boxes:
+        rank, box = self.ranks[device], self.held_box(device)
+        if box is None or not box_size(box):
+            return no_boxes(len(self.shape), self._deals_round)
+        held = numbers_of(self.source, devices_of(self.source.mesh, one(rank)))
+        ranges = [self._wanted_by(axis, number) for axis, number in enumerate(held[0].tolist())]
+        asking = self._served(rank, ranges)
+        asking = asking[~self._holds(asking, held)[0]]
+        if not self.machine.one_node:
+            asking = self._nodes_first(rank, held, ranges, asking)
+        if self._wants(one(rank), ranges)[0]:
+            asking = np.append(asking, rank)
+        return self._boxes_for(asking, held[0].tolist())
+
+    def _boxes_for(self, asking: Indices, held: list[int]) -> Boxes:
+        """Return what the ranks *asking* get of the block of the source with the numbers *held*."""
+        cuts = zip(self._cuts(self.source), held, self._cuts(self.target), strict=True)
+        found = [pieces(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = from_pieces(found)
+        wanted = numbers_of(self.target, devices_of(self.target.mesh, asking))
+        of_box, of_rank = np.zeros(len(rows), dtype=np.intp), np.zeros(len(asking), dtype=np.intp)
+        for axis, n in enumerate(self.target.shape):
+            of_box = of_box * n + found[axis].numbers[rows[:, axis]]
+            of_rank = of_rank * n + wanted[:, axis]
+        order = np.argsort(of_box, kind="stable")  # boxes of one block of the target follow one another
+        first, last = (np.searchsorted(of_box[order], of_rank, side=side) for side in ("left", "right"))
+        by_position = np.argsort(asking)
+        asking, first, counts = asking[by_position], first[by_position], (last - first)[by_position]
+        within = np.arange(counts.sum(), dtype=np.intp) - np.repeat(np.cumsum(counts) - counts, counts)
+        which = np.repeat(first, counts) + within
+        needed, which = np.unique(which, return_inverse=True)
+        peers = np.repeat(self._positions(asking), counts)
+        return boxes.some(order[needed])._replace(peers=peers, which=which.reshape(-1))
+
+    def traffic(self, devices: Indices) -> Traffic:
+        found = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
+        return Traffic(*found.reshape(-1, 5).T)
+
+    def _traffic_of(self, device: int) -> tuple[int, ...]:
+        held, target = self.held_box(device), self.target_box(device)
+        receives, sends = self.receives(device), self.sends(device)
+        sizes, others = receives.sizes * self.itemsize, receives.peers != device
+        sent = np.unique(sends.which[sends.peers != device])
+        packed = unpacked = 0
+        if held is not None and not contiguous(held, sends.some(sent)):
+            packed = int(sends.sizes[sent].sum()) * self.itemsize
+        if target is not None and not contiguous(target, receives.some(np.flatnonzero(others))):
+            unpacked = int(sizes[others].sum())
+        blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (held, target)]
+        scratch = self._in_rounds(one(packed), one(unpacked))[0]
+        return int(sizes[others].sum()), len(np.unique(receives.peers[others])), int(scratch), *blocks
+
+    def received(self, devices: Indices) -> tuple[Indices, Indices]:
+        ranks = listed_ranks(self.ranks)[devices]
+        before, after = (devices_of(mesh, ranks) for mesh in (self.source.mesh, self.target.mesh))
+        _, target, common = self.elements(before, after)
+        target = np.where(after >= 0, target, 0)
+        return target - np.where((before >= 0) & (after >= 0), common, 0), target
+
+    @cached_property
+    def _deals_round(self) -> bool:
+        return any(_deals_round(self.shape, layout) for layout in (self.source, self.target))
+
+    def _cuts(self, layout: Layout) -> list[AnyCut]:
+        return [layout.cut(axis, n) for axis, n in enumerate(self.shape)]
+
+    def _positions(self, ranks: Indices) -> Indices:
+        """Return the positions of *ranks* among those of both meshes."""
+        if isinstance(self.ranks, range):
+            return ranks - self.ranks.start
+        return np.searchsorted(listed_ranks(self.ranks), ranks).astype(np.intp)
+
+    def _holds(self, ranks: Indices, numbers: Indices) -> NDArray[np.bool_]:
+        """Return for each block of the source, given by its *numbers*, which of *ranks* hold it: a row per block."""
+        devices = devices_of(self.source.mesh, ranks)
+        held = numbers_of(self.source, devices)
+        same: NDArray[np.bool_] = (numbers[:, None, :] == held[None, :, :]).all(axis=2)
+        return same & (devices >= 0)
+
+    def _wants(self, ranks: Indices, ranges: list[range]) -> NDArray[np.bool_]:
+        """Return which of *ranks* have a new block with a number in the *ranges*, one along each axis."""
+        devices = devices_of(self.target.mesh, ranks)
+        numbers = numbers_of(self.target, devices)
+        inside = devices >= 0
+        for axis, r in enumerate(ranges):
+            inside &= (numbers[:, axis] >= r.start) & (numbers[:, axis] < r.stop)
+        return inside
+
+    def _wanted(self, axis: int, numbers: Indices) -> tuple[Indices, Indices]:
+        """Return the first and the last block of the target, along *axis*, that overlaps each block of the source."""
+        source, target = self.source.cut(axis, self.shape[axis]), self.target.cut(axis, self.shape[axis])
+        if isinstance(source, Consecutive) and isinstance(target, Consecutive):
+            return target.first_and_last(*source.intervals(numbers[:, axis]))
+        return np.zeros(len(numbers), dtype=np.intp), np.full(len(numbers), target.blocks - 1)
+
+    def _wanted_by(self, axis: int, number: int) -> range:
+        """Return the range of blocks that `_wanted` gives for the block of the source with this *number*."""
+        first, last = self._wanted(axis, np.full((1, len(self.shape)), number, dtype=np.intp))
+        return range(int(first[0]), int(last[0]) + 1)
+
+    def _serving(self, rank: int, numbers: Indices) -> Indices:
+        """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*: 3 of the proof."""
+        device = devices_of(self.target.mesh, one(rank))
+        mine = numbers_of(self.target, device)[0]
+        needed, index = np.ones(len(numbers), dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
+        for axis in range(len(self.shape)):
+            first, last = self._wanted(axis, numbers)
+            needed, index = needed * (last - first + 1), index * (last - first + 1) + mine[axis] - first
+        turn = replica_numbers(self.target, device)[0] * needed + index
+        replicas = turn * replica_count(self.source) // (needed * replica_count(self.target))
+        return ranks_of(self.source.mesh, devices_with(self.source, numbers, replicas))
+
+    def _served(self, rank: int, ranges: list[range]) -> Indices:
+        """Return the ranks that it is the turn of *rank* to serve: the inverse of `_serving`, 3 of the proof."""
+        replica = int(replica_numbers(self.source, devices_of(self.source.mesh, one(rank)))[0])
+        needed, replicas = prod(map(len, ranges)), replica_count(self.source)
+        asking = needed * replica_count(self.target)
+        turns = np.arange(-(-replica * asking // replicas), -(-(replica + 1) * asking // replicas), dtype=np.intp)
+        copies, index = np.divmod(turns, needed)
+        found = np.unravel_index(index, [len(r) for r in ranges]) if ranges else ()
+        numbers = [number + r.start for number, r in zip(found, ranges, strict=True)]
+        wanted = np.stack(numbers, axis=1) if numbers else np.zeros((len(turns), 0), dtype=np.intp)
+        return ranks_of(self.target.mesh, devices_with(self.target, wanted, copies))
+
+    def _nearest(self, rank: int, numbers: Indices, otherwise: Indices) -> Indices:
+        """Return the rank on its node that serves *rank* with each block, or the one *otherwise*: 5b of the proof."""
+        local = self.machine.ranks_on(int(self.machine.node_of(one(rank))[0]))
+        holds = self._holds(local, numbers)
+        holders = holds.sum(axis=1)
+        devices = devices_of(self.target.mesh, local)
+        its_numbers, asks = numbers_of(self.target, devices), ~holds & (devices >= 0)
+        for axis in range(len(self.shape)):
+            first, last = self._wanted(axis, numbers)
+            asks &= (first[:, None] <= its_numbers[:, axis]) & (its_numbers[:, axis] <= last[:, None])
+        before = asks[:, : int(np.searchsorted(local, rank))].sum(axis=1)
+        turn = before % np.maximum(holders, 1)
+        chosen = (holds & (holds.cumsum(axis=1) == turn[:, None] + 1)).argmax(axis=1)
+        return np.where(holders > 0, local[chosen], otherwise)
+
+    def _nodes_first(self, rank: int, held: Indices, ranges: list[range], asking: Indices) -> Indices:
+        """Return the ranks that *rank* serves, but for itself: 5b and 5c of the proof.
+
+        Parameters
+        ----------
+        rank: the sender
+        held: the numbers of its block, in one row
+        ranges: the numbers of the target's blocks that overlap it, along each axis
+        asking: the ranks that it is its turn to serve
+        """
+        nodes, node_of = np.unique(self.machine.node_of(asking), return_inverse=True)
+        elsewhere = asking[~self._have_holders(nodes, held)[node_of.reshape(-1)]]
+        local = self.machine.ranks_on(int(self.machine.node_of(one(rank))[0]))
+        holds = self._holds(local, held)[0]
+        wants = np.flatnonzero(self._wants(local, ranges) & ~holds)
+        holders = local[holds]
+        return np.concatenate([elsewhere, local[wants[holders[np.arange(len(wants)) % len(holders)] == rank]]])
+
+    def _have_holders(self, nodes: Indices, held: Indices) -> NDArray[np.bool_]:
+        """Return on which of *nodes* some rank holds the block of the source with the numbers *held*."""
+        ranks = [self.machine.ranks_on(int(node)) for node in nodes]
+        if not ranks:
+            return np.zeros(0, dtype=bool)
+        first = np.cumsum([0, *map(len, ranks[:-1])])
+        return np.logical_or.reduceat(self._holds(np.concatenate(ranks), held)[0], first)
+
+    def __repr__(self) -> str:
+        rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
+        source, target = (
+            f"{specs_text(layout.sharding_specs)} on {layout.mesh}" for layout in (self.source, self.target)
+        )
+        return f"AllToAll between meshes (direct){rounds}: {source} -> {target}"
+
+
+def _deals_round(shape: tuple[int, ...], layout: Layout) -> bool:
+    """Return whether some axis of an array of *shape* has a cyclic cut."""
+    return any(isinstance(layout.cut(axis, n), CyclicCut) for axis, n in enumerate(shape))
+
+
+def _may_be_strided(shape: tuple[int, ...], here: Layout, there: Layout) -> bool:
+    """Return whether boxes that the layout *there* cuts out of a block of *here* may not be consecutive in it."""
+    if _deals_round(shape, here) or _deals_round(shape, there):
+        return True
+    cut = [axis for axis in range(len(shape)) if there.num_shards(axis) > 1]
+    return bool(cut) and any(here.cut(axis, shape[axis]).longest > 1 for axis in range(cut[-1]))

@@ -1,0 +1,94 @@
+"""Plans as text.
+
+Bytes moved and messages are those of every transport. Packing, the bytes held and the costs are those of exchanges
+over MPI, and the text says so.
+"""
+
+from typing import TYPE_CHECKING
+
+from meshcomm.core._arguments import counted
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.refinement import same_grid
+from meshcomm.core.plans.costs import relay_pays
+from meshcomm.core.plans.step import Slice, Step
+
+if TYPE_CHECKING:
+    from meshcomm.core.plans.plan import DevicePlan, Plan
+
+
+def describe(plan: "Plan") -> str:
+    """Return the text of a plan: its ends, a line for each step, the ways it was chosen from, and its totals."""
+    lines = [_headline(plan)]
+    lines += [f"  {number}. {_step_text(plan, step)}" for number, step in enumerate(plan.steps, 1)]
+    if not plan.steps:
+        lines.append("  nothing moves: a copy of the block")
+    if len(plan.candidates) > 1:
+        costs = (f"{name} {1e6 * seconds:.1f} µs" for name, _, seconds in plan.candidates)
+        lines.append(f"  the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
+    if plan.permutation is not None:
+        lines.append(f"  {_relabelling(plan)}")
+    lines.append(
+        f"  each device receives at most {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')}"
+        f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
+    )
+    return "\n".join(lines)
+
+
+def describe_device(plan: "DevicePlan") -> str:
+    """Return the text of the plan of one device."""
+    return (
+        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')} "
+        f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
+    )
+
+
+def _relabelling(plan: "Plan") -> str:
+    now, best = plan.relabelled_bytes
+    if best == now:
+        return "no other order of the target's ranks would save bytes"
+    percent = 100 * (now - best) / now
+    return (
+        f"with the target's ranks in the order {plan.permutation}, all devices would receive {bytes_text(best)} "
+        f"together, instead of {bytes_text(now)} (-{percent:.1f} %)"
+    )
+
+
+def _headline(plan: "Plan") -> str:
+    source, target = plan.source, plan.target
+    to, mesh = specs_text(target.sharding_specs), target.mesh
+    if not same_grid(source.mesh, target.mesh):
+        to, mesh = f"{to} on {target.mesh}", source.mesh
+    ends = f"{specs_text(source.sharding_specs)} -> {to}"
+    return f"relayout of {plan.shape} {plan.dtype} on mesh {_dims_text(mesh)}: {ends}"
+
+
+def _dims_text(mesh: Mesh) -> str:
+    return ", ".join(f"{name}={size}" for name, size in mesh.dims)
+
+
+def _step_text(plan: "Plan", step: Step) -> str:
+    count = len(step.ranks) // step.group_size
+    groups = f"  [{counted(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
+    moved = step.traffic(plan.compared_devices)
+    traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {counted(int(moved.messages.max()), 'message')}"
+    works = (
+        []
+        if isinstance(step, Slice)
+        else [w for w, does in (("packs", step.packs), ("unpacks", step.unpacks)) if does]
+    )
+    work = f"; {' and '.join(works)} over MPI" if works else ""
+    through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
+    return f"{step}{groups} {traffic}{work}{through}"
+
+
+def bytes_text(number: float) -> str:
+    """Return *number* bytes for people.
+
+    >>> bytes_text(96), bytes_text(33554432)
+    ('96 B', '32.0 MiB')
+    """
+    if number < 1024:
+        return f"{int(number)} B"
+    power = min(5, (int(number).bit_length() - 1) // 10)
+    return f"{number / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power - 1]}"

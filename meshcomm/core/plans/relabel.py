@@ -1,0 +1,52 @@
+"""Which order of the ranks of a target mesh would save the most bytes: advice, which no relayout follows by itself.
+
+Source: M. Kabić, S. Pintarelli, A. Kozhevnikov, J. VandeVondele, "COSTA: Communication-Optimal Shuffle and Transpose
+Algorithm with Process Relabeling", ISC 2021.
+"""
+
+import numpy as np
+
+from meshcomm.core._types import Indices, Shape
+from meshcomm.core.layouts.coordinates import numbers_of
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.overlaps import shared
+from meshcomm.core.layouts.refinement import devices_of, ranks_of
+from meshcomm.errors import MeshcommError
+
+
+def kept_elements(shape: Shape, source: Layout, target: Layout) -> Indices:
+    """Return how many elements of each block of the target each rank of its mesh holds: a row per rank.
+
+    Row r is the rank that is device r of the target mesh now; column d is the block of device d.
+    """
+    devices = np.arange(target.mesh.size, dtype=np.intp)
+    held = devices_of(source.mesh, ranks_of(target.mesh, devices))
+    had, has = numbers_of(source, np.maximum(held, 0)), numbers_of(target, devices)
+    kept = np.ones((target.mesh.size, target.mesh.size), dtype=np.intp)
+    for axis, n in enumerate(shape):
+        (here, row), (there, column) = (np.unique(side[:, axis], return_inverse=True) for side in (had, has))
+        pairs = here.repeat(len(there)), np.tile(there, len(here))
+        common = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(len(here), len(there))
+        kept *= common[row.reshape(-1)][:, column.reshape(-1)]
+    kept[held < 0] = 0
+    return kept
+
+
+def best_order(kept: Indices) -> tuple[int, ...]:
+    """Return which row should have each column so that the sum of what is kept is the largest.
+
+    That is the order that is there, if no other one keeps more. ``MeshcommError`` without SciPy.
+
+    >>> best_order(np.array([[0, 5], [3, 1]]))
+    (1, 0)
+    """
+    if np.trace(kept) == kept.max(axis=0, initial=0).sum():
+        return tuple(range(len(kept)))
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError:
+        raise MeshcommError("relabel=True solves an assignment problem with SciPy: pip install scipy") from None
+    rows, columns = linear_sum_assignment(kept, maximize=True)
+    if kept[rows, columns].sum() == np.trace(kept):
+        return tuple(range(len(kept)))
+    return tuple(rows[np.argsort(columns)].tolist())

@@ -1,0 +1,227 @@
+"""The search for a plan: the ways from one layout to another, and the cheapest that keeps to the scratch limit."""
+
+# Why all ranks choose the same plan: a proof
+# -------------------------------------------
+#
+# No rank tells another one which plan it chose. A plan that differs on one rank would send boxes to peers that wait
+# for others. So `cheapest_steps` must give equal steps for one call on every rank. It does, because it is a function
+# of arguments that are equal, computed by operations with one possible result.
+#
+# 1. Equal arguments. The shape, the dtype, both layouts with their meshes, and the scratch limit are in the text of
+#    the call. The ranks compare this text before they exchange anything by a new plan (`ranks.calls.prepared`); if it
+#    differs, all ranks raise CollectiveMismatch. The machine is agreed on when the ranks first communicate
+#    (`ranks.hosts.agreed_machine`), so a file of constants or an environment variable that differs between ranks does
+#    not give them different machines. Nothing below reads the world of a mesh, which is no part of its value.
+#
+# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or what was
+#    called before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs
+#    are taken on a few devices that follow from the step (`costs.looked_at`), not on "this" device. `lru_cache` only
+#    keeps results: whether an entry is kept or was dropped changes the time, not the result.
+#
+# 3. One order. `_ways` lists the composed way before the direct one. Along the composed way, the loops go over axes in
+#    order and over the dimensions of the mesh in its order. Sets are only asked whether they contain a name, or are
+#    put into the order of the mesh's dimensions (`_step`). So no result depends on hashes, which differ between
+#    processes (a test runs the planner with several hash seeds).
+#
+# 4. Equal numbers. Bytes, messages and boxes are integers, and exact. Seconds are sums of products of such counts with
+#    constants: IEEE doubles, rounded as IEEE says, in one order, by Python's own arithmetic, which neither reorders
+#    nor fuses operations. So two ranks get the same bits, on different processors, too. (All ranks run the same
+#    versions of Python and of meshcomm.)
+#
+# 5. Ties. `min` returns the first of several cheapest ways, and their order is that of 3.
+#
+# 6. Rounds follow from the layouts and the limit alone (`bounds.within_limit`): from upper bounds over all devices,
+#    not from the blocks of one.
+#
+# What the ranks do with a plan is agreed separately: whether ranks share memory is known alike on all of them, and is
+# no part of a plan (`transport.choose`).
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Names, Shape
+from meshcomm.core.layouts.coordinates import coarser, cut_by, decode, devices_along, effective, encode
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.overlaps import shared
+from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
+from meshcomm.core.layouts.specs import CutSpec
+from meshcomm.core.plans.bounds import minimum_scratch, within_limit
+from meshcomm.core.plans.costs import seconds
+from meshcomm.core.plans.cross_mesh import AllToAllBetween
+from meshcomm.core.plans.step import AllGather, AllToAll, Slice, Step, Steps
+from meshcomm.errors import ShapeError
+
+
+class Candidate(NamedTuple):
+    """A way from the source to the target, and its cost in seconds, by the model."""
+
+    name: str
+    steps: Steps
+    seconds: float
+
+
+@lru_cache(maxsize=1024)
+def cheapest_steps(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, *, limit: int | None, machine: Machine
+) -> Steps:
+    """Return the steps of the cheapest way from *source* to *target*: the same on all ranks.
+
+    Parameters
+    ----------
+    shape, itemsize: the lengths of the global array, and the bytes of an element
+    source, target: the layouts
+    limit: bytes of scratch; None is the default, or the minimum if that is more
+    machine: the constants of the cost model
+    """
+    pair = on_one_mesh(source, target) or (source, target)
+    ways = _ways(shape, itemsize, *pair, limit=limit, machine=machine)
+    if len(ways) == 1:
+        return ways[0][1]
+    return min(_priced(ways, machine), key=lambda candidate: candidate.seconds).steps
+
+
+def forget_plans() -> None:
+    """Drop the plans that were kept."""
+    cheapest_steps.cache_clear()
+
+
+def priced_ways(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, *, limit: int | None, machine: Machine
+) -> tuple[Candidate, ...]:
+    """Return all ways that `cheapest_steps` chooses from, with their costs, in a fixed order."""
+    pair = on_one_mesh(source, target) or (source, target)
+    return _priced(_ways(shape, itemsize, *pair, limit=limit, machine=machine), machine)
+
+
+def _priced(ways: list[tuple[str, Steps]], machine: Machine) -> tuple[Candidate, ...]:
+    return tuple(Candidate(name, steps, sum(seconds(step, machine) for step in steps)) for name, steps in ways)
+
+
+def _ways(
+    shape: Shape, itemsize: int, source: Layout, target: Layout, *, limit: int | None, machine: Machine
+) -> list[tuple[str, Steps]]:
+    """Return the ways from *source* to *target* that keep to the scratch limit: at least one, or ``ShapeError``."""
+    if not same_grid(source.mesh, target.mesh):
+        direct: Steps = (AllToAllBetween(shape, itemsize, source, target, (), source, machine=machine),)
+        ways = [("direct", direct)]
+    else:
+        ways = [("composed", steps_along(shape, itemsize, composed_path(shape, source, target)))]
+        direct = steps_along(shape, itemsize, [source, target]) if ways[0][1] else ()
+        if direct != ways[0][1] and any(step.dims for step in direct):
+            ways.append(("direct", direct))
+    minimum = min(minimum_scratch(steps) for _, steps in ways)
+    if limit is not None and limit < minimum:
+        raise ShapeError(
+            f"max_scratch_bytes={limit} is too little for a relayout of {shape} from "
+            f"{specs_text(source.sharding_specs)} to {specs_text(target.sharding_specs)}: "
+            f"the minimum is {minimum} bytes, one element of each box"
+        )
+    limit = max(DEFAULT_SCRATCH, minimum) if limit is None else limit
+    return [(name, fitted) for name, steps in ways if (fitted := within_limit(steps, limit)) is not None]
+
+
+def steps_along(shape: Shape, itemsize: int, path: list[Layout]) -> Steps:
+    """Return a step from each layout of *path* to the next one."""
+    steps: list[Step] = []
+    for here, there in pairwise(path):
+        sliced = bool(steps) and isinstance(steps[-1], Slice)
+        steps.append(_step(shape, itemsize, here, there, steps[-1].held if sliced else here))
+    return tuple(steps)
+
+
+def composed_path(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
+    """Return the layouts of the composed way: slices first, then one move per mesh dimension, gathers last.
+
+    If there is no such way it is *source* and *target* only.
+    """
+    here, goal = list(effective(source)), effective(target)
+    if tuple(here) == goal:
+        return [target]
+    if any(a != b and (isinstance(a, CutSpec) or isinstance(b, CutSpec)) for a, b in zip(here, goal, strict=True)):
+        return [source, target]  # the composed way goes from names to names
+    mesh, visited = target.mesh, [tuple(here)]
+    _slice_where_possible(mesh, shape, here, goal)
+    if tuple(here) != visited[-1]:
+        visited.append(tuple(here))
+    while _move_one(mesh, shape, here, goal):
+        visited.append(tuple(here))
+    if not all(coarser(mesh, n, b, a) for n, a, b in zip(shape, here, goal, strict=True)):
+        return [source, target]
+    if tuple(here) == goal:
+        visited.pop()
+    return [source, *(Layout(list(axes), mesh) for axes in visited[1:]), target]
+
+
+def _slice_where_possible(mesh: Mesh, shape: Shape, here: list[Names], goal: tuple[Names, ...]) -> None:
+    used = {name for names in here for name in names}
+    for axis, names in enumerate(goal):
+        while len(here[axis]) < len(names) and names[: len(here[axis])] == here[axis]:
+            longer = names[: len(here[axis]) + 1]
+            if longer[-1] in used or not coarser(mesh, shape[axis], here[axis], longer):
+                break
+            here[axis] = longer
+
+
+def _move_one(mesh: Mesh, shape: Shape, here: list[Names], goal: tuple[Names, ...]) -> bool:
+    """Move one mesh dimension from the axis that it shards to its axis in *goal*; return whether one can move."""
+    for b, names in enumerate(goal):
+        length = len(here[b])
+        if length == len(names) or names[:length] != here[b]:
+            continue
+        longer = names[: length + 1]
+        a = next((a for a, held in enumerate(here) if a != b and held[-1:] == longer[-1:]), None)
+        if a is None:
+            continue
+        if coarser(mesh, shape[a], here[a][:-1], here[a]) and coarser(mesh, shape[b], here[b], longer):
+            here[a], here[b] = here[a][:-1], longer
+            return True
+    return False
+
+
+def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, held: Layout) -> Step:
+    mesh = target.mesh
+    axes = list(zip(shape, effective(source), effective(target), strict=True))
+    spanned = {name for n, a, b in axes for name in a[_common(mesh, n, a, b) :]}
+    dims = tuple(name for name, _ in mesh.dims if name in spanned)
+    if not dims or 0 in shape or all(_holds(mesh, n, a, b) for n, a, b in axes):
+        return Slice(shape, itemsize, source, target, (), held)
+    if all(coarser(mesh, n, b, a) for n, a, b in axes):
+        return AllGather(shape, itemsize, source, target, dims, held)
+    return AllToAll(shape, itemsize, source, target, dims, held)
+
+
+def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
+    """Return the number of leading names of *a* and *b* along which no device has to exchange."""
+    for outer, inner in ((a, b), (b, a)):
+        if coarser(mesh, n, outer, inner):
+            return len(outer)
+    length = 0
+    while length < min(len(a), len(b)) and a[length] == b[length]:
+        length += 1
+    while not (coarser(mesh, n, a[:length], a) and coarser(mesh, n, b[:length], b)):
+        length -= 1
+    return length
+
+
+def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
+    """Return whether, on an axis of *n* elements cut by *a*, every device holds its block of the cut by *b*."""
+    if coarser(mesh, n, a, b):
+        return True
+    by_rule = isinstance(a, CutSpec) or isinstance(b, CutSpec)
+    if not b or (not by_rule and n >= max(devices_along(mesh, a), devices_along(mesh, b))):
+        return False  # no block is empty, so some block of *b* is not in the block of *a* on its device
+    held, wanted, names = cut_by(mesh, n, a), cut_by(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
+    size, few = devices_along(mesh, names), 8
+    for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
+        coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them tell
+        here, there = encode(mesh, a, coordinates), encode(mesh, b, coordinates)
+        if (shared(held, here, wanted, there) < wanted.lengths(there)).any():
+            return False
+    return True

@@ -1,0 +1,19 @@
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from meshcomm.core.ranks.teams import Team
+
+H = TypeVar("H")
+
+class Turn:
+    operation: str | None
+    depth: int
+    over: str | None
+    def end(self, reason: str) -> None: ...
+
+class Envelope(Generic[H]):
+    def __init__(self, operation: str, team: Team | None, number: int | None = None, here: H = ...) -> None: ...
+    def __enter__(self) -> H: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...

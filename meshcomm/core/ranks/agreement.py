@@ -1,0 +1,169 @@
+"""Agreement of ranks on a call, and on what is wrong with it.
+
+Ranks agree on a call before they exchange data in a way that they have not used before: if one of them sees an error,
+or makes another call, all raise the same exception and none is left waiting.
+
+``MESHCOMM_CHECK=1``, read when it is first needed, agrees on every call instead of only on new ones.
+"""
+
+import builtins
+import json
+import re
+from contextlib import suppress
+from functools import cache, lru_cache
+from hashlib import blake2b
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm import errors
+from meshcomm.core.failures import abort, host_signals, watchdog
+from meshcomm.core.failures.launchers import is_on
+from meshcomm.core.failures.messages import alike, some
+from meshcomm.core.failures.watch import kind, watch
+from meshcomm.core.ranks.call_log import next_digest
+from meshcomm.core.ranks.teams import Team
+from meshcomm.errors import CollectiveMismatch, MeshcommError
+
+
+@cache
+def checks_every_call() -> bool:
+    """Return whether ranks are to agree on every call."""
+    return is_on("MESHCOMM_CHECK")
+
+
+def fingerprint(text: str) -> int:
+    """Return a 62-bit number for *text*, the same on every rank."""
+    text = without_addresses(text)
+    return int.from_bytes(blake2b(text.encode(errors="backslashreplace"), digest_size=8).digest(), "little") >> 2
+
+
+def without_addresses(text: str) -> str:
+    """Return *text* with the reprs of objects in it, but not where these are in the memory of this rank.
+
+    >>> without_addresses("all_reduce by <object object at 0x7f0c1a2b3c40>")
+    'all_reduce by <object object>'
+    """
+    return _ADDRESS.sub("", text) if "0x" in text else text
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+@lru_cache(256)
+def of_operation(operation: str | None) -> int:
+    """Return a number for an *operation*, without the name that the user gave it."""
+    return fingerprint(kind(operation or ""))
+
+
+def agree(team: Team, call: str | None, error: Exception | None = None, value: int = 0) -> int:
+    """Raise the same exception on every rank unless all make the same *call* without *error*. Collective over *team*.
+
+    The calls since the last agreement are compared too. All ranks raise the *error* of one rank, as the same class; a
+    rank whose *error* hides which call it makes passes None as *call*. ``CollectiveMismatch`` names the ranks whose
+    calls differ. No call can follow if they do. Return the largest *value* of all ranks.
+    """
+    if team.world.guarded and len(team.ranks) > 1:
+        watchdog.install()
+    if watch.recorder is not None:
+        watch.recorder.agreed()
+    communicator = team.everyone.communicator()
+    if watch.error is None:
+        host_signals.note_told()  # of an error before: this rank goes on
+    before = next_digest(team.call_digest, of_operation(team.turn.operation))
+    digest = team.compare(fingerprint(call or ""))
+    mine = [digest, -digest, before, -before, error is not None, value]
+    if error is not None and team.world.guarded:
+        abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
+    with watch.having(error):
+        try:
+            most = communicator.allreduce_max(np.array(mine, dtype=np.int64)).tolist()
+        except Exception as problem:
+            team.explain(problem)
+            raise
+    if most[0] == -most[1] and not most[4]:
+        team.refused = ""  # all ranks refused it
+        return int(most[5])
+    raise _wrong(team, call, error, in_step=most[2] == -most[3])
+
+
+def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool) -> Exception:
+    """Return the error of one rank, or that calls differ, as all ranks raise it. Collective over *team*.
+
+    No call can follow unless the ranks are at the same step of the program: else equal calls would give them data of
+    different steps. They are if they were *in_step* before, in one operation, and make the same call as far as they
+    know.
+    """
+    call = call and without_addresses(call)
+    if call is not None and len(call) >= 500:
+        call = f"{call[:500]}... (fingerprint {fingerprint(call):x})"
+    # The closest class that other ranks can raise, too; that of None is none.
+    name = next((each.__name__ for each in type(error).__mro__ if _named_class(each.__name__)), "")
+    # An error may quote bytes that are no valid text.
+    mine = [call, kind(team.turn.operation or ""), team.refused, name, str(error)]
+    report = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in mine]).encode()
+    reports = [_Report(*json.loads(text)) for text in team.everyone.communicator().allgather(report)]
+    mismatch = None
+    if not in_step or len({its.call for its in reports if its.call is not None}) > 1:
+        mismatch = CollectiveMismatch(_differences(team, reports))
+        team.fail(mismatch)
+    team.start_over()
+    first = next((number for number, its in enumerate(reports) if its.name), None)
+    if first is None:
+        assert mismatch is not None
+        return mismatch
+    its = reports[first]
+    if error is not None and its.name == name:
+        shared = host_signals.note_shared(error, f"{name}: {error}", seen=True)
+    else:
+        told_by = (_named_class(its.name) or MeshcommError)(f"{its.error} (seen by rank {team.ranks[first]})")
+        told_by.__cause__ = error
+        shared = host_signals.note_shared(told_by, f"{its.name}: {its.error}", seen=False)
+    if mismatch is not None:
+        shared.add_note(str(mismatch))
+    return shared
+
+
+class _Report(NamedTuple):
+    """What a rank tells of its call if something is wrong."""
+
+    call: str | None
+    operation: str
+    refused: str
+    name: str
+    error: str
+
+    def __str__(self) -> str:
+        text = self.call or self.operation
+        if self.refused:
+            text += f", after {self.refused}"
+        return text + f", which has an error: {self.error}" * bool(self.name)
+
+
+def compare_known(team: Team, error: Exception | None = None) -> None:
+    """Compare the calls since the last agreement, before a call that needs none itself. Collective over *team*.
+
+    All ranks raise the *error* that one of them has found.
+    """
+    agree(team, "something that all ranks agreed on before", error)
+
+
+def _named_class(name: str) -> type[Exception] | None:
+    """Return the class of exceptions of that name which every rank has and can make of a text, or None."""
+    found = next(filter(None, (getattr(module, name, None) for module in (errors, builtins, np.linalg))), None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        with suppress(TypeError):  # it needs more than a text, as UnicodeDecodeError does
+            found("")
+            return found
+    return None
+
+
+def _differences(team: Team, reports: "list[_Report]") -> str:
+    ranks_of = alike(team.ranks, map(str, reports))
+    if len(ranks_of) == 1:
+        return (
+            f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "
+            "Run again with MESHCOMM_CHECK=1 to stop at the first difference"
+        )
+    lines = [f"  {some(ranks)}: {text}" for text, ranks in ranks_of.items()]
+    return "ranks made different collective calls:\n" + "\n".join(lines)

@@ -1,0 +1,59 @@
+"""Barriers."""
+
+from meshcomm.core._arguments import quote
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.agreement import agree, compare_known, fingerprint
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.teams import Team
+from meshcomm.errors import CollectiveTimeout, MeshError
+
+
+def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
+    """Wait until all ranks of *mesh* are here. Collective over the mesh.
+
+    Ranks outside of the mesh go on at once. A rank that has waited longer than *timeout_in_ms* raises
+    ``CollectiveTimeout``, which names the ranks that may be missing. A rank that arrives later does not wait for ranks
+    that have left. Ranks that pass different names raise ``CollectiveMismatch``; with *timeout_in_ms* they do so at
+    the next call that ranks agree on. The first collective call on a mesh opens a communicator, and every 1,024th call
+    compares those before it. MPI has no timeout for this, so only ``MESHCOMM_TIMEOUT`` counts there. Simulated ranks
+    wait as long as another rank can run. Source: tf.experimental.dtensor.barrier.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     world.run(lambda: barrier(mesh, "start", timeout_in_ms=1000))
+    [None, None]
+    """
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"a barrier is on a Mesh, not on {quote(mesh)}")
+    name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
+    call = f"{name} on {location_text(mesh)}"
+    with collective(name, mesh) as here:
+        _check_timeout(timeout_in_ms)
+        if here is None:
+            return
+        team = here.team
+        if timeout_in_ms is None:
+            agree(team, call)
+            return
+        communicator = team.everyone.communicator()
+        team.note(fingerprint(call))
+        if team.comparison_due:
+            compare_known(team)
+    # Outside of the envelope: this limit is the caller's, not the watchdog's.
+    missing = communicator.barrier(min(timeout_in_ms, 1e15) / 1000)
+    if missing:
+        raise CollectiveTimeout(_waited(name, timeout_in_ms, team, missing))
+
+
+def _check_timeout(given: object) -> None:
+    if given is not None and not (isinstance(given, int | float) and given >= 0):
+        raise MeshError(f"timeout_in_ms must be a number of milliseconds, zero or more, not {quote(given)}")
+
+
+def _waited(name: str, timeout_in_ms: int, team: Team, missing: list[int]) -> str:
+    ranks = [str(team.ranks[rank]) for rank in missing]
+    listed = ", ".join(ranks[:8]) + (", ..." if len(ranks) > 8 else "")
+    which = f"rank {listed}" if len(ranks) == 1 else f"at least one of the ranks {listed}"
+    return f"{name} timed out: rank {team.world.rank} has waited {timeout_in_ms} ms, but {which} did not arrive"

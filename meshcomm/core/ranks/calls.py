@@ -1,0 +1,207 @@
+"""Collective calls: what a collective function is, and the one path from a call to what all ranks agreed to run.
+
+A call is known if all ranks of a team have made it before: what was prepared for it then runs at once. Otherwise each
+rank prepares it, the ranks agree that they make the same call and that none has an error, and each remembers it.
+
+What a rank does about an error depends on when it finds it:
+
+- before the call: the rank does not make it. `Team.refuse` notes that, for the next comparison to find.
+- in a call that is new, or in one that is agreed on each time: `agree` and `agree_on` let all ranks raise it.
+- in a known call: the rank takes part, so that no other one waits, and then raises the error: `join_and_raise`.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Generic, NoReturn, TypeVar
+
+from meshcomm.core.failures import abort, host_signals
+from meshcomm.core.failures.watch import kind, watch
+from meshcomm.core.layouts.mesh import Mesh, bound_world
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.agreement import fingerprint, of_operation
+from meshcomm.core.ranks.call_log import PreparedCall
+from meshcomm.core.ranks.meshes import common_world, location_between, location_in
+from meshcomm.core.ranks.simulate import current_world
+from meshcomm.core.ranks.teams import Location, Team
+from meshcomm.errors import MeshcommError
+
+R = TypeVar("R")
+
+_OUTSIDE: AbstractContextManager[None] = nullcontext()
+_WRONG = fingerprint("something is wrong with this call")  # in the digest of a known call in which a rank has an error
+
+
+def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> AbstractContextManager[Location | None]:
+    """Return the envelope of a collective call on *mesh*, or from *mesh* to the mesh *target*.
+
+    The context gives where this rank is, or None if it is outside of the meshes. Within it the watchdog knows that the
+    rank is in *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
+
+    >>> import meshcomm as mc
+    >>> def example():
+    ...     with collective("an example", mc.create_mesh([("x", 2)])) as here:
+    ...         return here.device
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(example))
+    [0, 1]
+    """
+    here = location_in(mesh) if target is None else location_between(mesh, target)
+    return _OUTSIDE if here is None else Envelope(operation, here.team, None, here)
+
+
+@contextmanager
+def exchanging(team: Team) -> Iterator[None]:
+    """Return a context in which ranks of *team* agree and exchange: others may be in it still when one leaves it.
+
+    `leave_with` says what follows from an exception.
+    """
+    try:
+        yield
+    except BaseException as error:
+        leave_with(error, team)
+        raise
+
+
+def leave_with(error: BaseException, team: Team) -> None:
+    """Let *team* make no further call if this rank leaves one with an *error* that the others do not raise.
+
+    That is any but ours and those agreed on, such as an interrupt, or that there is no memory for a known call.
+    Messages on their way would come to a later call, or the others would wait for this rank.
+    """
+    if len(team.ranks) > 1 and not isinstance(error, MeshcommError) and not host_signals.is_shared(error):
+        team.fail(error)
+
+
+def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object]) -> NoReturn:
+    """Take part in the *exchange* of a known call, so that no rank waits for this one, and raise what is *wrong*.
+
+    The other ranks of *team* find a difference in the call, unless they have an error in it, too. If they find none,
+    later calls name *wrong*.
+    """
+    team.call_digest ^= _WRONG
+    if team.world.guarded:
+        abort.show_words()  # before the others find a difference, and end the job
+    team.wrong = wrong
+    try:
+        exchange()
+    except MeshcommError as error:
+        raise wrong from error
+    finally:
+        team.wrong = None
+    raise host_signals.note_shared(wrong, f"{type(wrong).__name__}: {wrong}", seen=True)
+
+
+def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
+    """Return what *make* returns; what it raises on one rank, all ranks raise. Collective over *team*.
+
+    *call* is what the ranks compare; it may be a function of what *make* returns.
+    """
+    try:
+        made = make()
+        text = call if isinstance(call, str) else call(made)
+    except Exception as error:
+        agreement.agree(team, call if isinstance(call, str) else None, error)
+        raise
+    agreement.agree(team, text)
+    return made
+
+
+def made_by_all(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
+    """Return what *make* returns on this rank; what it raises on one rank, all ranks raise. Collective over *mesh*.
+
+    A rank outside of the mesh agrees with nobody. *call* is that of `agree_on`.
+    """
+    with collective(operation, mesh) as here:
+        return make() if here is None else agree_on(here.team, call, make)
+
+
+class Collective(Generic[R]):
+    """What a collective function is: all of them run by `__call__`, but those that agree on each call.
+
+    From the subject of a call, *describe* returns what the ranks compare. *build* returns a function that runs the
+    call, also from the location of this rank; what it raises on one rank, all raise. On a rank that is outside of the
+    meshes, *outside* does the checks of *build*.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[..., str],
+        build: Callable[..., Callable[..., R]],
+        outside: Callable[..., object] | None = None,
+    ) -> None:
+        self._describe, self._build, self._outside = describe, build, outside
+
+    def __call__(
+        self,
+        operation: str,
+        meshes: tuple[Mesh, Mesh],
+        key: Hashable,
+        subject: tuple[object, ...],
+        arguments: tuple[object, ...],
+        *,
+        error: Exception | None = None,
+    ) -> R | None:
+        """Run a call, and return what it returns; None on a rank outside. Collective over both *meshes*.
+
+        Parameters
+        ----------
+        operation: what the watchdog and messages call it
+        meshes: from which mesh to which: the same twice, if there is one
+        key: what tells this call from others, for this rank; None for a call that is agreed on each time
+        subject: what the call is about, for *describe*, *build* and *outside*
+        arguments: of the function that runs the call
+        error: what this rank has found wrong, maybe alone. It takes part in a known call before it raises that
+        """
+        mesh, target = meshes
+        here: Location | None
+        if target is mesh:  # as location_in does, without its call: this is on the way of every relayout
+            here = (bound_world(mesh) or current_world() or common_world()).here().location(mesh)
+        else:
+            here = location_between(mesh, target)
+        if here is None:
+            if error is not None:
+                raise error
+            if self._outside is not None:
+                self._outside(*subject)
+            return None
+        with Envelope(operation, here.team):
+            run = self.prepared(here.team, key, subject, here, error=error)
+            if error is not None:
+                join_and_raise(error, here.team, lambda: run(*arguments))
+            return run(*arguments)
+
+    def prepared(
+        self, team: Team, key: Hashable, subject: tuple[object, ...], here: object, *, error: Exception | None = None
+    ) -> Callable[..., R]:
+        """Return what runs a call on which all ranks of *team* have agreed. Collective over the team.
+
+        Arguments are those of `__call__`, and *here* for *build*. All ranks raise the *error* of one of them if they
+        agree on the call now.
+        """
+        if watch.recorder is not None:
+            watch.recorder.describe(key, self._describe, subject)
+        if key is not None and not agreement.checks_every_call():
+            known = team.recall(key)
+            if known is not None:
+                if team.turn.depth > 1:  # the same call within different ones
+                    team.call_digest ^= of_operation(team.turn.operation)
+                if team.comparison_due:
+                    agreement.compare_known(team, error)
+                return known.run
+        run: Callable[..., R] | None = None
+        try:
+            _ = team.machine  # which a plan depends on, agreed on when the team first communicates
+            kept = team.kept(key) if key is not None else None
+            if error is None:
+                run = kept.run if kept is not None else self._build(*subject, here)
+        except Exception as problem:
+            error = error or problem
+        call = self._describe(*subject)
+        if team.turn.depth > 1:
+            call = f"{call}, within {kind(team.turn.operation or '')}"
+        agreement.agree(team, call, error)
+        assert run is not None
+        if key is not None:
+            team.remember(key, PreparedCall(run, fingerprint(call)))
+        return run

@@ -1,0 +1,122 @@
+"""Channels: messages of the same sizes between this rank and the same others, again and again.
+
+A channel is a buffer to send from, one to receive into, and persistent requests of MPI for both. To make an exchange
+anew each time takes longer than to move a small one: two buffers, their addresses, counts and offsets.
+"""
+# Why messages do not go astray
+# =============================
+#
+# All channels of a communicator use one tag, which no other messages have. A rank takes a channel and starts it in the
+# exchange that it belongs to, blocking or not. All ranks of a group start theirs in one order. MPI matches the
+# messages of one sender and one tag in the order in which they were started, whichever requests they belong to. So the
+# n-th message from a to b is received by the n-th receive of b from a: it belongs to the same exchange, also while
+# several are in flight, and although each rank takes any of its idle channels. A rank that waits for an exchange waits
+# for its own requests only, so ranks may wait in any order. Ranks that make different calls mix up messages; the
+# header in each message tells them (`meshcomm.core.transport.comparison`).
+
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshcomm.core._tuning import IDLE_CHANNELS
+from meshcomm.core._types import Bytes
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, bytes_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI as MPI_
+
+    from meshcomm.core.ranks.recording import Peers
+
+_TAG = 2  # other messages have the tags 0 and 1
+
+in_flight: dict[int, object] = {}
+"""What MPI may still read, or write to, by its id: also if a signal handler has raised, and nobody waits for it. A
+channel is there until it is freed."""
+
+
+class MPIChannels:
+    """The channels of an exchange on a communicator: as many as were in flight at once.
+
+    Parameters
+    ----------
+    mpi: the module
+    comm: the communicator
+    communicator: ours
+    send, receive: what goes to the ranks, and comes from them
+    """
+
+    def __init__(
+        self, mpi: ModuleType, comm: "MPI_.Comm", communicator: Communicator, send: Side, receive: Side
+    ) -> None:
+        self._mpi, self._comm, self._communicator = mpi, comm, communicator
+        self._send, self._receive = send, receive
+        self.idle: list[MPIChannel] = []
+        self.closed = False
+
+    def take(self) -> "MPIChannel":
+        """Return a channel that is idle, to be started now."""
+        channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
+        recorder, channel.peers = watch.recorder, ()
+        if recorder is not None:
+            to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
+            channel.peers = (recorder.in_pairs("MPI_Startall", self._communicator, to, sources).posted(),)
+        return channel
+
+    def _made(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
+        (counts, offsets, size), (into_counts, into_offsets, into_size) = self._send, self._receive
+        data, into = np.empty(size, dtype=np.uint8), np.empty(into_size, dtype=np.uint8)
+        comm, receive, send = self._comm, (into, into_counts, into_offsets), (data, counts, offsets)
+        requests = [
+            start([bytes_of(side, rank), self._mpi.BYTE], rank, _TAG)
+            for side, start in ((receive, comm.Recv_init), (send, comm.Send_init))
+            for rank in np.flatnonzero(side[1]).tolist()
+        ]
+        return data, into, requests
+
+    def close(self) -> None:
+        """Free all channels: those in flight when they are complete."""
+        self.closed = True
+        while self.idle:
+            self.idle.pop().free()
+
+
+class MPIChannel:
+    """Messages of MPI in buffers of their own, to be filled before `start` and read after `wait`."""
+
+    __slots__ = ("_channels", "_requests", "_test_all", "_wait_all", "peers", "receive", "send", "start")
+
+    def __init__(
+        self, mpi: ModuleType, channels: MPIChannels, send: Bytes, receive: Bytes, requests: "list[MPI_.Prequest]"
+    ) -> None:
+        self.send, self.receive = send, receive
+        self._channels, self._requests = channels, requests
+        self.peers: tuple[Peers, ...] = ()  # while somebody records
+        self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
+        # No method: calls of Python functions are what a small exchange takes its time for.
+        self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)
+        in_flight[id(self)] = self
+
+    def test(self) -> bool:
+        return bool(self._test_all(self._requests))
+
+    def wait(self) -> None:
+        timed = watch.recorder.timer("MPI_Waitall", *self.peers) if watch.recorder else UNTIMED
+        self._wait_all(self._requests)
+        timed()
+
+    def give_back(self) -> None:
+        channels = self._channels
+        if channels.closed or len(channels.idle) >= IDLE_CHANNELS:
+            self.free()
+        else:
+            channels.idle.append(self)
+
+    def free(self) -> None:
+        """Give the requests back to MPI."""
+        for request in self._requests:
+            request.Free()
+        in_flight.pop(id(self), None)

@@ -1,0 +1,182 @@
+"""What meshcomm asks of a communicator, over MPI or simulated."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core._types import Bytes, Counts
+from meshcomm.core.failures.watch import watch
+
+Side: TypeAlias = tuple[Counts, Counts, int]
+"""One side of an exchange in a buffer that is yet to be made: counts and offsets, as of `Buffers`, and its bytes."""
+
+Buffers: TypeAlias = tuple[Bytes, Counts, Counts]
+"""One side of an exchange: the data, and for each rank how many bytes of it and from which offset."""
+
+UNTIMED: Callable[[], object] = bool
+"""Called in place of a timer while nobody records: written in C, as each exchange calls it."""
+
+
+class Pending(Protocol):
+    """Communication that may still be in flight. Once it is complete, `test` returns True and `wait` does not wait."""
+
+    def test(self) -> bool:
+        """Return whether it is complete."""
+
+    def wait(self) -> object:
+        """Wait until it is complete."""
+
+
+class Comparison(Protocol):
+    """A comparison of numbers that may still be in flight."""
+
+    def test(self) -> bool:
+        """Return whether it is complete."""
+
+    def equal(self) -> bool:
+        """Wait until it is complete, and return whether all ranks brought the same number."""
+
+
+class Numbers(Protocol):
+    """A number that goes from this rank to some others, and theirs to it, again and again."""
+
+    def start(self, number: int) -> None:
+        """Send a *number* of 63 bits, and return at once. The last one must have been compared."""
+
+    def differing(self) -> list[int]:
+        """Wait for the numbers of the others, and return the ranks that sent another one than this rank."""
+
+
+class Channel(Pending, Protocol):
+    """Messages that are sent again and again, in buffers of their own: fill one, start, wait, and read the other."""
+
+    send: Bytes
+    receive: Bytes
+    start: Callable[[], None]  # begins to send and to receive, and returns at once
+
+    def give_back(self) -> None:
+        """Let the next exchange use the channel, once it is complete and what it received has been read."""
+
+
+class Channels(Protocol):
+    """The channels of one exchange."""
+
+    closed: bool
+    """Whether they were closed for those of newer exchanges, on all ranks alike. One that is taken then is used once.
+    """
+
+    def take(self) -> Channel:
+        """Return a channel that nobody uses. The ranks start theirs in one order."""
+
+
+class Communicator(ABC):
+    """What meshcomm asks of a communicator. All calls but `progress` and `free` are Collective over its ranks."""
+
+    size: int
+    rank: int
+
+    name = ""
+    """The same on all its ranks, and another one than that of each other communicator of theirs; "" if it has none."""
+
+    @abstractmethod
+    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        """Send bytes to each rank, and receive bytes of each rank."""
+
+    @abstractmethod
+    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
+        """As `alltoallv`, but return at once; all memory is in use until what is returned is complete."""
+
+    @abstractmethod
+    def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
+        """As `start_alltoallv`, in messages of a size that every MPI can count."""
+
+    @abstractmethod
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        """Send *data* to rank *to*, if any, and receive *into* from rank *source*, if any."""
+
+    @abstractmethod
+    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        """Receive the bytes *send* of every rank."""
+
+    @abstractmethod
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the elementwise maximum of *values* over the ranks."""
+
+    @abstractmethod
+    def start_comparison(self, number: int) -> Comparison:
+        """Begin to compare a *number* of 63 bits with those of all ranks, and return at once."""
+
+    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
+        """Return how to send numbers to the ranks *to*, and receive those of *sources*. Not collective."""
+        raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
+
+    def channels(self, send: Side, receive: Side) -> Channels:
+        """Return the channels of an exchange of small messages. Not collective."""
+        raise NotImplementedError("simulated ranks have no header in their messages, and so no channels")
+
+    @abstractmethod
+    def allgather(self, message: bytes) -> list[bytes]:
+        """Return the message of every rank; they may differ in length."""
+
+    def told(self, message: object) -> list[Any]:
+        """Return what every rank tells, which is whatever JSON can hold. Never pickles."""
+        if watch.recorder is not None:
+            watch.recorder.agreed()
+        return [json.loads(text) for text in self.allgather(json.dumps(message).encode())]
+
+    @abstractmethod
+    def gather(self, message: bytes, root: int) -> list[bytes]:
+        """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
+
+    def told_to(self, root: int, message: object) -> list[Any]:
+        """Return on rank *root* what every rank tells, as `told` does; elsewhere an empty list."""
+        if watch.recorder is not None:
+            watch.recorder.agreed()
+        return [json.loads(text) for text in self.gather(json.dumps(message).encode(), root)]
+
+    @abstractmethod
+    def broadcast(self, data: Bytes, root: int) -> None:
+        """Overwrite *data* by that of rank *root*."""
+
+    @abstractmethod
+    def send(self, data: Bytes, rank: int) -> None:
+        """Send *data* to *rank*, which must `receive` it. Blocks until *data* may be changed."""
+
+    @abstractmethod
+    def receive(self, into: Bytes, rank: int) -> None:
+        """Receive what *rank* sends, of just the size of *into*."""
+
+    @abstractmethod
+    def barrier(self, seconds: float) -> list[int]:
+        """Wait until all ranks are here and return an empty list, or after *seconds* those that may be missing."""
+
+    @abstractmethod
+    def split(self, color: int, key: int) -> "Communicator":
+        """Return a communicator of the ranks that pass the same *color*, ordered by *key*."""
+
+    def progress(self) -> None:  # noqa: B027 - simulated ranks have nothing to advance
+        """Let messages of MPI advance."""
+
+    def free(self) -> None:  # noqa: B027 - nor to give back
+        """Give the communicator back."""
+
+
+def memory_for(lengths: NDArray[np.int64]) -> Buffers:
+    """Return memory for messages of these lengths, one after the other."""
+    counts: list[int] = lengths.tolist()
+    return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
+
+
+def bytes_of(memory: Buffers, rank: int) -> Bytes:
+    """Return what is sent to *rank*, or received from it, in *memory*."""
+    data, counts, offsets = memory
+    return data[offsets[rank] : offsets[rank] + counts[rank]]
+
+
+def messages_in(memory: Buffers) -> list[bytes]:
+    """Return the messages that were received in *memory*."""
+    return [bytes_of(memory, rank).tobytes() for rank in range(len(memory[1]))]

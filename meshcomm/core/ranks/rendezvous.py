@@ -1,0 +1,229 @@
+"""Which ranks share the memory of a node, how much of it, and how they find each other's pools.
+
+`meshcomm.core.memory.blocks.new_bytes` makes blocks in the pool of this process. Once ranks have called
+`open_rendezvous`, the ranks of a node have mapped each other's pools. Then two ranks can copy straight between their
+blocks if at least one of the two blocks is in a pool.
+
+``MESHCOMM_SHARED_MEMORY`` says how much memory the ranks of a node may share together, as in ``500M`` or ``2G``. The
+default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first open a
+rendezvous.
+
+Ranks open a rendezvous in three steps, in each of which all tell all others something. After each step all ranks know
+the same, so all agree on what comes next:
+
+1. where each rank runs, and why it cannot share memory, if so (`Introduction`)
+2. where its pool is, and its lines in it (`Offer`)
+3. whether it could map the pools of its local peers
+"""
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from typing import TypedDict
+
+from meshcomm.core._arguments import quote
+from meshcomm.core.failures.messages import alike
+from meshcomm.core.memory._pool import Mapping, Memory
+from meshcomm.core.memory._rendezvous import Rendezvous
+from meshcomm.core.memory.pools import all_memory, own, reservable, share, unshare
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.hosts import this_host
+from meshcomm.errors import MeshcommError
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+_mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
+_why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
+
+
+class Introduction(TypedDict):
+    """Where a rank runs, and how much memory the ranks of its node may share."""
+
+    host: str
+    processes: str  # the namespace of processes: ranks that are in different ones cannot find each other's pools
+    pid: int
+    limit: int  # in bytes
+    obstacle: str  # why it cannot share memory, or nothing
+    error: str  # what all ranks have to raise, or nothing
+
+
+class Offer(TypedDict):
+    """How others find the pool of a rank, and its lines in the new rendezvous."""
+
+    obstacle: str  # why there is no offer, or nothing; then the rest means nothing
+    lines: int
+    fd: int
+    size: int
+    token: str
+    clock: int
+
+
+def open_rendezvous(
+    communicator: Communicator, ranks: tuple[int, ...]
+) -> tuple[Rendezvous | None, tuple[int, ...] | None]:
+    """Return the rendezvous of the ranks of *communicator* that share memory with this one, and the map of all nodes.
+
+    Collective over *communicator*. *ranks* are the names of its ranks in errors.
+
+    The rendezvous is None, on all ranks of this node, if this is one rank, or if one of them cannot share memory with
+    another. `describe` says why. The map is the same on all ranks: a number for each rank, equal for ranks that share
+    memory; it is None if none do. ``MeshcommError``, on all ranks, if MESHCOMM_SHARED_MEMORY is no size.
+
+    The first call of a program decides how much a rank may share, and should be over all its ranks. While ranks wait
+    for each other, they let MPI make progress.
+    """
+    me = communicator.rank
+    everyone: list[Introduction] = communicator.told(_introduction())
+    error = next((its["error"] for its in everyone if its["error"]), None)
+    if error is not None:
+        raise MeshcommError(error)
+    groups = list(alike(range(len(everyone)), [(its["host"], its["processes"]) for its in everyone]).values())
+    peers = next(group for group in groups if me in group)
+    if all(_obstacle(everyone, group) for group in groups):  # all ranks see the same
+        _note(_obstacle(everyone, peers))
+        return None, None
+    offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
+    offers: list[Offer] = communicator.told(offer)
+    memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
+    obstacles: list[str] = communicator.told(obstacle)
+    nodes = _nodes(groups, obstacles)
+    reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
+    if reason:
+        if offer["lines"] >= 0:
+            own().close_lines(offer["lines"])
+        _note(reason)
+        if _why_not != "":  # no other ranks share with this one either
+            unshare()
+            _mappings.clear()
+        return None, nodes
+    lines = [offers[rank]["lines"] for rank in peers]
+    clock = max(offers[rank]["clock"] for rank in peers)
+    _note("")
+    names = [ranks[rank] for rank in peers]
+    return Rendezvous(own(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
+
+
+def describe() -> str:
+    """Say whether the ranks of this node share memory, and how much, or why not."""
+    if _why_not == "":
+        return f"up to {_size(own().share)} per rank, of which {_size(own().used)} are in use"
+    introduction = _introduction()
+    if introduction["error"]:
+        return f"error: {introduction['error']}"
+    reason = _why_not or introduction["obstacle"]
+    return f"off: {reason}" if reason else f"up to {_size(introduction['limit'])} for all ranks of this node"
+
+
+def _note(reason: str) -> None:
+    global _why_not
+    if _why_not != "":
+        _why_not = reason
+
+
+def _introduction() -> Introduction:
+    """Return where this process runs, how much memory the ranks of its node may share, and why not to share it."""
+    where = Introduction(host="", processes="", pid=os.getpid(), limit=0, obstacle="", error="")
+    try:
+        where["limit"] = shared_limit()
+        where["host"] = this_host()
+        where["processes"] = os.readlink("/proc/self/ns/pid")
+    except MeshcommError as error:
+        where["error"] = str(error)
+    except OSError as error:
+        where["obstacle"] = f"this system has no memory to share between processes ({error})"
+    if not where["limit"]:
+        where["obstacle"] = "MESHCOMM_SHARED_MEMORY=0"
+    return where
+
+
+def shared_limit() -> int:
+    """Return how many bytes the ranks of this node may share; ``MeshcommError`` if the variable is no size."""
+    text = os.environ.get("MESHCOMM_SHARED_MEMORY", "")
+    if not text:
+        return all_memory() // 2
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    nbytes = float(size[1]) * _UNITS[size[2].upper()] if size else math.inf
+    if nbytes >= 2**63:
+        raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {quote(text)}")
+    return int(nbytes)
+
+
+def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | None:
+    """Return a number for each rank, equal for those that share memory, or None if none do."""
+    nodes = list(range(len(obstacles)))
+    for peers in groups:
+        for peer in peers if not any(obstacles[rank] for rank in peers) else ():
+            nodes[peer] = peers[0]
+    return tuple(nodes) if len(set(nodes)) < len(nodes) else None
+
+
+def _neighbours(everyone: Sequence[Introduction], rank: int) -> int:
+    """Return how many ranks use the memory of this host, also those that the launcher says are there."""
+    hosts = [its["host"] for its in everyone]
+    launched = [os.environ.get(name, "") for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
+    return max(hosts.count(hosts[rank]), *(int(text) for text in launched if text.isdigit()), 1)
+
+
+def _obstacle(everyone: Sequence[Introduction], peers: list[int]) -> str:
+    """Return why *peers*, which see each other's processes, cannot share memory, as far as all ranks know."""
+    for peer in peers:
+        if everyone[peer]["obstacle"]:
+            return f"{everyone[peer]['obstacle']} on rank {peer}"
+    if len(peers) == 1:
+        return "no other rank is on this node, or sees the processes of this one"
+    if len({everyone[peer]["pid"] for peer in peers}) < len(peers):
+        return "the ranks are threads of one process"
+    return ""
+
+
+def _offer(obstacle: str, ranks: int) -> Offer:
+    """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot.
+
+    The pool gets an equal share for each of *ranks*, the number of ranks on the node.
+    """
+    if not obstacle:
+        try:
+            pool = share(max(1, reservable(shared_limit()) // ranks))
+        except (OSError, ValueError, MemoryError) as error:
+            obstacle = f"no memory to share could be made ({error})"
+        else:
+            lines, token = pool.open_lines(), pool.token.hex()
+            if lines >= 0:
+                return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
+            obstacle = "there is no free space for the lines of another rendezvous"
+    return Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
+
+
+def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str]:
+    """Return the memory of the ranks with these processes and offers, or why one of them cannot be mapped."""
+    obstacle = next((offer["obstacle"] for _, offer in offers if offer["obstacle"]), "")
+    if obstacle:
+        return [], obstacle
+    memories: list[Memory] = []
+    for position, (process, offer) in enumerate(offers):
+        try:
+            memories.append(own() if position == me else _mapping(process, offer))
+        except OSError as error:
+            return [], f"the memory of process {process} cannot be mapped ({error})"
+    return memories, ""
+
+
+def _mapping(process: int, offer: Offer) -> Mapping:
+    """Return the pool of another process; ``OSError`` if there is none."""
+    token = offer["token"]
+    if token not in _mappings:
+        path = f"/proc/{process}/fd/{offer['fd']}"
+        # Looked at before it is opened, which has effects on some files, should it be that of another process.
+        if not os.readlink(path).startswith("/memfd:meshcomm"):
+            raise OSError("it is not where it should be")
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _mappings[token] = Mapping(fd, offer["size"], bytes.fromhex(token))
+        finally:
+            os.close(fd)
+    return _mappings[token]
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,146 @@
+"""Communicators between simulated ranks: messages are copies within the process, made when all members are there."""
+
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core._types import Bytes
+from meshcomm.core.ranks.communicator import Buffers, Communicator, Comparison, Pending, bytes_of
+from meshcomm.errors import CollectiveMismatch
+
+if TYPE_CHECKING:
+    from meshcomm.core.ranks.simulate import Rendezvous, SimulatedRank
+
+P = TypeVar("P")
+R = TypeVar("R")
+Key: TypeAlias = tuple[Hashable, ...]
+Sent: TypeAlias = tuple[Bytes, int | None, Bytes, int | None]
+"""What a rank sends and to whom, and where it receives and from whom."""
+
+
+class SimulatedCommunicator(Communicator):
+    """A communicator between simulated ranks."""
+
+    def __init__(self, world: "SimulatedRank", key: Key, members: tuple[int, ...]) -> None:
+        self._world = world
+        self._key = key
+        self._members = members
+        self._calls = 0
+        self.size = len(members)
+        self.rank = members.index(world.rank)
+
+    def _arrive(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> "Rendezvous[P, R]":
+        self._calls += 1
+        return self._world.simulated_world.arrive(
+            (self._key, self._calls),
+            operation,
+            self._members,
+            payload,
+            lambda brought: complete([brought[rank] for rank in self._members]),
+        )
+
+    def _together(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> R:
+        return self._arrive(operation, payload, complete).result()
+
+    def _deliver(self, data: Bytes, sender: int, into: Bytes, receiver: int) -> None:
+        if len(data) != len(into):
+            raise CollectiveMismatch(
+                f"rank {self._members[sender]} sends {len(data)} bytes to rank {self._members[receiver]}, "
+                f"which expects {len(into)}"
+            )
+        into[:] = data
+        if sender != receiver and len(data):
+            world = self._world.simulated_world
+            world.bytes_moved[self._members[receiver]] += len(data)
+            world.messages[self._members[receiver]] += 1
+
+    def alltoallv(self, send: Buffers, receive: Buffers) -> None:
+        self._together("alltoallv", (send, receive), self._exchange)
+
+    def _exchange(self, brought: list[tuple[Buffers, Buffers]]) -> None:
+        for i, (send, _) in enumerate(brought):
+            for j, (_, receive) in enumerate(brought):
+                self._deliver(bytes_of(send, j), i, bytes_of(receive, i), j)
+
+    def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
+        return self._arrive("alltoallv", (send, receive), self._exchange)
+
+    start_messages = start_alltoallv
+
+    def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
+        def complete(brought: list[Sent]) -> None:
+            for receiver, (_, _, target, sender) in enumerate(brought):
+                if sender is not None:
+                    sent, goes_to, _, _ = brought[sender]
+                    self._deliver(sent if goes_to == receiver else sent[:0], sender, target, receiver)
+
+        self._together("permute", (data, to, into, source), complete)
+
+    def allgatherv(self, send: Bytes, receive: Buffers) -> None:
+        def complete(brought: list[tuple[Bytes, Buffers]]) -> None:
+            for j, (_, into) in enumerate(brought):
+                for i, (data, _) in enumerate(brought):
+                    self._deliver(data, i, bytes_of(into, i), j)
+
+        self._together("allgatherv", (send, receive), complete)
+
+    def allreduce_max(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        def complete(brought: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+            largest: NDArray[np.int64] = np.max(brought, axis=0)
+            return largest
+
+        return self._together("allreduce_max", values, complete).copy()
+
+    def start_comparison(self, number: int) -> Comparison:
+        return self._arrive("comparison", number, lambda numbers: len(set(numbers)) == 1)
+
+    def allgather(self, message: bytes) -> list[bytes]:
+        return self._together("allgather", message, lambda brought: brought).copy()
+
+    def gather(self, message: bytes, root: int) -> list[bytes]:
+        brought = self._together("gather", message, lambda brought: brought)
+        return brought.copy() if self.rank == root else []
+
+    def broadcast(self, data: Bytes, root: int) -> None:
+        def complete(brought: list[Bytes]) -> None:
+            for receiver, into in enumerate(brought):
+                self._deliver(brought[root], root, into, receiver)
+
+        self._together("broadcast", data, complete)
+
+    def barrier(self, seconds: float) -> list[int]:
+        self._calls += 1
+        missing = self._world.simulated_world.missing((self._key, self._calls), "barrier", self._members)
+        return [self._members.index(rank) for rank in missing]
+
+    def send(self, data: Bytes, rank: int) -> None:
+        self._pair(rank, data, sends=True)
+
+    def receive(self, into: Bytes, rank: int) -> None:
+        self._pair(rank, into, sends=False)
+
+    def _pair(self, other: int, data: Bytes, sends: bool) -> None:
+        # Pairs count their own rendezvous: the other ranks do not take part in them.
+        me, peer = self._members[self.rank], self._members[other]
+        pair = (min(me, peer), max(me, peer))
+
+        def complete(brought: dict[int, Bytes]) -> None:
+            if sends:
+                self._deliver(brought[me], self.rank, brought[peer], other)
+            else:
+                self._deliver(brought[peer], other, brought[me], self.rank)
+
+        name = f"a message between ranks {pair[0]} and {pair[1]}"
+        self._world.simulated_world.arrive((self._key, "pair", pair), name, pair, data, complete).result()
+
+    def split(self, color: int, key: int) -> "SimulatedCommunicator":
+        def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
+            members: dict[int, list[tuple[int, int]]] = {}
+            for rank, (its_color, its_key) in zip(self._members, brought, strict=True):
+                members.setdefault(its_color, []).append((its_key, rank))
+            return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
+
+        members = self._together("split", (color, key), complete)
+        return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])

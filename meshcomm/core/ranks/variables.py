@@ -1,0 +1,116 @@
+"""The environment variables of meshcomm: all their names, names that are none, and values that are wrong."""
+
+import errno
+import os
+from collections.abc import Callable
+from difflib import get_close_matches
+from functools import cache, partial
+
+from meshcomm.core._arguments import quote
+from meshcomm.core.failures import abort, flights, launchers
+from meshcomm.core.failures.launchers import TRACE_FOLDER, folder_in
+from meshcomm.core.ranks import hosts, rendezvous
+from meshcomm.errors import MeshcommError
+
+KNOWN = (
+    *hosts.ALIKE,
+    "MESHCOMM_SHARED_MEMORY",
+    flights.FOLDER,
+    hosts.MACHINE_FILE,
+    launchers.ALONE,
+    TRACE_FOLDER,
+)
+
+SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
+
+
+def _check_folder(variable: str, what: str) -> None:
+    """Raise ``MeshcommError`` if *variable* names a folder in which *what* cannot be written. Makes nothing."""
+    folder = folder_in(variable)
+    if folder is not None:
+        there = next(each for each in (folder.absolute(), *folder.absolute().parents) if os.path.exists(each))
+        why = "it is a file, or in one" if not there.is_dir() else os.strerror(errno.EACCES)
+        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+            raise MeshcommError(f"{variable}={folder}: no {what} can be written there: {why}")
+
+
+_OURS = "MESHCOMM_"
+
+_RAISE = {
+    "MESHCOMM_TIMEOUT": abort.timeout_seconds,
+    "MESHCOMM_SHARED_MEMORY": rendezvous.shared_limit,
+    hosts.MACHINE_FILE: hosts.stored_constants,
+}
+"""What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
+
+_CHECKS: dict[str, Callable[[], object]] = {
+    flights.FOLDER: partial(_check_folder, flights.FOLDER, "flight file"),
+    TRACE_FOLDER: partial(_check_folder, TRACE_FOLDER, "trace"),
+}
+"""What raises ``MeshcommError`` if the value of a variable is wrong, which no call does."""
+
+
+def misspelt() -> dict[str, str]:
+    """Return the environment variables that look like ours and are wrong; for each, what is wrong with it.
+
+    Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
+    the variable can have.
+    """
+    values = {**_RAISE, **_CHECKS}
+    if abort.comm_world()[0] > 0:
+        del values[hosts.MACHINE_FILE]  # the first rank reads the file for all, and the others need none
+    found = {name: line for name, read in values.items() if (line := _wrong_value(read))}
+    for name, value in sorted(os.environ.items()):
+        if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
+            found[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"
+        if name.upper().startswith(_OURS) and name not in KNOWN:
+            stem = name.upper().removeprefix(_OURS)
+            close = get_close_matches(stem, [known.removeprefix(_OURS) for known in KNOWN], 1)
+            meant = f"; is it {_OURS}{close[0]}?" if close else f"; there are {', '.join(sorted(KNOWN))}"
+            found[name] = f"no environment variable of meshcomm is called {name}{meant}"
+    return found
+
+
+def _wrong_value(read: Callable[[], object]) -> str:
+    try:
+        read()
+    except MeshcommError as error:
+        return str(error)
+    return ""
+
+
+def set_aside() -> list[str]:
+    """Return what `misspelt` finds, and let this process go on as if it were mended: nothing else tells it again.
+
+    A switch is set to what it counts as. The other variables are removed, so that their defaults hold.
+    """
+    found = misspelt()
+    for name in found:
+        if name in SWITCHES:
+            os.environ[name] = "1"
+        else:
+            del os.environ[name]
+    return list(found.values())
+
+
+@cache
+def is_trace_possible() -> bool:
+    """Print that this rank cannot write its trace, if so; return whether it can, or wants none."""
+    wrong = _wrong_value(_CHECKS[TRACE_FOLDER])
+    if wrong:
+        abort.say_once(wrong)
+    return not wrong
+
+
+@cache
+def report_misspelt() -> None:
+    """Print what `misspelt` finds, on the first rank, once; but not what something else tells.
+
+    If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
+    """
+    rank, size = abort.comm_world()
+    told = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
+    if rank == 0:
+        for name, line in misspelt().items():
+            if name not in told:
+                abort.say(line)

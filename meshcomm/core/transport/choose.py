@@ -1,0 +1,381 @@
+"""The way of the bytes: the one file that picks it.
+
+An exchange goes
+
+- not at all, if the group has one rank: it copies what it keeps;
+- packed, over MPI, if no ranks of the group share memory: gathered or broadcast in one call, in two messages or as an
+  AllToAll;
+- in place, among ranks that share memory, and packed between these and all others;
+- relayed, if several nodes have ranks that share memory, the plan says that aggregators pay, and there is memory.
+
+An exchange that is repeated between the same blocks goes by a channel among ranks that share memory, if the blocks of
+all of them are shared, and packed between all others.
+"""
+# Why all ranks choose the same way
+# =================================
+#
+# If two ranks chose different ways, they would make different calls of MPI, and wait for each other for ever. So a
+# choice may only depend on what is equal on all ranks of the group. These are all the facts that are looked at:
+#
+# (A) `len(group.members)`, `len(tensors)` and the `ExchangeSpec`. They follow from the call, that is, from layouts,
+#     shape and dtype, and from the `Machine`. All ranks of the team have agreed on the call before it first runs, and
+#     on the machine when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
+# (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
+#     list of what all ranks told each other; the last is a constant of the MPI library.
+# (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
+#     runs, and why it cannot share memory. A group is opened, closed and opened again at the same call on all ranks
+#     (see "Why all ranks evict alike" in `ranks.teams`), so `nodes` also changes at the same call.
+# (D) Whether a relayed exchange has its memory. A rank may have none, so `Relayed.open` reduces the answers over the
+#     group. All ranks get there, because all that is asked before is (A) or (C).
+#
+# One fact differs: `group.rendezvous` is None on a rank that shares no memory, while others of the group share some.
+# That rank exchanges everything packed over MPI. The others exchange packed only what goes to other nodes. All of them
+# run one `Packed` of the same rounds, that is, the same calls of MPI. A pair in which one rank has no rendezvous is
+# packed on both sides: such a rank is on no other rank's node, and all ranks are off its node. And with one node only,
+# all ranks have a rendezvous: two ranks have equal numbers in `nodes` just if they share memory.
+#
+# How many rounds a rank has in flight at once is up to the rank: each begins all rounds, in one order.
+#
+# (E) For a channel, whether the blocks of each rank are in its pool. All ranks tell all others, in `open_channel`.
+#
+# Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send
+# messages. Both ranks of the pair find this from what both have written in the rendezvous (`_find_ways` in
+# memory/_rendezvous.pyx). Messages are between pairs only, so no other rank has to know of them.
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic_ns
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._tuning import (
+    GATHERED_AT_ONCE,
+    LARGEST_COUNT,
+    MESSAGE_BYTES,
+    ROUND_BYTES,
+    SLOW_MESSAGE_BYTES,
+    SLOW_NETWORK,
+)
+from meshcomm.core._types import Array, Bytes, Shape
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.boxes import without_peer
+from meshcomm.core.memory._channel import Channel
+from meshcomm.core.memory.blocks import as_bytes, block_bytes, new_bytes
+from meshcomm.core.memory.scratch import Buffer, scratch
+from meshcomm.core.ranks.calls import join_and_raise
+from meshcomm.core.ranks.communicator import Pending
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.traffic import Traffic, traffic_from
+from meshcomm.core.transport.channels import open_channel
+from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Operation, own_copies
+from meshcomm.core.transport.in_place import InPlace
+from meshcomm.core.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
+from meshcomm.core.transport.relay import Relayed
+from meshcomm.errors import CollectiveMismatch
+
+OverMPI: TypeAlias = Packed | Gathered | Broadcast
+
+
+def exchange(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> Operation:
+    """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
+    if len(group.members) == 1:
+        return LocalCopy(tensors)
+    return _Chosen(group, tensors, terms, _over_mpi(group, tensors, terms))
+
+
+def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> "Nonblocking":
+    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, with all rounds in flight.
+
+    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
+    """
+    return Nonblocking(group, tensors, Packed(group, tensors, terms, _messages(group, terms), overlaps=True))
+
+
+def repeated(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
+    """Return the exchange of *tensors* from *blocks* to the same blocks, time and again. Collective over the group."""
+    return Repeated(group, tensors, terms, blocks)
+
+
+def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
+    """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
+    sizes = np.zeros(len(group.members), dtype=np.int64)
+    for tensor in tensors:
+        boxes = without_peer(tensor.receives, tensor.position)
+        np.add.at(sizes, boxes.peers, boxes.sizes[boxes.which] * tensor.itemsize)
+    return traffic_from(group.team, group.members, sizes)
+
+
+def gathers_at_once(gathered_bytes: int, count: int) -> bool:
+    """Return whether *count* blocks of this many bytes together are small enough for one MPI_Allgatherv."""
+    return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
+
+
+def _over_mpi(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> OverMPI:
+    if terms.root is not None:
+        return Broadcast(group, terms)
+    if terms.gathers:
+        return Gathered(group, tensors[0], terms)
+    if terms.permutes:
+        return Permuted(group, tensors, terms, terms.rounds)
+    return Packed(group, tensors, terms, _rounds(group, tensors, terms))
+
+
+def _rounds(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> int:
+    """Return the rounds that the scratch limit asks for, or more.
+
+    More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
+    in the caches.
+    """
+    if len(tensors) > 1:
+        return terms.rounds
+    if not group.team.machine.one_node:
+        return max(terms.rounds, _messages(group, terms))
+    return terms.rounds if group.team.oversubscribed else max(terms.rounds, terms.most_bytes // ROUND_BYTES)
+
+
+def _messages(group: Group, terms: ExchangeSpec) -> int:
+    """Return the rounds in which messages between hosts are as long as they should be."""
+    team = group.team
+    if team.machine.one_node or team.world.takes_turns:
+        return 1
+    hosts = len(np.unique(team.machine.node_of(np.array(team.ranks, dtype=np.intp))))
+    slow = team.machine.beta_between * hosts > SLOW_NETWORK * len(team.ranks)  # ranks of a host share its link
+    return max(1, terms.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
+
+
+_left_behind: list["Repeated"] = []
+"""Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
+
+
+class LocalCopy:
+    """The exchange of a rank with itself."""
+
+    def __init__(self, tensors: Sequence[Exchanged]) -> None:
+        self._sizes = BlockSizes(tensors)
+        self._copies = own_copies(tensors)
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        self._sizes.check(sources, targets)
+        if self._copies is not None:
+            self._copies.run(sources, targets)
+
+
+class Nonblocking:
+    """An exchange that does not wait."""
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], packed: Packed) -> None:
+        self._group, self._tensors = group, tensors
+        self._start = packed.in_channels.start if packed.in_channels else packed.start_and_leave
+        self._sizes = BlockSizes(tensors)
+
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
+        """Begin to fill the new blocks; *buffer* gives memory to pack into. Collective over the group."""
+        wrong = self._sizes.wrong(sources, targets)
+        if wrong is not None:
+            team = self._group.team
+            join_and_raise(wrong, team, lambda: self.start(*self._sizes.fitting(sources, targets), buffer).wait())
+        recorder = watch.recorder
+        if recorder is None:
+            return self._start(sources, targets, buffer)
+        began = monotonic_ns()
+        pending = self._start(sources, targets, buffer)
+        recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+        return pending
+
+
+class Repeated:
+    """An exchange from some blocks to the same blocks, in a form that can start without waiting.
+
+    To make one is Collective over the group. The blocks must stay where they are.
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> None:
+        self._group, self._tensors, self._number, self._blocks = group, tensors, terms.number, blocks
+        self._waiting = exchange(group, tensors, terms)
+        self._channel: Channel | None = None
+        self._messages: Packed | None = None
+        self._own: BoxCopies | None = None
+        self._starts = len(group.members) > 1
+        self._copies = False
+        if self._starts:
+            BlockSizes(tensors).check(blocks, blocks)
+            self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
+            if sends:
+                some = [tensor.only(others, others) for tensor in tensors]
+                self._messages = Packed(group, some, terms, overlaps=True)
+            if self._channel is not None:
+                self._own = own_copies(tensors)
+
+    def run(self) -> None:
+        """Exchange, and wait. Collective over the group."""
+        if not self._copies:
+            self._waiting.run(self._blocks, self._blocks)
+            return
+        try:
+            pending = self.start(_off_node_buffer)
+            assert pending is not None
+            pending.wait()
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def start(self, buffer: Buffer) -> Pending | None:
+        """Begin to exchange, but do not wait; return None if it is complete. Collective over the group.
+
+        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete. Who loses what
+        this returns, as by an interrupt, calls `fail`.
+        """
+        if not self._starts:
+            self._waiting.run(self._blocks, self._blocks)
+            return None
+        recorder = watch.recorder
+        began = 0 if recorder is None else monotonic_ns()
+        pending = self._begin(buffer)
+        if recorder is not None:
+            recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+        return pending
+
+    def fail(self, error: BaseException) -> None:
+        """Let no further call be made after an *error*, and keep the blocks."""
+        if self._starts:
+            _left_behind.append(self)
+            self._group.team.fail(error)
+
+    def _begin(self, buffer: Buffer) -> Pending:
+        group, channel, messages = self._group, self._channel, None
+        number = self._number ^ group.team.call_digest
+        group.communicator()
+        if self._messages is not None:
+            messages = self._messages.start(self._blocks, self._blocks, buffer)
+        if channel is None:
+            assert messages is not None
+            return messages
+        channel.start(number)
+        if self._own is not None:
+            self._own.run(self._blocks, self._blocks)
+        return _InChannel(group, channel, messages)
+
+
+class _InChannel:
+    """An exchange in flight in a channel, and perhaps in messages."""
+
+    __slots__ = ("_channel", "_group", "_messages")
+
+    def __init__(self, group: Group, channel: Channel, messages: Pending | None) -> None:
+        self._group, self._channel, self._messages = group, channel, messages
+
+    def test(self) -> bool:
+        """Return whether all bytes are there, and taken."""
+        try:
+            complete = self._channel.test()
+        except CollectiveMismatch as error:
+            self._group.team.fail(error)
+            raise
+        return (self._messages is None or self._messages.test()) and complete
+
+    def wait(self) -> None:
+        """Wait until all bytes are there, and taken."""
+        try:
+            self._channel.wait(self._progress)
+        except CollectiveMismatch as error:
+            self._group.team.fail(error)
+            raise
+        if self._messages is not None:
+            self._messages.wait()
+
+    def _progress(self) -> None:
+        communicator = self._group.team.everyone.opened
+        if communicator is not None:  # the mesh may have been closed meanwhile
+            communicator.progress()
+
+
+class _Chosen:
+    """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, over_mpi: OverMPI) -> None:
+        self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
+        self._sizes = BlockSizes(tensors)
+        self._way: Operation = over_mpi
+        self._chosen_for: tuple[int, ...] | None = None
+        self._received: Traffic | None = None
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new blocks. Collective over the group."""
+        group, recorder = self._group, watch.recorder
+        began = 0 if recorder is None else monotonic_ns()
+        wrong = self._sizes.wrong(sources, targets)
+        if wrong is not None:
+            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), stretch))
+        try:
+            group.communicator()
+            if group.nodes is not self._chosen_for:  # a new group, or opened again
+                self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)
+                self._chosen_for = group.nodes
+            self._way.run(sources, targets, stretch)
+        except BaseException as error:
+            group.team.fail(error)
+            raise
+        if recorder is not None:
+            if self._received is None:
+                self._received = received(group, self._tensors)
+            recorder.exchanged(type(self._way).__name__, began, self._received)
+
+    def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
+        """Return the way for a group in which some ranks share memory. Collective over the group."""
+        group, tensors, terms = self._group, self._tensors, self._terms
+        several_nodes = len(set(nodes)) > 1
+        if (several_nodes and terms.root is not None) or (terms.one_memory and len(tensors) > 1):
+            return self._over_mpi  # several blocks that are not in one stretch go in place by a channel only
+        remaining = MessagesOnNode(group, tensors, terms, self._over_mpi.rounds)
+        if several_nodes and terms.relay_pays and len(tensors) == 1:
+            relayed = Relayed(group, tensors[0], terms, remaining)
+            if relayed.open(terms.scratch_limit):
+                return relayed
+        if not several_nodes:
+            return InPlace(group, tensors, terms, remaining)
+        members = () if group.rendezvous is None else group.rendezvous.members
+        others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
+        # A rank that shares no memory does this as well: all have to make the same calls of MPI.
+        crossing = [tensor.only(others, others) for tensor in tensors]
+        off_node = Packed(group, crossing, terms, self._over_mpi.rounds)
+        if group.rendezvous is None:
+            return _Mixed(None, off_node)
+        terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
+        return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
+
+
+class _Mixed:
+    """An exchange in place on the node, and packed with ranks off the node, at the same time.
+
+    The exchange on the node is None for a rank that shares no memory.
+    """
+
+    def __init__(self, on_node: Operation | None, off_node: Packed) -> None:
+        self._on_node = on_node
+        self._off_node = off_node
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        in_flight = self._off_node.start(sources, targets, _off_node_buffer)
+        if self._on_node is not None:
+            self._on_node.run(sources, targets, stretch)
+        in_flight.wait()
+
+
+def _off_node_buffer(use: str, size: int) -> Bytes:
+    """Return scratch that messages on the node do not use: they may run while those to other nodes are in flight."""
+    return scratch(f"off node {use}", size)
+
+
+def on_arrays(operation: Operation, shape: Shape) -> Callable[[Array], Array]:
+    """Return a function from an array to the new one, of *shape*, that *operation* makes of it."""
+
+    elements = block_bytes(shape, 1)
+
+    def run(array: Array) -> Array:
+        target = new_bytes(elements * array.dtype.itemsize)
+        operation.run([as_bytes(array)], [target])
+        return np.ndarray(shape, array.dtype, target)  # as_block, without its call
+
+    return run

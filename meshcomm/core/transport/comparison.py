@@ -1,0 +1,187 @@
+"""How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
+
+In a small exchange it goes in the same messages, as a `Header`. In a large one, whose blocks need not be packed, it
+goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
+wait, see `Beside`. In all cases no data leave the call before it is compared.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from meshcomm.core._tuning import HEADER_UP_TO, PAIRS_UP_TO
+from meshcomm.core._types import Indices
+from meshcomm.core.layouts.boxes import Boxes
+from meshcomm.core.ranks.communicator import Communicator, Comparison, Numbers
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.transport._digests import Digests
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.errors import CollectiveMismatch
+
+_NUMBER_BYTES = 8
+
+Blocks: TypeAlias = list[Any]
+"""Buffers of bytes."""
+
+
+class Comparing(Protocol):
+    """How the ranks of an exchange compare their calls."""
+
+    tensors: list[Exchanged]
+    """What the messages carry: the tensors of the exchange, and perhaps a header."""
+
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Any]:
+        """Begin to compare. Collective over the group, but does not wait.
+
+        Return the blocks of `tensors` before and after, and what the other methods need to know about this exchange.
+        """
+
+    def is_complete(self, begun: Any) -> bool:
+        """Return whether `check` does not wait, once the messages are complete."""
+
+    def check(self, begun: Any) -> None:
+        """Wait for the comparison. ``CollectiveMismatch`` if the ranks make different calls."""
+
+
+def comparing(
+    group: Group,
+    tensors: Sequence[Exchanged],
+    terms: ExchangeSpec,
+    peers: tuple[Indices, Indices],
+    *,
+    overlaps: bool = False,
+) -> Comparing:
+    """Return how to compare calls in an exchange of *tensors* over MPI.
+
+    *peers* are the positions of the ranks to which this one sends messages, and from which it receives some.
+    *overlaps* says that other exchanges of the group may begin before this one is complete.
+    """
+    packed = len(tensors) > 1
+    small = terms.most_bytes <= HEADER_UP_TO
+    scratch = 2 * (terms.most_bytes + _NUMBER_BYTES * len(group.members))
+    # Simulated ranks count bytes, and compare beside them at no cost.
+    if not group.team.world.takes_turns:
+        if packed or (small and scratch <= terms.scratch_limit):
+            return Header(group, terms.number, tensors, *peers)
+        if len(group.members) <= PAIRS_UP_TO and not overlaps:
+            return Pairs(group, terms.number, tensors, *peers)
+    return Beside(group, terms.number, tensors)
+
+
+class Header(Digests):
+    """One number from each rank to its peers, in the same messages as the tensors.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    number: names the exchange
+    tensors: what they exchange
+    sends_to, receives_from: the positions of the peers
+    """
+
+    def __init__(
+        self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
+    ) -> None:
+        super().__init__(group.team, number, len(receives_from))
+        self._group, self._peers = group, receives_from.tolist()
+        count = len(receives_from)
+        first = np.arange(count, dtype=np.intp)
+        one = np.ones((1, 1), dtype=np.intp)
+        sends = Boxes(sends_to, np.zeros(len(sends_to), dtype=np.intp), one - 1, one)
+        receives = Boxes(receives_from, first, first[:, None], first[:, None] + 1)
+        header = Exchanged(
+            _NUMBER_BYTES,
+            tensors[0].position,
+            lambda position: ((0, 1),),
+            lambda position: ((0, count),),
+            lambda position: sends,
+            lambda position: receives,
+        )
+        self.tensors = [header, *tensors]
+
+    def is_complete(self, begun: tuple[bytes, bytearray]) -> bool:
+        return True
+
+    def check(self, begun: tuple[bytes, bytearray]) -> None:
+        differing = self.differing(begun)
+        if differing:
+            raise _difference(self._group, [self._peers[which] for which in differing])
+
+
+class Pairs:
+    """One number from each rank to its peers, in messages of its own.
+
+    Parameters
+    ----------
+    group, number, tensors, sends_to, receives_from: as for `Header`
+    """
+
+    def __init__(
+        self, group: Group, number: int, tensors: Sequence[Exchanged], sends_to: Indices, receives_from: Indices
+    ) -> None:
+        self._group, self._number = group, number
+        self._peers = sends_to.tolist(), receives_from.tolist()
+        self._communicator: Communicator | None = None
+        self.tensors = list(tensors)
+
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Numbers]:
+        """Send the number of this rank."""
+        communicator = self._group.opened or self._group.communicator()
+        if communicator is not self._communicator:  # the first time, or the group was closed and opened again
+            self._communicator, self._numbers = communicator, communicator.numbers(*self._peers)
+        self._numbers.start(self._number ^ self._group.team.call_digest)
+        return sources, targets, self._numbers
+
+    def is_complete(self, begun: Numbers) -> bool:
+        return True
+
+    def check(self, begun: Numbers) -> None:
+        differing = begun.differing()
+        if differing:
+            raise _difference(self._group, differing)
+
+
+class Beside:
+    """A reduction over the group, beside the messages.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    number: names the exchange
+    tensors: what they exchange
+    """
+
+    def __init__(self, group: Group, number: int, tensors: Sequence[Exchanged] = ()) -> None:
+        self._group, self._number = group, number
+        self.tensors = list(tensors)
+
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Comparison]:
+        """Begin the reduction."""
+        return sources, targets, self.start()
+
+    def start(self) -> Comparison:
+        """Begin the reduction. Collective over the group, but does not wait."""
+        communicator = self._group.opened or self._group.communicator()
+        return communicator.start_comparison(self._number ^ self._group.team.call_digest)
+
+    def is_complete(self, begun: Comparison) -> bool:
+        return begun.test()
+
+    def check(self, begun: Comparison) -> None:
+        if not begun.equal():
+            raise _difference(self._group, [])
+
+
+def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
+    """Return the error of a rank that has found a difference, after which its team makes no call any more."""
+    names = ", ".join(str(group.members[other]) for other in others)
+    if others:
+        found = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+    else:
+        found = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
+    error = CollectiveMismatch(
+        f"{found}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
+    )
+    group.team.fail(error)
+    return error

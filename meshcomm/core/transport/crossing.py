@@ -1,0 +1,211 @@
+"""Aggregators: which ranks exchange messages between nodes for the others, and what lies where in these messages.
+
+Nothing runs here; see `meshcomm.core.transport.relay` for that.
+
+The ranks of a node hand what they have for another node to one of them, the aggregator for that node. It exchanges one
+message with the aggregator there. The ranks of that node take their boxes from this message. Aggregators take turns
+over the other nodes, so that the ranks of a node share the work: each sends about (nodes / ranks per node) messages,
+instead of one to every rank on another node. A box that several ranks of a node need crosses to that node once.
+
+    node 0                                        node 1
+    rank 0 ── copies ──┐                      ┌── copies ──► rank 3
+    rank 1 ── copies ──┴► rank 0 ── message ──► rank 3 ──────┤
+    rank 2 ── copies ──┘  (aggregator for 1)    (for 0)      └──► rank 4
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._tuning import LINE
+from meshcomm.core._types import Indices
+from meshcomm.core.layouts.boxes import Boxes, as_rows, from_rows
+from meshcomm.core.memory.copies import Strided
+from meshcomm.core.transport.exchange import Exchanged
+
+
+class Nodes:
+    """Which positions of a group share a node, from a number for each, and who exchanges for whom.
+
+    >>> nodes = Nodes([7, 7, 8, 8, 8, 9])
+    >>> nodes.of.tolist(), nodes.members(1).tolist()
+    ([0, 0, 1, 1, 1, 2], [2, 3, 4])
+    >>> nodes.aggregator(0, 1), nodes.aggregator(1, 0), nodes.aggregator(0, 2), nodes.aggregator(2, 0)
+    (0, 3, 1, 5)
+    """
+
+    def __init__(self, numbers: Sequence[int] | Indices) -> None:
+        _, of = np.unique(np.asarray(numbers), return_inverse=True)
+        self.of: Indices = of.reshape(-1).astype(np.intp)
+        self.count = int(self.of.max()) + 1
+
+    def members(self, node: int) -> Indices:
+        """Return the positions on *node*, ascending."""
+        return np.flatnonzero(self.of == node)
+
+    def aggregators(self, node: int) -> Indices:
+        """Return for each node the position on *node* that exchanges with it; for itself it means nothing."""
+        members = self.members(node)
+        turns = (np.arange(self.count, dtype=np.intp) - node - 1) % self.count
+        return members[turns % len(members)]
+
+    def aggregator(self, node: int, other: int) -> int:
+        """Return the position on *node* that exchanges with the *other* node."""
+        return int(self.aggregators(node)[other])
+
+
+class Crossing:
+    """The boxes between one node and all others, one way, in the order in which they lie in messages.
+
+    In the message between two nodes, boxes are ordered by sender, and then by where they begin. So both nodes know all
+    of the message. The messages of an aggregator follow one another in its buffer.
+
+    Parameters
+    ----------
+    nodes: the nodes of the group
+    here: this node
+    boxes_of: gives the boxes that a position on this node sends, or receives, in global indices
+    sends: whether these are the boxes that this node sends
+    itemsize: bytes of an element
+    """
+
+    def __init__(self, nodes: Nodes, here: int, boxes_of: Callable[[int], Boxes], sends: bool, itemsize: int) -> None:
+        self.members = nodes.members(here)
+        found = [_rows(nodes, here, int(peer), boxes_of(int(peer)), sends) for peer in self.members]
+        rows, self._row = _distinct(np.concatenate(found))
+        self._peer = np.repeat(np.arange(len(found)), [len(of_one) for of_one in found])
+        others, self.boxes = rows[:, 0], from_rows(rows[:, 2:], boxes_of(int(self.members[0])))
+        sizes = self.boxes.sizes * itemsize
+        self.lengths = np.zeros(nodes.count, dtype=np.intp)
+        """The bytes of the message with each node."""
+        np.add.at(self.lengths, others, sizes)
+        aggregators = nodes.aggregators(here)
+        self.begins, buffers = _laid_out(self.lengths, aggregators)
+        """Where the message with each node begins in the buffer of its aggregator."""
+        self.buffers = [buffers.get(int(peer), 0) for peer in self.members]
+        """The bytes that each of the node's ranks needs for its messages."""
+        before = np.cumsum(self.lengths) - self.lengths
+        self.offsets = np.cumsum(sizes) - sizes - before[others] + self.begins[others]
+        """Where each box begins in the buffer that it is in."""
+        self.holders = np.searchsorted(self.members, aggregators[others]).astype(np.intp)
+        """Which of the node's ranks, by number, has each box in its buffer."""
+
+    def of(self, peer: int) -> Indices:
+        """Return which boxes are sent, or received, by the node's rank of this number."""
+        return np.unique(self._row[self._peer == peer])
+
+    def holders_of(self, peer: int) -> list[int]:
+        """Return which of the node's ranks hold boxes of one of them, by their numbers."""
+        return [int(holder) for holder in np.unique(self.holders[self.of(peer)])]
+
+    def held_by(self, peer: int, holders: tuple[int, ...]) -> Indices:
+        """Return which boxes of one of the node's ranks are in the buffers of *holders*."""
+        boxes = self.of(peer)
+        return boxes[np.isin(self.holders[boxes], holders)]
+
+
+def _rows(nodes: Nodes, here: int, peer: int, boxes: Boxes, sends: bool) -> Indices:
+    """Return other node, sender, starts and stops of all that crosses for one rank."""
+    off_node = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
+    peers, which = boxes.peers[off_node], boxes.which[off_node]
+    senders = np.full_like(peers, peer) if sends else peers
+    return np.column_stack([nodes.of[peers], senders, as_rows(boxes, which)])
+
+
+def _distinct(rows: Indices) -> tuple[Indices, Indices]:
+    """Return the distinct rows in order, and which of them each row is."""
+    order = np.lexsort(rows.T[::-1])
+    ordered = rows[order]
+    new = np.ones(len(rows), dtype=bool)
+    new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    which = np.empty(len(rows), dtype=np.intp)
+    which[order] = np.cumsum(new) - 1
+    return ordered[new], which
+
+
+def _laid_out(lengths: Indices, aggregators: Indices) -> tuple[Indices, dict[int, int]]:
+    """Return where messages of these *lengths* begin in the buffers of their *aggregators*, and how long these get."""
+    begins, buffers = np.zeros_like(lengths), dict[int, int]()
+    for node in np.flatnonzero(lengths).tolist():
+        aggregator = int(aggregators[node])
+        begins[node] = buffers.get(aggregator, 0)
+        buffers[aggregator] = int(begins[node]) + -(-int(lengths[node]) // LINE) * LINE
+    return begins, buffers
+
+
+class BufferCopies:
+    """The copies between the blocks of a node's ranks and the buffers of its aggregators, as one rank sees them.
+
+    A rank that is an aggregator has one buffer: first what it sends to other nodes, then what it receives from them.
+    A local peer is named by its index among the positions on the node.
+
+    Parameters
+    ----------
+    nodes: the nodes of the group
+    tensor: the boxes that the group exchanges; this rank is at `tensor.position`
+    """
+
+    def __init__(self, nodes: Nodes, tensor: Exchanged) -> None:
+        here = int(nodes.of[tensor.position])
+        self._tensor = tensor
+        self._outgoing = Crossing(nodes, here, tensor.sends_of, True, tensor.itemsize)
+        self._incoming = Crossing(nodes, here, tensor.receives_of, False, tensor.itemsize)
+        self.members = self._outgoing.members
+        self.me = int(np.searchsorted(self.members, tensor.position))
+        self.sent_bytes = self._outgoing.buffers[self.me]
+        """The bytes that this rank sends to other nodes: its buffer begins with them."""
+        self.buffer_bytes = self.sent_bytes + self._incoming.buffers[self.me]
+        """The bytes of the buffer that this rank needs."""
+        self.messages = self._messages(nodes, here)
+        """The counts and offsets that this rank sends from its buffer, and those that it receives; None for none."""
+
+    def _messages(self, nodes: Nodes, here: int) -> tuple[tuple[Indices, Indices], tuple[Indices, Indices]] | None:
+        counts, offsets = np.zeros((2, 2, len(nodes.of)), dtype=np.intp)
+        for other in np.flatnonzero(nodes.aggregators(here) == self._tensor.position).tolist():
+            if other != here:
+                peer = nodes.aggregator(other, here)
+                counts[:, peer] = self._outgoing.lengths[other], self._incoming.lengths[other]
+                offsets[:, peer] = self._outgoing.begins[other], self.sent_bytes + self._incoming.begins[other]
+        return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None
+
+    def hands_to(self) -> tuple[list[int], list[int]]:
+        """Return the local peers that get boxes of this rank in their buffers, and those that put boxes in its own."""
+        return self._holders(self._outgoing)
+
+    def takes_from(self) -> tuple[list[int], list[int]]:
+        """Return the local peers with boxes for this rank in their buffers, and those that find some in its own."""
+        return self._holders(self._incoming)
+
+    def _holders(self, crossing: Crossing) -> tuple[list[int], list[int]]:
+        others = [peer for peer in range(len(self.members)) if peer != self.me]
+        mine = crossing.holders_of(self.me)
+        return [peer for peer in others if peer in mine], [
+            peer for peer in others if self.me in crossing.holders_of(peer)
+        ]
+
+    def out(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the block of this rank to the buffers of local *peers*."""
+        tensor, crossing = self._tensor, self._outgoing
+        boxes = crossing.held_by(self.me, peers)
+        if not len(boxes):
+            return None
+        source = tensor.in_source(tensor.position, 0, crossing.boxes.some(boxes))
+        target, sizes = self._in_buffer(crossing, boxes, source.extents), [tensor.source_bytes(tensor.position)]
+        return BoxCopies(sizes, crossing.buffers, tensor.itemsize, *source[:3], *target)
+
+    def into(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the buffers of local *peers* to the new block of this rank."""
+        tensor, crossing = self._tensor, self._incoming
+        boxes = crossing.held_by(self.me, peers)
+        if not len(boxes):
+            return None
+        target = tensor.in_target(tensor.position, 0, crossing.boxes.some(boxes))
+        source, sizes = self._in_buffer(crossing, boxes, target.extents), [tensor.target_bytes(tensor.position)]
+        return BoxCopies(crossing.buffers, sizes, tensor.itemsize, *source[:3], *target)
+
+    def _in_buffer(self, crossing: Crossing, boxes: Indices, extents: Indices) -> Strided:
+        """Return where boxes of these *extents* lie one after the other in the buffers of the node."""
+        strides = np.ones_like(extents)
+        strides[:, :-1] = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
+        return Strided(crossing.holders[boxes], crossing.offsets[boxes], strides * self._tensor.itemsize, extents)

@@ -1,0 +1,265 @@
+"""What the ranks of a group exchange: the boxes of one or several tensors.
+
+An `Exchanged` describes this for one tensor, once for every transport: which box of the global array each position of
+the group holds before and after, and which boxes go to whom. Boxes stay in global indices until they are laid out in
+memory, in `Exchanged.in_source` and `Exchanged.in_target`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Protocol, TypeAlias, TypeVar
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Bytes, Indices
+from meshcomm.core.layouts.boxes import Box, Boxes, box_shape, in_block, intersections, with_peers
+from meshcomm.core.memory.blocks import block_bytes
+from meshcomm.core.memory.copies import Loops, Strided, as_byte_boxes, strided
+from meshcomm.errors import ShapeError
+
+T = TypeVar("T")
+BoxOf: TypeAlias = Callable[[int], Box | None]
+BoxesOf: TypeAlias = Callable[[int], Boxes]
+Order: TypeAlias = tuple[int, ...] | None
+"""For each axis of a box, which axis of the block in memory it is; None if the axes are in one order."""
+
+
+class Operation(Protocol):
+    """Turns blocks into new ones. Collective over its group, if it has one."""
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new blocks *targets* from the blocks *sources*.
+
+        Several new blocks lie in one *stretch* of memory, where `stretch_offsets` says.
+        """
+
+
+Left: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+"""The senders and the receivers, as numbers of local peers, whose bytes no copy can move: neither block is shared."""
+
+
+class Remaining(Protocol):
+    """Exchanges what copies in shared memory cannot move."""
+
+    def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
+
+
+@dataclass(frozen=True)
+class Exchanged:
+    """The boxes of one tensor that the ranks of a group exchange, in global indices.
+
+    Parameters
+    ----------
+    itemsize: bytes of an element
+    position: the position of this rank in the group
+    source, target: give the box that is the block of a position before and after; None where it has no such block
+    sends_of, receives_of: give the boxes that a position sends and receives, those for itself among them
+    order: that of the axes of the blocks before; the blocks after are in the order of the boxes
+    """
+
+    itemsize: int
+    position: int
+    source: BoxOf
+    target: BoxOf
+    sends_of: BoxesOf
+    receives_of: BoxesOf
+    order: Order = None
+
+    @cached_property
+    def sends(self) -> Boxes:
+        """The boxes that this rank sends."""
+        return self.sends_of(self.position)
+
+    @cached_property
+    def receives(self) -> Boxes:
+        """The boxes that this rank receives."""
+        return self.receives_of(self.position)
+
+    def only(self, senders: Indices, receivers: Indices) -> "Exchanged":
+        """Return what this rank receives from *senders* and sends to *receivers*."""
+        return replace(
+            self,
+            sends_of=lambda position: with_peers(self.sends_of(position), receivers),
+            receives_of=lambda position: with_peers(self.receives_of(position), senders),
+        )
+
+    @cached_property
+    def _known_bytes(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The bytes of the blocks before and after, by position: of those that were asked for."""
+        return {}, {}
+
+    def source_bytes(self, position: int) -> int:
+        """Return the bytes of the block of *position* before."""
+        known = self._known_bytes[0]
+        if position not in known:
+            known[position] = _bytes(self.source(position), self.itemsize)
+        return known[position]
+
+    def target_bytes(self, position: int) -> int:
+        """Return the bytes of the block of *position* after."""
+        known = self._known_bytes[1]
+        if position not in known:
+            known[position] = _bytes(self.target(position), self.itemsize)
+        return known[position]
+
+    def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
+        """Return where *boxes* lie in the block of *position* before, which is this *region* of memory."""
+        return _in_block(self.source(position), region, self.itemsize, boxes, order=self.order)
+
+    def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
+        """Return where *boxes* lie in the block of *position* after, which is this *region* of memory."""
+        return _in_block(self.target(position), region, self.itemsize, boxes)
+
+
+@dataclass(frozen=True)
+class ExchangeSpec:
+    """What all ranks know alike about an exchange when its way is chosen.
+
+    Parameters
+    ----------
+    number: the same on all ranks for the same exchange, and another one for others
+    most_bytes: bytes of the largest block of any rank
+    rounds: the fewest rounds that keep to the scratch limit
+    scratch_limit: bytes that a rank may use beyond its blocks
+    permutes: each rank sends to one rank at most, and receives from one at most
+    gathers: all ranks need all blocks, and these are small enough for one MPI_Allgatherv
+    root: the position whose block all ranks get, in a broadcast
+    relay_pays: sending through aggregators is predicted to pay between nodes
+    stages: a block that is not shared may be copied to shared memory
+    one_memory: the blocks before and after are the same memory, as for ghosts. MPI may not receive into what it sends
+        from, so all is packed; and the new blocks of several tensors do not lie in one stretch
+    """
+
+    number: int
+    most_bytes: int
+    rounds: int = 1
+    scratch_limit: int = DEFAULT_SCRATCH
+    permutes: bool = False
+    gathers: bool = False
+    root: int | None = None
+    relay_pays: bool = False
+    stages: bool = True
+    one_memory: bool = False
+
+
+def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Sequence[Box]) -> Exchanged:
+    """Return the exchange in which each new block takes from each block what the two boxes share.
+
+    *sources* and *targets* are the boxes of all positions in one index space, so that no element is in two sources.
+    """
+    return Exchanged(
+        itemsize,
+        position,
+        lambda position: sources[position],
+        lambda position: targets[position],
+        lambda position: intersections(sources[position], targets),
+        lambda position: intersections(targets[position], sources),
+    )
+
+
+def once_each(tensors: Sequence[Exchanged], find: Callable[[Exchanged], T]) -> list[T]:
+    """Return what *find* finds of each tensor. It is asked once for those of one description, which are many."""
+    known: dict[int, T] = {}
+    for tensor in tensors:
+        if id(tensor) not in known:
+            known[id(tensor)] = find(tensor)
+    return [known[id(tensor)] for tensor in tensors]
+
+
+def numbered(blocks: Sequence[Strided]) -> list[Strided]:
+    """Return where boxes lie, with a region for each of *blocks*: that of its number."""
+    return [Strided(np.full(len(each.regions), i, dtype=np.intp), *each[1:]) for i, each in enumerate(blocks)]
+
+
+class BlockSizes:
+    """The bytes that the blocks of some tensors have on this rank before and after.
+
+    NumPy lets a program resize an array, or make a tensor of a block that does not fit. MPI would read and write
+    beyond such a block.
+    """
+
+    __slots__ = ("_sources", "_targets")
+
+    def __init__(self, tensors: Sequence[Exchanged]) -> None:
+        self._sources = [tensor.source_bytes(tensor.position) for tensor in tensors]
+        self._targets = [tensor.target_bytes(tensor.position) for tensor in tensors]
+
+    def check(self, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Raise what `wrong` returns, if anything."""
+        error = self.wrong(sources, targets)
+        if error is not None:
+            raise error
+
+    def wrong(self, sources: list[Bytes], targets: list[Bytes]) -> ShapeError | None:
+        """Return what is wrong, unless all blocks are as long as their tensors say."""
+        if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
+            return None  # the same without lists: this is on the way of every small exchange
+        found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
+        if found == expected:
+            return None
+        length, wanted = next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1])
+        return ShapeError(
+            f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
+            "it was resized, or the tensor was made of a block that does not fit"
+        )
+
+    def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
+        """Return the blocks, with zeros instead of those that do not fit."""
+        return _fitting(sources, self._sources), _fitting(targets, self._targets)
+
+
+def own_copies(tensors: Sequence[Exchanged]) -> BoxCopies | None:
+    """Return the copies of what this rank sends to itself, from block to block, if there are any."""
+    return next(iter(own_pieces(tensors, 1)), None)
+
+
+def own_pieces(tensors: Sequence[Exchanged], pieces: int) -> list[BoxCopies]:
+    """Return the same copies in *pieces* of about the same size, perhaps none."""
+
+    def sent(tensor: Exchanged) -> Strided:
+        here, sends = tensor.position, tensor.sends
+        return tensor.in_source(here, 0, sends.some(sends.of(here)))
+
+    def received(tensor: Exchanged) -> Strided:
+        here, receives = tensor.position, tensor.receives
+        return tensor.in_target(here, 0, receives.some(receives.of(here)))
+
+    froms, tos = numbered(once_each(tensors, sent)), numbered(once_each(tensors, received))
+    itemsizes = [tensor.itemsize for tensor in tensors]
+    (source, itemsize), (target, _) = as_byte_boxes(froms, itemsizes), as_byte_boxes(tos, itemsizes)
+    if not len(source.offsets):
+        return []
+    sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
+    target_sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
+    copies = [(source, target)]
+    if pieces > 1:
+        axis = int(source.extents.max(axis=0).argmax())
+        cuts = pairwise(source.extents[:, axis] * number // pieces for number in range(pieces + 1))
+        copies = [(_cut(source, axis, first, stop), _cut(target, axis, first, stop)) for first, stop in cuts]
+    return [BoxCopies(sizes, target_sizes, itemsize, *before[:3], *after) for before, after in copies]
+
+
+def _cut(boxes: Strided, axis: int, first: Indices, stop: Indices) -> Strided:
+    """Return the part of each box from index *first* of an *axis* to *stop*."""
+    extents = boxes.extents.copy()
+    extents[:, axis] = stop - first
+    return boxes._replace(offsets=boxes.offsets + first * boxes.strides[:, axis], extents=extents)
+
+
+def _fitting(blocks: list[Bytes], sizes: list[int]) -> list[Bytes]:
+    pairs = zip(blocks, sizes, strict=True)
+    return [block if len(block) == size else np.zeros(size, dtype=np.uint8) for block, size in pairs]
+
+
+def _bytes(box: Box | None, itemsize: int) -> int:
+    return 0 if box is None else block_bytes(box_shape(box), itemsize)
+
+
+def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, order: Order = None) -> Strided:
+    shape = None if box is None else box_shape(box)
+    return strided(region, shape, itemsize, Loops(*in_block(box, boxes)), order)

@@ -1,0 +1,77 @@
+"""Exchanges in place: ranks that share memory copy straight between their blocks.
+
+`meshcomm.core.transport.local_copies` says what is copied. If neither block of a pair is shared, as between two arrays
+of the user, the pair exchanges messages the first time. From the second time on, the sender first stages its block: it
+copies the block to shared memory, if there is some within the scratch limit.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._types import Bytes
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.memory._rendezvous import Routes
+from meshcomm.core.memory.blocks import NOTHING
+from meshcomm.core.memory.pools import locate
+from meshcomm.core.memory.scratch import shared_scratch
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining
+from meshcomm.core.transport.local_copies import LocalCopies
+
+
+class InPlace:
+    """An exchange among those ranks of a group that share memory with this one.
+
+    Parameters
+    ----------
+    group: it has a rendezvous, as some of its ranks share memory with this one
+    tensors: the boxes that the group exchanges; those of ranks that share no memory with this one are passed over
+    terms: what all ranks know alike about the exchange
+    remaining: exchanges what no copy can move
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, remaining: Remaining) -> None:
+        rendezvous = group.rendezvous
+        assert rendezvous is not None
+        self._group = group
+        self._rendezvous = rendezvous
+        self._terms = terms
+        self._remaining = remaining
+        self._copies = LocalCopies(tensors, rendezvous.members)
+        incoming, outgoing = self._copies.pairs(True), self._copies.pairs(False)
+        self._peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
+        self._routes = Routes(rendezvous.size, rendezvous.position, incoming, outgoing, self._copies.reads_and_writes)
+        self._staging: BoxCopies | None = None
+        self._was_left = False  # some bytes did not get through: neither here nor there the block was shared
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new blocks. Collective over the ranks that share memory."""
+        rendezvous, routes = self._rendezvous, self._routes
+        several = sources if self._copies.several else None
+        source, target = NOTHING if several else sources[0], targets[0] if stretch is None else stretch
+        if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
+            source = self._staged(source)
+        # With the digest of all calls: ranks that made other calls are found out here.
+        number = self._terms.number ^ self._group.team.call_digest
+        rendezvous.exchange(routes, number, source, target, several)
+        if watch.recorder is not None:
+            watch.recorder.shared(rendezvous.times, self._group, self._peers)
+        if routes.left is not None:
+            self._was_left = True
+            self._remaining.run(routes.left, sources, targets)
+
+    def _staged(self, source: Bytes) -> Bytes:
+        """Return a copy of the block in memory that is shared, if there is some within the scratch limit."""
+        allowed = self._terms.stages and len(source) <= self._terms.scratch_limit
+        buffer = shared_scratch(len(source)) if allowed else None
+        if buffer is None:
+            return source
+        if self._staging is None:
+            zero, one, size = np.zeros(1, dtype=np.intp), np.ones((1, 1), dtype=np.intp), len(source)
+            self._staging = BoxCopies(
+                [size], [size], 1, zero, zero, one, zero, zero, one, size * one, self._rendezvous.size
+            )
+        self._staging.run([source], [buffer])
+        return buffer

@@ -1,0 +1,73 @@
+"""Blocks that the ranks of a node lend each other: each reads those of the others where they are, without a copy.
+
+A loan has three phases: `Loan.lend` tells all ranks where the blocks are, each rank reads them, and `Loan.take_back`
+waits until all have. Until then no rank may change or free what it has lent. If a block of any rank is not in shared
+memory, all ranks find so, and nothing is lent.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._types import Bytes
+from meshcomm.core.memory._rendezvous import Routes
+from meshcomm.core.memory.blocks import NOTHING
+from meshcomm.core.memory.pools import allocate, locate
+from meshcomm.core.ranks.teams import Group
+
+_WORD = 8
+
+
+class Loan:
+    """Lets all ranks of a group, which share memory, read *count* blocks of each.
+
+    *number* is the same on all ranks for the same loan, and another one for others.
+    """
+
+    def __init__(self, group: Group, number: int, count: int) -> None:
+        rendezvous = group.rendezvous
+        assert rendezvous is not None
+        self._group, self._rendezvous, self._number, self._count = group, rendezvous, number, count
+        size, position = rendezvous.size, rendezvous.position
+        others = [(peer, False) for peer in range(size) if peer != position]
+        sizes, zeros, one = [_WORD * count] * size, np.zeros(size, np.intp), np.ones((size, 1), np.intp)
+        numbers, lengths = np.arange(size, dtype=np.intp), np.full((size, 1), _WORD * count, np.intp)
+        copies = BoxCopies(
+            sizes, [sum(sizes)], 1, numbers, zeros, one, zeros, numbers * _WORD * count, one, lengths, size
+        )
+        self._telling = Routes(size, position, others, others, lambda reads_from, writes_to: (copies, None))
+        self._waiting = Routes(size, position, others, others, lambda reads_from, writes_to: (None, None))
+        where = allocate(_WORD * count)
+        if where is None:
+            raise MemoryError(f"the pool of this rank has no {_WORD * count} bytes left")
+        self._where = where
+
+    def lend(self, blocks: Sequence[Bytes], sizes: Sequence[Sequence[int]]) -> list[list[Bytes]] | None:
+        """Return the blocks of each member of the group, a list for each one; None if some are not shared. Collective.
+
+        *sizes* has the bytes of the blocks of each member.
+        """
+        where, told = self._where, np.empty(len(sizes) * self._count, np.int64)
+        where.view(np.int64)[:] = [locate(block) if len(block) else 0 for block in blocks]
+        self._exchange(self._telling, where, told.view(np.uint8))
+        found = told.reshape(len(sizes), self._count).tolist()
+        if any(offset < 0 for offsets in found for offset in offsets):
+            return None
+        lent = list[list[Bytes]]()
+        for member, (offsets, of_member) in enumerate(zip(found, sizes, strict=True)):
+            if member == self._rendezvous.position:
+                lent.append(list(blocks))
+                continue
+            pairs = zip(offsets, of_member, strict=True)
+            views = (self._rendezvous.memory_of(member, offset, size) if size else b"" for offset, size in pairs)
+            lent.append([np.frombuffer(view, np.uint8) for view in views])
+        return lent
+
+    def take_back(self) -> None:
+        """Wait until no rank reads the blocks of this one any more. Collective."""
+        self._exchange(self._waiting, NOTHING, NOTHING)
+
+    def _exchange(self, routes: Routes, source: Bytes, target: Bytes) -> None:
+        # With the digest of all calls: ranks that made other calls are found out here.
+        self._rendezvous.exchange(routes, self._number ^ self._group.team.call_digest, source, target)

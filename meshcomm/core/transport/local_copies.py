@@ -1,0 +1,146 @@
+"""Copies between the blocks of ranks that share memory: what is copied from where to where. Nothing runs here.
+
+What is to be copied is the same as over MPI; shared memory is only another way for it to go. For each pair of ranks
+the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared. If both are,
+the rank whose own side has the shorter runs does it: the other side is then touched in whole cache lines.
+
+Several tensors move in one exchange. Their new blocks lie in one stretch of memory, so that the other ranks find all
+of them when they know where it begins.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._tuning import LINE
+from meshcomm.core.layouts.boxes import Boxes
+from meshcomm.core.memory.copies import Strided, as_byte_boxes, concatenated
+from meshcomm.core.transport.exchange import Exchanged, numbered, once_each
+
+
+def stretch_offsets(sizes: Sequence[int]) -> list[int]:
+    """Return where blocks of these *sizes* begin in one stretch of memory, and its length.
+
+    Each begins on a cache line of its own.
+
+    >>> stretch_offsets([10, 64, 1])
+    [0, 64, 128, 192]
+    """
+    lines = [-(-size // LINE) * LINE for size in sizes]
+    return [0, *np.cumsum(lines, dtype=np.intp).tolist()]
+
+
+class LocalCopies:
+    """The copies between the blocks of this rank and those of its local peers.
+
+    Parameters
+    ----------
+    tensors: the boxes that the group exchanges
+    members: the positions in the group of the ranks that share memory, this rank among them; a local peer is named by
+        its index there
+    """
+
+    def __init__(self, tensors: Sequence[Exchanged], members: tuple[int, ...]) -> None:
+        self.tensors = tensors
+        self.members = members
+        self.several = len(tensors) > 1
+        self.here = members.index(tensors[0].position)
+
+    def pairs(self, receives: bool) -> list[tuple[int, bool]]:
+        """Return the local peers with bytes for this rank, or from it, and whether the sender should rather write."""
+        found: dict[int, bool] = {}
+        for tensor in {id(tensor): tensor for tensor in self.tensors}.values():  # many have one description
+            boxes = tensor.receives if receives else tensor.sends
+            for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
+                extent = boxes.stops[box] - boxes.starts[box]
+                if peer == tensor.position or peer not in self.members or not extent.all():
+                    continue
+                sender, receiver = (peer, tensor.position) if receives else (tensor.position, peer)
+                one = boxes.some(slice(box, box + 1))
+                found[self.members.index(peer)] = self.several or _rather_writes(tensor, sender, receiver, one)
+        return list(found.items())
+
+    def reads_and_writes(
+        self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
+    ) -> tuple[BoxCopies | None, BoxCopies | None]:
+        """Return the copies from blocks of local peers to the new block, and from the blocks to those of peers.
+
+        What stays on this rank goes with the one or the other, so that memory is read once, or written once.
+        """
+        here = (self.here,)
+        if reads_from:
+            return self.reads(reads_from + here), self.writes(writes_to)
+        return None, self.writes(writes_to + here)
+
+    def reads(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the blocks of local *peers*, this rank perhaps among them, to the new block."""
+        (tensor,) = self.tensors
+        sizes, boxes = [0] * len(self.members), tensor.receives
+        theirs, ours = [], []
+        for number in sorted(peers):
+            which = boxes.of(self.members[number])
+            if len(which):
+                chosen = boxes.some(which)
+                theirs.append(tensor.in_source(self.members[number], number, chosen))
+                ours.append(tensor.in_target(tensor.position, 0, chosen))
+                sizes[number] = tensor.source_bytes(self.members[number])
+        if not ours:
+            return None
+        target, loops = [tensor.target_bytes(tensor.position)], ours[0].extents.shape[1]
+        source, into = concatenated(theirs, loops), concatenated(ours, loops)
+        return BoxCopies(sizes, target, tensor.itemsize, *source[:3], *into, len(self.members))
+
+    def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
+        """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
+        offsets = {number: self._offsets_of(self.members[number]) for number in peers}
+        sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
+        found = once_each(self.tensors, lambda tensor: self._written(tensor, sorted(peers)))
+        ours = numbered([mine for mine, _ in found])
+        begins = np.zeros((len(self.members), len(self.tensors)), dtype=np.intp)
+        for number, its in offsets.items():
+            begins[number] = its[: len(self.tensors)]
+        theirs = [
+            there._replace(offsets=there.offsets + begins[there.regions, region])
+            for region, (_, there) in enumerate(found)
+        ]
+        itemsizes = [tensor.itemsize for tensor in self.tensors]
+        (source, itemsize), (target, _) = as_byte_boxes(ours, itemsizes), as_byte_boxes(theirs, itemsizes)
+        if not len(source.offsets):
+            return None
+        own = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
+        return BoxCopies(own, sizes, itemsize, *source[:3], *target, len(self.members))
+
+    def _written(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
+        """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
+        mine: list[Strided] = []
+        others: list[Strided] = []
+        for number in peers:
+            which = tensor.sends.of(self.members[number])
+            if len(which):
+                chosen = tensor.sends.some(which)
+                mine.append(tensor.in_source(tensor.position, 0, chosen))
+                others.append(tensor.in_target(self.members[number], number, chosen))
+        loops = mine[0].extents.shape[1] if mine else tensor.sends.starts.shape[1]
+        return concatenated(mine, loops), concatenated(others, loops)
+
+    def _offsets_of(self, position: int) -> list[int]:
+        """Return where the new blocks of a position begin in its stretch, and the length of this."""
+        sizes = [tensor.target_bytes(position) for tensor in self.tensors]
+        return stretch_offsets(sizes) if self.several else [0, sizes[0]]
+
+
+def _rather_writes(tensor: Exchanged, sender: int, receiver: int, box: Boxes) -> bool:
+    """Return whether the sender's side of a box has shorter runs than the receiver's."""
+    source, target = tensor.in_source(sender, 0, box), tensor.in_target(receiver, 0, box)
+    return _run(source, tensor.itemsize) < _run(target, tensor.itemsize)
+
+
+def _run(box: Strided, itemsize: int) -> int:
+    """Return how many bytes of a box lie one after the other in its block."""
+    run = itemsize
+    for stride, extent in zip(reversed(box.strides[0].tolist()), reversed(box.extents[0].tolist()), strict=True):
+        if extent > 1 and stride != run:
+            break
+        run *= extent
+    return run

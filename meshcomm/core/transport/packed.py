@@ -1,0 +1,436 @@
+"""Exchanges over MPI: boxes are packed, sent and unpacked.
+
+A `Packed` exchange is one MPI_Alltoallv, a `Gathered` one is one MPI_Allgatherv, a `Broadcast` one is one MPI_Bcast,
+and a `Permuted` one is two messages. Boxes that lie consecutively in a block are sent from it and received in it
+directly. All others are packed and unpacked. To keep to a scratch limit, or to send while it packs, an exchange has
+rounds, each of which moves a share of every box. Small ones go in channels, which are persistent requests of MPI.
+
+In each exchange the ranks compare the digest of their calls: see `meshcomm.core.transport.comparison`.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from meshcomm._kernels import Packing
+from meshcomm.core._tuning import (
+    ALIGNED_FROM,
+    AWAY_FROM,
+    COUNTS_IN_LISTS,
+    KEPT_ROUNDS,
+    LARGEST_COUNT,
+    LINE,
+    OWN_PIECES,
+    PAGE,
+    PAIRS_UP_TO,
+)
+from meshcomm.core._types import Bytes, Counts, Indices
+from meshcomm.core.layouts.boxes import Boxes, without_peer
+from meshcomm.core.layouts.partition import round_starts
+from meshcomm.core.memory.copies import Strided, as_byte_boxes
+from meshcomm.core.memory.scratch import Buffer, scratch
+from meshcomm.core.ranks.communicator import Buffers, Pending
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.transport.comparison import Beside, Comparing, Header, comparing
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
+from meshcomm.core.transport.in_flight import InChannels, InFlight
+
+
+class Side:
+    """One side of an exchange: how boxes lie in the blocks, and in the buffer that MPI sees.
+
+    That is the block itself where the boxes of one tensor lie consecutively in it, else a packed buffer.
+
+    Parameters
+    ----------
+    ranks: the number of ranks of the group
+    sizes: the bytes of the block of each tensor
+    blocks: for each tensor, where its boxes lie in its block
+    boxes: for each tensor, which rank gets or gives which box
+    itemsizes: the bytes of an element of each tensor
+    rounds: in how many rounds the boxes move
+    packs: whether to pack also what lies consecutively
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        sizes: Sequence[int],
+        blocks: list[Strided],
+        boxes: list[Boxes],
+        itemsizes: list[int],
+        *,
+        rounds: int,
+        packs: bool = False,
+    ) -> None:
+        self._ranks = ranks
+        layout, itemsize = as_byte_boxes(blocks, itemsizes)
+        peers = np.concatenate([found.peers for found in boxes])
+        first = np.cumsum([0] + [len(found.starts) for found in boxes[:-1]])
+        which = np.concatenate([found.which + start for found, start in zip(boxes, first, strict=True)])
+        if len(boxes) > 1:
+            peers, which, chosen = _side_by_side(peers, which)
+            layout = Strided(*(array[chosen] for array in layout))
+        self._peers, self._which, self._itemsize = peers, which, itemsize
+        self._elements = np.prod(layout.extents, axis=1, dtype=np.intp)
+        self._offsets = layout.offsets
+        packing = Packing(sizes, itemsize, *layout)
+        in_place = not packs and len(boxes) == 1 and packing.contiguous and self._adjoin(rounds)
+        self.packing = None if in_place else packing
+
+    def _adjoin(self, rounds: int) -> bool:
+        """Return whether what moves to a rank, or from it, in a round lies together in the block."""
+        one_box = self._peers[1:] != self._peers[:-1]
+        if rounds > 1:  # a share of each box
+            return bool(one_box.all())
+        first, second = self._which[:-1], self._which[1:]
+        follow = self._offsets[second] == self._offsets[first] + self._elements[first] * self._itemsize
+        return bool((follow | one_box).all())
+
+    def buffer_bytes(self, rounds: int) -> int:
+        """Return the bytes of the packed buffer: those of the first of *rounds*, which is the longest."""
+        return 0 if self.packing is None else self.packing.round_bytes(0, rounds)
+
+    def counts(self, number: int, rounds: int) -> tuple[Counts, Counts]:
+        """Return for round *number* the bytes of each rank, and where they begin in the buffer."""
+        first, stop = (round_starts(self._elements, rounds, n) * self._itemsize for n in (number, number + 1))
+        sizes = stop - first
+        starts = self._offsets + first if self.packing is None else np.cumsum(sizes) - sizes
+        counts, offsets = np.zeros((2, self._ranks), dtype=np.int64)
+        moved = sizes[self._which]
+        np.add.at(counts, self._peers, moved)
+        some = moved > 0  # boxes are in the order of ranks where one has several: its first one counts
+        offsets[self._peers[some][::-1]] = starts[self._which][some][::-1]
+        return (counts.tolist(), offsets.tolist()) if self._ranks <= COUNTS_IN_LISTS else (counts, offsets)
+
+
+def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Indices]:
+    """Return peers and their boxes so that what goes to one rank lies together, and which boxes to lay out, in order.
+
+    Ranks that get the same boxes, as in a gather, share them.
+    """
+    wanted: dict[int, list[int]] = {}
+    for peer, box in zip(peers.tolist(), which.tolist(), strict=True):
+        wanted.setdefault(peer, []).append(box)
+    laid_out: dict[tuple[int, ...], int] = {}
+    chosen: list[int] = []
+    rows = []
+    for peer, boxes in sorted(wanted.items()):
+        first = laid_out.setdefault(tuple(boxes), len(chosen))
+        if first == len(chosen):
+            chosen += boxes
+        rows += [(peer, first + i) for i in range(len(boxes))]
+    table = np.array(rows, dtype=np.intp).reshape(-1, 2)
+    return table[:, 0], table[:, 1], np.array(chosen, dtype=np.intp)
+
+
+def _sending(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
+    sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
+    its = {id(tensor): found for tensor, found in zip(tensors, boxes, strict=True)}
+    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_source(tensor.position, 0, its[id(tensor)])))
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
+
+
+def _receiving(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
+    sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
+    its = {id(tensor): found for tensor, found in zip(tensors, boxes, strict=True)}
+    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_target(tensor.position, 0, its[id(tensor)])))
+    return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
+
+
+def _peers(boxes: list[Boxes]) -> Indices:
+    """Return the peers that have some of these boxes, ascending."""
+    peers: Indices = np.unique(np.concatenate([found.peers for found in boxes]))
+    return peers
+
+
+class Packed:
+    """Boxes of blocks to the ranks of a group, and their boxes into new blocks: an MPI_Alltoallv in each round.
+
+    What a rank sends to itself is copied once, from block to block.
+
+    Parameters
+    ----------
+    group: the ranks that exchange
+    tensors: the boxes that they exchange
+    terms: what all ranks know alike about the exchange
+    rounds: in how many rounds; in each, only a share of each box is packed
+    between_pairs: send messages between pairs instead, so that ranks with nothing to exchange take no part. The pairs
+        have compared their calls before.
+    overlaps: whether other exchanges of the group may begin before this one is complete
+
+    `in_channels` is how it goes if it is small, among few ranks; None on all ranks alike if it is not.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        tensors: Sequence[Exchanged],
+        terms: ExchangeSpec,
+        rounds: int = 1,
+        *,
+        between_pairs: bool = False,
+        overlaps: bool = False,
+    ) -> None:
+        self.rounds = rounds
+        self._group = group
+        self._in_messages = between_pairs or (terms.most_bytes > LARGEST_COUNT and not group.team.large_counts)
+        self._is_alltoallv = type(self) is Packed and not self._in_messages
+        self._advances = rounds > 1 and not group.team.machine.one_node and not group.team.world.takes_turns
+        ranks = len(group.members)
+        sends = once_each(tensors, lambda tensor: without_peer(tensor.sends, tensor.position))
+        receives = once_each(tensors, lambda tensor: without_peer(tensor.receives, tensor.position))
+        self._comparing: Comparing | None = None
+        carried = list(tensors)
+        if ranks > 1 and not between_pairs:
+            self._comparing = comparing(group, tensors, terms, (_peers(sends), _peers(receives)), overlaps=overlaps)
+            carried = self._comparing.tensors
+            header = carried[: len(carried) - len(tensors)]
+            sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
+        self._alone = ranks == 1
+        self.send = _sending(ranks, carried, sends, rounds, terms.one_memory)
+        self.receive = _receiving(ranks, carried, receives, rounds, terms.one_memory)
+        self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
+        self._window = rounds if overlaps else self._rounds_within(terms.scratch_limit)
+        self._kept = [self._found(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
+        self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
+        self.in_channels: InChannels | None = None
+        if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= PAIRS_UP_TO:
+            self._find_channels(group)
+
+    def _find_channels(self, group: Group) -> None:
+        """Let messages go in channels if they are small, with a header: then both sides are packed."""
+        sides, comparing = (self.send, self.receive), self._comparing
+        packings = [side.packing for side in sides]
+        if isinstance(comparing, Header) and packings[0] is not None and packings[1] is not None:
+            sizes = (*self._kept[0][0], self._send_bytes), (*self._kept[0][1], self._receive_bytes)
+            self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, comparing)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of the buffers that this rank packs into and unpacks from."""
+        return 0 if self._alone else (self._send_bytes + self._receive_bytes) * self._window
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new blocks. Collective over the group."""
+        if self.in_channels is not None and self.in_channels.run(sources, targets):
+            return
+        if self._advances and self._is_alltoallv:  # on all ranks alike, however many rounds each one has in flight
+            self.start(sources, targets, scratch).wait()
+            return
+        packing, unpacking, rounds = self.send.packing, self.receive.packing, self.rounds
+        sent_bytes, received_bytes = self._send_bytes, self._receive_bytes
+        froms, tos, begun = sources, targets, None
+        if self._comparing is not None:
+            froms, tos, begun = self._comparing.begin(sources, targets)
+        small = sent_bytes < ALIGNED_FROM and received_bytes < ALIGNED_FROM
+        data, into = sources[0], targets[0]
+        for number in range(0 if self._alone else rounds):
+            if packing is not None:
+                data = scratch("send", sent_bytes) if small else aligned("send", sent_bytes, targets[0], scratch)
+                packing.pack(froms, data, number, rounds)
+            if unpacking is not None:
+                into = (
+                    scratch("receive", received_bytes)
+                    if small
+                    else aligned("receive", received_bytes, sources[0], scratch)
+                )
+            sent, received = self._counts(number)
+            if self._is_alltoallv:
+                (self._group.opened or self._group.communicator()).alltoallv((data, *sent), (into, *received))
+            else:
+                self._communicate((data, *sent), (into, *received))
+            if unpacking is not None:
+                unpacking.unpack(into, tos, number, rounds)
+        for piece in self.own:
+            piece.run(sources, targets)
+        if self._comparing is not None:
+            self._comparing.check(begun)
+
+    def _counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
+        """Return the counts and offsets of round *number*: what is sent, and what is received."""
+        return self._kept[number] if self._kept else self._found(number)
+
+    def _found(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
+        return self.send.counts(number, self.rounds), self.receive.counts(number, self.rounds)
+
+    def _rounds_within(self, limit: int) -> int:
+        """Return how many rounds may be in flight at once, with *limit* bytes of scratch: on one node only one."""
+        most = self.rounds if self._advances else 1
+        return max(1, min(most, limit // max(1, self._send_bytes + self._receive_bytes)))
+
+    def _communicate(self, send: Buffers, receive: Buffers) -> None:
+        """Exchange in messages between pairs."""
+        (self._group.opened or self._group.communicator()).start_messages(send, receive).wait()
+
+    def start(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> InFlight:
+        """Begin to fill the new blocks. Collective over the group, but does not wait if all rounds may be in flight.
+
+        *buffer* gives memory for a use, and its bytes. Nobody else may use this memory until the exchange is complete.
+        """
+        rounds, window = self.rounds, self._window
+        froms, tos, begun = sources, targets, None
+        if self._comparing is not None:
+            froms, tos, begun = self._comparing.begin(sources, targets)
+        communicator = self._group.communicator()
+        begin = communicator.start_messages if self._in_messages else communicator.start_alltoallv
+        packed = self._slots(self.send, "send", targets[0], buffer)
+        arrived = self._slots(self.receive, "receive", sources[0], buffer)
+        in_flight = InFlight(self._comparing, begun)
+        for number in range(rounds):
+            if len(in_flight) == window:
+                in_flight.finish_first()
+            data, into, unpack = sources[0], targets[0], None
+            if self.send.packing is not None:
+                data = packed[number % window]
+                self.send.packing.pack(froms, data, number, rounds)
+            if self.receive.packing is not None:
+                into = arrived[number % window]
+                unpack = partial(self.receive.packing.unpack, into, tos, number, rounds)
+            sent, received = self._counts(number)
+            in_flight.add(begin((data, *sent), (into, *received)), unpack)
+            if rounds > 1:
+                in_flight.advance()
+        for piece in self.own:
+            piece.run(sources, targets)
+            if rounds > 1:
+                in_flight.advance()
+        return in_flight
+
+    def start_and_leave(self, sources: list[Bytes], targets: list[Bytes], buffer: Buffer) -> Pending:
+        """As `start`, for a program that does something else then."""
+        in_flight = self.start(sources, targets, buffer)
+        in_flight.leave()
+        return in_flight
+
+    def _slots(self, side: Side, use: str, block: Bytes, buffer: Buffer) -> list[Bytes]:
+        """Return the buffers of the rounds that are in flight at once."""
+        if side.packing is None:
+            return []
+        size = -(-side.buffer_bytes(self.rounds) // LINE) * LINE
+        whole = size * self._window
+        memory = buffer(use, whole) if whole < ALIGNED_FROM else aligned(use, whole, block, buffer)
+        return [memory[size * number : size * (number + 1)] for number in range(self._window)]
+
+
+def aligned(use: str, size: int, block: Bytes, buffer: Buffer) -> Bytes:
+    """Return *size* bytes of a *buffer* for a *use*, at an address that MPI copies fast from, or to: see `AWAY_FROM`.
+
+    That is relative to *block*: the blocks of other ranks mostly begin at the same byte of a page as this one does.
+    """
+    over = (block.__array_interface__["data"][0] + AWAY_FROM[use]) % PAGE
+    return buffer(use, size + PAGE)[over : over + size]
+
+
+class Permuted(Packed):
+    """An exchange in which every rank of the group sends to one rank at most, and receives from one at most.
+
+    That is at most two messages for a rank, instead of a collective call among all.
+    """
+
+    def _communicate(self, send: Buffers, receive: Buffers) -> None:
+        to, sent = _only_message(send)
+        source, received = _only_message(receive)
+        (self._group.opened or self._group.communicator()).permute(sent, to, received, source)
+
+
+def _only_message(buffers: Buffers) -> tuple[int | None, Bytes]:
+    """Return the one rank that a side has bytes for, if any, and these bytes."""
+    data, counts, offsets = buffers
+    rank = next((rank for rank, count in enumerate(counts) if count), None)
+    if rank is None:
+        return None, data[:0]
+    return rank, data[offsets[rank] : offsets[rank] + counts[rank]]
+
+
+class MessagesOnNode:
+    """Messages between ranks that share memory, for what no copy can move: neither block is shared.
+
+    Parameters
+    ----------
+    group, tensors, terms, rounds: as for `Packed`
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, rounds: int) -> None:
+        self._group, self._tensors, self._terms, self._rounds = group, tensors, terms, rounds
+        self._found: dict[Left, Packed] = {}
+
+    def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
+        """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
+        messages = self._found.get(left)
+        if messages is None:
+            assert self._group.rendezvous is not None
+            members = np.array(self._group.rendezvous.members, dtype=np.intp)
+            senders, receivers = (members[list(peers)] for peers in left)
+            some = [tensor.only(senders, receivers) for tensor in self._tensors]
+            messages = Packed(self._group, some, self._terms, self._rounds, between_pairs=True)
+            self._found[left] = messages
+        messages.run(sources, targets)
+
+
+class Gathered:
+    """A box of a block to all ranks of a group, and theirs into a new block: one MPI_Allgatherv.
+
+    The tensor's one box goes to all ranks, itself among them, and this rank receives the box of each one.
+    """
+
+    rounds = 1
+
+    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec) -> None:
+        self._group = group
+        here, ranks = tensor.position, len(group.members)
+        everyone = np.arange(ranks, dtype=np.intp)
+        self._comparing = comparing(group, [tensor], terms, (everyone, everyone))
+        tensors = self._comparing.tensors
+        self.send = _sending(ranks, tensors, [_to_itself(each.sends, here) for each in tensors], 1)
+        self.receive = _receiving(ranks, tensors, [each.receives for each in tensors], 1)
+        self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
+        counts, offsets = self.send.counts(0, 1)
+        self._sent = slice(offsets[here], offsets[here] + counts[here])
+        self._received = self.receive.counts(0, 1)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of the buffers that this rank packs into and unpacks from."""
+        return self._send_bytes + self._receive_bytes
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new block. Collective over the group."""
+        data, into, unpacking = sources[0], targets[0], self.receive.packing
+        froms, tos, begun = self._comparing.begin(sources, targets)
+        if self.send.packing is not None:
+            data = scratch("send", self._send_bytes)
+            self.send.packing.pack(froms, data)
+        if unpacking is not None:
+            into = scratch("receive", self._receive_bytes)
+        communicator = self._group.opened or self._group.communicator()
+        communicator.allgatherv(data[self._sent], (into, *self._received))
+        if unpacking is not None:
+            unpacking.unpack(into, tos)
+        self._comparing.check(begun)
+
+
+class Broadcast:
+    """The block of one rank of a group to all others: one MPI_Bcast."""
+
+    rounds = 1
+
+    def __init__(self, group: Group, terms: ExchangeSpec) -> None:
+        assert terms.root is not None
+        self._group, self._root, self._beside = group, terms.root, Beside(group, terms.number)
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new block. Collective over the group."""
+        communicator, target = self._group.communicator(), targets[0]
+        if communicator.rank == self._root:
+            target[:] = sources[0]
+        comparison = self._beside.start()
+        communicator.broadcast(target, self._root)
+        self._beside.check(comparison)
+
+
+def _to_itself(boxes: Boxes, here: int) -> Boxes:
+    """Return the box that goes to all, if there is one, as going to this rank: it lies in the buffer once."""
+    number = len(boxes.starts)  # none, if the block is empty
+    return boxes._replace(peers=np.full(number, here), which=np.arange(number))

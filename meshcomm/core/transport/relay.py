@@ -1,0 +1,142 @@
+"""Relayed exchanges: between nodes, boxes go through aggregators.
+
+What ranks of a node have for each other, and for their aggregators, is copied in shared memory. One message crosses
+between each pair of nodes. `meshcomm.core.transport.crossing` says who exchanges what with whom.
+
+A relayed exchange has four stages on each rank:
+
+1. hand: copy the boxes for other nodes to the buffers of the aggregators; a rendezvous ends this stage
+2. aggregators start the messages between their buffers; each rank copies what stays on it
+3. aggregators wait for their messages
+4. take: copy the boxes from other nodes out of the buffers, and boxes of local peers straight between the blocks; a
+   rendezvous ends this stage
+
+So the ranks of a node wait for each other only twice. A rank that shares no memory is a node of its own.
+"""
+
+import numpy as np
+
+from meshcomm._kernels import BoxCopies
+from meshcomm.core._types import Bytes
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.memory._rendezvous import Rendezvous, Routes
+from meshcomm.core.memory.pools import locate
+from meshcomm.core.memory.scratch import scratch, shared_scratch
+from meshcomm.core.ranks.communicator import Pending
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.transport.comparison import Beside
+from meshcomm.core.transport.crossing import BufferCopies, Nodes
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Remaining, own_copies
+from meshcomm.core.transport.local_copies import LocalCopies
+
+
+class Relayed:
+    """An exchange of one tensor in which what crosses between nodes goes through aggregators.
+
+    Parameters
+    ----------
+    group: ranks of several nodes; those of some nodes share memory
+    tensor: the boxes that they exchange
+    terms: what all ranks know alike about the exchange
+    remaining: exchanges what no copy can move
+    """
+
+    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec, remaining: Remaining) -> None:
+        assert group.nodes is not None
+        self._group, self._tensor, self._terms, self._remaining = group, tensor, terms, remaining
+        self._rendezvous: Rendezvous | None = group.rendezvous
+        self._buffers = BufferCopies(Nodes(group.nodes), tensor)
+        self._own = own_copies([tensor])
+        self._beside = Beside(group, terms.number)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The bytes of the buffer that this rank needs for its messages."""
+        return self._buffers.buffer_bytes
+
+    def open(self, scratch_limit: int) -> bool:
+        """Get the memory for the messages and return whether all ranks have theirs. Collective over the group.
+
+        No rank uses more than *scratch_limit* bytes, or memory that its local peers do not see.
+        """
+        memory = None
+        # Exchanges keep what they have got: in powers of two, all of it is at most twice what the largest one has.
+        size = 1 << (self.scratch_bytes - 1).bit_length() if self.scratch_bytes else 0
+        if size <= scratch_limit:
+            memory = scratch("relay", size) if self._rendezvous is None else shared_scratch(size)
+        if self._group.communicator().allreduce_max(np.array([memory is None], dtype=np.int64))[0]:
+            return False
+        assert memory is not None
+        buffers, me = self._buffers, (self._buffers.me,)
+        self._memory = memory
+        self._sent, self._received = memory[: buffers.sent_bytes], memory[buffers.sent_bytes : buffers.buffer_bytes]
+        self._own_out, self._own_in = buffers.out(me), buffers.into(me)
+        if self._rendezvous is not None:
+            self._local = LocalCopies([self._tensor], self._rendezvous.members)
+            self._hand, self._take = self._routes()
+        return True
+
+    def _routes(self) -> tuple[Routes, Routes]:
+        """Return who copies to aggregators, and who copies from them; local peers exchange with the latter, too."""
+        size, me = len(self._buffers.members), self._buffers.me
+        holders, held = self._buffers.hands_to()
+        # With True, the sender rather writes: to the buffer of the aggregator.
+        incoming, outgoing = [(peer, True) for peer in held], [(peer, True) for peer in holders]
+        self._hand_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
+        hand = Routes(size, me, incoming, outgoing, self._hand_copies)
+        holders, held = self._buffers.takes_from()
+        self._senders = tuple(peer for peer, _ in self._local.pairs(True))
+        self._receivers = tuple(peer for peer, _ in self._local.pairs(False))
+        incoming = [(peer, False) for peer in holders] + [(peer, True) for peer in self._senders]
+        outgoing = [(peer, False) for peer in held] + [(peer, True) for peer in self._receivers]
+        self._take_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
+        return hand, Routes(size, me, incoming, outgoing, self._take_copies)
+
+    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+        """Fill the new block. Collective over the group."""
+        source, target = sources[0], targets[0]
+        rendezvous = self._rendezvous
+        if self._own_out is not None:
+            self._own_out.run([source], self._at_own(self._sent))
+        if rendezvous is not None:
+            rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
+            if watch.recorder is not None:
+                watch.recorder.shared(rendezvous.times, self._group, self._hand_peers)
+        comparison = self._beside.start()
+        pending = self._start_messages()
+        if self._own is not None:
+            self._own.run(sources, targets)
+        if pending is not None:
+            pending.wait()
+        if self._own_in is not None:
+            self._own_in.run(self._at_own(self._received), [target])
+        self._beside.check(comparison)
+        if rendezvous is None:
+            return
+        # The others read from the buffer of this rank; it writes to their new blocks from its block.
+        rendezvous.exchange(self._take, self._terms.number, self._received, target, [source])
+        if watch.recorder is not None:
+            watch.recorder.shared(rendezvous.times, self._group, self._take_peers)
+        left = self._senders if locate(target) < 0 else (), self._unwritten
+        if left != ((), ()):
+            self._remaining.run(left, sources, targets)
+
+    def _hand_copies(self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]) -> tuple[None, BoxCopies | None]:
+        return None, self._buffers.out(writes_to)
+
+    def _take_copies(
+        self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
+    ) -> tuple[BoxCopies | None, BoxCopies | None]:
+        self._unwritten = tuple(peer for peer in self._receivers if peer not in writes_to)
+        return self._buffers.into(reads_from), self._local.writes(writes_to)
+
+    def _start_messages(self) -> Pending | None:
+        messages = self._buffers.messages
+        if messages is None:
+            return None
+        sent, received = messages
+        communicator = self._group.opened or self._group.communicator()
+        return communicator.start_messages((self._memory, *sent), (self._memory, *received))
+
+    def _at_own(self, memory: Bytes) -> list[Bytes | None]:
+        return [memory if peer == self._buffers.me else None for peer in range(len(self._buffers.members))]

@@ -1,0 +1,105 @@
+"""What an object that holds a tensor does as its value: operators, NumPy's functions, slices, methods and numbers."""
+
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
+
+from meshcomm.core import _hooks
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+
+
+def _assigning(ufunc: np.ufunc) -> Callable[[Any, object], Any]:
+    """Return the operator in place of *ufunc*, which makes a new value."""
+
+    def operator(self: Any, other: object) -> Any:
+        return self.assign(ufunc(self.value, unwrapped(other)))
+
+    return operator
+
+
+class ActsAsValue(NDArrayOperatorsMixin):
+    """An object with a `value` and `assign`, for NumPy the same as its value."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__  # as a key it is itself, though == compares elements: as a tensor of PyTorch
+
+    @property
+    def value(self) -> DTensor:
+        """The tensor that the object holds."""
+        raise NotImplementedError
+
+    __imul__ = _assigning(np.multiply)
+    __imatmul__ = _assigning(np.matmul)
+    __itruediv__ = _assigning(np.true_divide)
+    __ifloordiv__ = _assigning(np.floor_divide)
+    __imod__ = _assigning(np.remainder)
+    __ipow__ = _assigning(np.power)
+    __ilshift__ = _assigning(np.left_shift)
+    __irshift__ = _assigning(np.right_shift)
+    __iand__ = _assigning(np.bitwise_and)
+    __ixor__ = _assigning(np.bitwise_xor)
+    __ior__ = _assigning(np.bitwise_or)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> Any:
+        given: tuple[object, ...] = kwargs.get("out", ())
+        held = {name: unwrapped(each) for name, each in kwargs.items()}
+        if given:
+            held["out"] = tuple(map(unwrapped, given))
+        made = _hooks.call("numpy", ufunc, method, inputs, held)
+        return given[0] if len(given) == 1 else made
+
+    def __array_function__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> Any:
+        held = {name: unwrapped(each) for name, each in kwargs.items()}
+        made = _hooks.call("numpy", func, None, tuple(map(unwrapped, args)), held)
+        out = kwargs.get("out")
+        return made if out is None or made is not held["out"] else out
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        """Return the namespace of the value."""
+        return self.value.__array_namespace__(api_version=api_version)
+
+    def __getattr__(self, name: str) -> Any:
+        if name[0] == "_":  # Python and NumPy ask for many such names
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.value, name)
+
+    def __getitem__(self, index: object) -> DTensor:
+        return self.value[index]
+
+    def __setitem__(self, index: object, value: object) -> None:
+        self.value[index] = unwrapped(value)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[DTensor]:
+        return iter(self.value)
+
+    def __contains__(self, value: object) -> bool:
+        return unwrapped(value) in self.value
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __complex__(self) -> complex:
+        return complex(self.value)
+
+    def __index__(self) -> int:
+        return self.value.__index__()
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return round(self.value, ndigits)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec) if spec else str(self)

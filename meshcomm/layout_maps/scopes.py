@@ -1,0 +1,327 @@
+"""Scopes: variables that get their layouts by their paths in a tree of modules.
+
+A variable made in a scope gets its value only when its path is known. The path leads to the variable from the
+outermost module made in the scope: ``blocks.0.kernel``. There are three classes:
+
+- `Scope` knows the modules made in it, and the function that gives a path its layout;
+- `ScopedVariable` and `ScopedModule` are what a module can hold. `Variable` and `Module` derive from them. `Scope`
+  finds their paths in the tree, and each of them decides what to do with its path.
+
+Names that users' modules must not use begin with ``_layout_``.
+"""
+
+import gc
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from types import FunctionType, ModuleType
+from typing import Any, Self, TypeAlias
+
+from meshcomm.core.arrays.trees import container
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.errors import LayoutError
+
+LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
+
+_MOST_SEARCHED = 10_000
+"""Objects that are searched, when a scope fails, for what holds a variable that has no path."""
+
+
+class Scoped:
+    """What a module can hold: a variable, or another module."""
+
+    __slots__ = ()
+    _layout_scope: "Scope | None"
+    """The scope it was made in."""
+
+    def _layout_settle(self, path: str) -> None:
+        """Take *path* as the final path, unless there is one, and do what waited for it."""
+        raise NotImplementedError
+
+
+class ScopedVariable(Scoped):
+    """A variable, which may wait for its path in a scope."""
+
+    __slots__ = ("path",)
+    shape: tuple[int, ...]
+    path: str | None
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Make a variable, which the scope around knows of; a copy is made here as well."""
+        variable = super().__new__(cls)
+        if (scope := current_scope()) is not None:
+            scope.made.variables.append(weakref.ref(variable))
+        return variable
+
+    @property
+    def initialized(self) -> bool:
+        """Whether the variable has its value."""
+        raise NotImplementedError
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the value."""
+        raise NotImplementedError
+
+    def _make(self, layout: Layout) -> None:
+        """Make the value in *layout*."""
+        raise NotImplementedError
+
+    def _layout_settle(self, path: str) -> None:
+        if self.path is None:
+            if not self.initialized and self._layout_scope is not None:
+                self._make(self._layout_scope.layout_of(path, len(self.shape)))
+            self.path = path
+
+    def _layout_resettle(self, path: str) -> None:
+        """Take *path* instead of an earlier one; ``LayoutError`` if it gives the variable another layout."""
+        if path == self.path or self._layout_scope is None:
+            return
+        wanted = self._layout_scope.layout_of(path, len(self.shape))
+        if wanted != self.layout:
+            raise LayoutError(
+                f"{self!r} was used in the constructor of its module, as {self.path!r}, before its path {path!r} was "
+                f"known, which gives it {specs_text(wanted.sharding_specs)}: use it later, or give it layout="
+            )
+        self.path = path
+
+
+class ScopedModule(Scoped):
+    """A module, which holds variables and other modules."""
+
+    _layout_path: str | None
+    """The path from the outermost module, known when the scope has ended."""
+
+    def parts(self) -> Mapping[str, object]:
+        """Return what the module holds, by name."""
+        raise NotImplementedError
+
+    def _layout_begin(self) -> None:
+        """Note the scope that the module is made in."""
+        scope = current_scope()
+        self._layout_set("_layout_scope", scope)
+        self._layout_set("_layout_path", None)
+        if scope is not None:
+            scope.made.modules.append(self)
+
+    def _layout_settle(self, path: str) -> None:
+        if self._layout_path is None:
+            self._layout_set("_layout_path", path)
+
+    def _layout_set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # a subclass may have a __setattr__ of its own
+
+
+@dataclass
+class _Made:
+    """What was made in a scope, and in scopes around it and within it, until the outermost scope ends.
+
+    It keeps the modules alive: which module is the outermost must not depend on when Python frees memory, because that
+    differs from rank to rank. A variable may be dropped before it has a value.
+    """
+
+    modules: list[ScopedModule] = field(default_factory=list)
+    variables: "list[weakref.ref[ScopedVariable]]" = field(default_factory=list)
+
+    def forget(self, modules: int = 0, variables: int = 0) -> None:
+        """Forget everything but the first *modules* modules and the first *variables* variables."""
+        del self.modules[modules:], self.variables[variables:]
+
+    def check(self) -> None:
+        """Raise ``LayoutError`` if a variable that the program can reach has no value."""
+        if self._waiting():
+            gc.collect()  # what remains is the same on all ranks
+        if waiting := self._waiting():
+            found = _whereabouts(self.modules, waiting)
+            listed = [f"{each!r}{found.get(id(each), '')}" for each in waiting[:8]]
+            more = f" and {len(waiting) - len(listed)} more" if len(waiting) > len(listed) else ""
+            raise LayoutError(
+                f"the scope ends, but no Module made in it holds {'; '.join(listed)}{more}: without a path a variable "
+                "gets no value. Hold it in an attribute of a Module, or in a list, tuple, deque or dict there; or "
+                "give it layout="
+            )
+
+    def _waiting(self) -> list[ScopedVariable]:
+        """Return the variables that are alive and wait for a value in their scope."""
+        alive = [each for reference in self.variables if (each := reference()) is not None]
+        return [each for each in alive if getattr(each, "_layout_scope", None) is not None and not each.initialized]
+
+
+def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
+    """Return, by the identity of a variable, the attribute of a module from which a way without a path leads to it."""
+    wanted, found, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
+    waiting = deque[tuple[Any, str]]()
+    for module in modules:
+        start = f"{module._layout_path}." if module._layout_path else ""
+        waiting.extend(
+            (each, f" (in {start}{name}, a {type(each).__name__})") for name, each in module.parts().items()
+        )
+    while waiting and len(seen) < _MOST_SEARCHED:
+        each, where = waiting.popleft()
+        if id(each) in wanted:
+            found.setdefault(id(each), where)
+        elif id(each) not in seen and not isinstance(each, type | ModuleType | FunctionType):
+            seen.add(id(each))
+            waiting.extend((held, where) for held in gc.get_referents(each))
+    return found
+
+
+class Scope:
+    """How the variables made in one scope get their layouts.
+
+    Parameters
+    ----------
+    layout_of: gives the layout for a path and a number of axes
+    made: the modules and variables made in this scope, in those around it and in those within it
+    """
+
+    def __init__(self, layout_of: LayoutOf, made: _Made) -> None:
+        self.layout_of = layout_of
+        self.made = made
+        self._settled_early: list[ScopedVariable] = []
+
+    def __deepcopy__(self, memo: object) -> "Scope":
+        return self  # a copy of a module, or of a variable that waits, is in the same scope
+
+    def settle_early(self, variable: ScopedVariable) -> None:
+        """Give *variable* its path and value before the scope ends, if a module holds it.
+
+        The variables of this scope in the same tree get theirs too.
+        """
+        for root in _roots(self.made.modules):
+            variables = [
+                (path, each)
+                for path, each in _tree(root)
+                if isinstance(each, ScopedVariable) and each._layout_scope is self
+            ]
+            if any(each is variable for _, each in variables):
+                self._settled_early += [each for _, each in variables if not each.initialized]
+                for path, each in variables:
+                    each._layout_settle(path)
+                return
+
+    def finish(self, around: "tuple[Scope, ...]") -> None:
+        """Give all variables their paths and values, except those of scopes *around*, which have not ended."""
+        early = set(map(id, self._settled_early))
+        for root in _roots(self.made.modules):
+            for path, each in _tree(root):
+                if each._layout_scope is not None and each._layout_scope not in around:
+                    each._layout_settle(path)
+                if isinstance(each, ScopedVariable) and id(each) in early:
+                    each._layout_resettle(path)
+
+
+def _tree(root: ScopedModule) -> list[tuple[str, Scoped]]:
+    """Return *root* and everything it holds, each once, with the paths from the outermost module."""
+    start = root._layout_path or ""
+    return [(start, root), *walk(root, start, set())]
+
+
+def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
+    """Return the modules that no other module holds, in the order in which they were made.
+
+    If modules hold each other in a circle, return the first of them.
+    """
+    held = {id(each) for module in modules for _, each in held_by(module) if each is not module}
+    roots: list[ScopedModule] = []
+    seen: set[int] = set()
+    for module in sorted(modules, key=lambda module: id(module) in held):
+        if id(module) not in seen:
+            roots.append(module)
+            seen.update(id(each) for _, each in walk(module, "", seen))
+    return roots
+
+
+class _Local(threading.local):
+    """The scopes that a thread is in, the innermost last. A simulated rank is a thread."""
+
+    def __init__(self) -> None:
+        self.scopes: list[Scope] = []
+
+
+_local = _Local()
+
+
+def current_scope() -> Scope | None:
+    """Return the innermost scope around, if any."""
+    return _local.scopes[-1] if _local.scopes else None
+
+
+@contextmanager
+def scope(layout_of: LayoutOf) -> Iterator[None]:
+    """Return a context in which variables wait for their paths; *layout_of* then gives their layouts."""
+    outer = current_scope()
+    with entered(Scope(layout_of, _Made() if outer is None else outer.made)):
+        yield
+
+
+@contextmanager
+def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
+    """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
+    active, made = _local.scopes, scope.made
+    around, before = tuple(active), (len(made.modules), len(made.variables))
+    is_outermost = all(other.made is not made for other in around)
+    active.append(scope)
+    made.modules.extend(modules)
+    try:
+        yield
+        if scope not in around:
+            scope.finish(around)
+        if is_outermost:
+            made.check()
+    except BaseException:
+        made.forget(*before)  # a scope around must not finish what was given up
+        raise
+    finally:
+        active.pop()
+        if is_outermost:
+            made.forget()
+
+
+def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
+    """Yield everything that *module* holds, also in other modules, each once with the first path to it.
+
+    Parameters
+    ----------
+    start: the path of *module*
+    seen: the identities of what is left out; what is found is added to them
+    """
+    seen.add(id(module))
+    for name, each in held_by(module):
+        if id(each) not in seen:
+            seen.add(id(each))
+            path = f"{start}.{name}" if start else name
+            yield path, each
+            if isinstance(each, ScopedModule):
+                yield from walk(each, path, seen)
+
+
+def held_by(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
+    """Yield the variables and modules that *module* holds itself, with their names."""
+    held = module.parts()
+    for name in sorted(held):  # as tf_keras does: _a before a
+        yield from _scoped_in(name, held[name], ())
+
+
+def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
+    if isinstance(value, Scoped):
+        yield name, value
+    elif (found := container(list(value) if isinstance(value, deque) else value)) and id(value) not in around:
+        for key, child in _entries(name, *found):
+            yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
+
+
+def _entries(name: str, kind: str, held: Iterable[tuple[object, object]]) -> list[tuple[str, object]]:
+    """Return the entries of the container called *name*, with their names."""
+    entries = [(str(key), child) for key, child in held]
+    if kind == "dict":
+        entries.sort(key=lambda entry: entry[0])
+    for (key, _), (other, _) in pairwise(entries):
+        if key == other:
+            raise LayoutError(f"two keys of the dict {name!r} are named {key!r}; the paths of variables must differ")
+    return entries

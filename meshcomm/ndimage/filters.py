@@ -1,0 +1,293 @@
+"""Filters over windows of any shape: scipy.ndimage's on blocks with ghosts along all axes, with corners.
+
+Each function takes SciPy's arguments and has SciPy's values, also at the borders of blocks. *input* is a tensor.
+*output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis that the window
+looks along is sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic`
+axes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm.core._arguments import counted, normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.halos.boundaries import holds
+from meshcomm.halos.widths import Width
+from meshcomm.ndimage.windows import (
+    FLIPPED,
+    Edges,
+    Output,
+    call_text,
+    held,
+    per_axis,
+    result_dtype,
+    scipy_ndimage,
+    stored,
+    window,
+    windowed,
+)
+from meshcomm.numpy.elementwise.families import family
+
+ORDERS = (
+    *("median_filter", "minimum_filter", "maximum_filter", "rank_filter", "percentile_filter"),
+    *("grey_erosion", "grey_dilation"),
+)
+"""Filters that choose elements by their order."""
+
+UNPROBED = ("generic_filter",)
+"""Filters that SciPy must not run on one element to find its errors and the dtype of the result."""
+
+
+def _filtered(
+    name: str, input: Held, output: Output, settings: tuple[Value, Value, Value, Value], **arguments: Value
+) -> DTensor:
+    """Return the result of the filter *name* of SciPy with these *arguments*. Collective.
+
+    *settings* are mode, cval, origin and axes.
+    """
+    arguments |= zip(("mode", "cval", "origin", "axes"), settings, strict=True)
+    tensor, function = held(name, input), getattr(scipy_ndimage(), name)
+    given = {key: value for key, value in arguments.items() if not (key == "axes" and value is None)}
+
+    def run(block: Value, dtype: object) -> Value:
+        return function(block, output=dtype, **given)
+
+    known = output.dtype if isinstance(output, DTensor) else output or tensor.dtype
+    dtype = np.dtype(known) if name in UNPROBED else result_dtype(tensor, run, output)
+    axes = normalised_axes(arguments["axes"], tensor.ndim)
+    lengths, origins = _lengths(arguments, len(axes)), per_axis(arguments["origin"], len(axes), "origin")
+    if len(lengths) != len(axes):
+        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(axes)} of the tensor")
+    widths: list[Width] = [(0, 0)] * tensor.ndim
+    for axis, length, origin in zip(axes, lengths, origins, strict=True):
+        widths[axis] = window(int(length), origin, flipped=name in FLIPPED)
+    edges = Edges(_spread(arguments["mode"], axes, tensor.ndim), arguments["cval"])
+    is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
+    if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
+        raise DTypeError(
+            f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
+            "not in others: convert the tensor, or take another cval"
+        )
+    return stored(windowed(tensor, widths, edges, run, dtype, call=call_text(name, arguments)), output)
+
+
+def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
+    """Return the lengths of a window: those of the array that is given, else its size along *count* axes."""
+    for array in ("weights", "footprint", "structure"):
+        if arguments.get(array) is not None:
+            return np.shape(arguments[array])
+    return per_axis(1 if (size := arguments.get("size")) is None else size, count, "size")
+
+
+def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
+    """Return the mode of all axes from that of the *axes* of a filter."""
+    if isinstance(mode, str):
+        return mode
+    modes = ["reflect"] * ndim
+    for axis, one in zip(axes, per_axis(mode, len(axes), "mode"), strict=True):
+        modes[axis] = one
+    return modes
+
+
+@family("scipy.ndimage")
+def _weighted(
+    name: str,
+    input: Held,
+    weights: Value,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    return _filtered(name, input, output, (mode, cval, origin, axes), weights=weights)
+
+
+convolve = _weighted(
+    "convolve",
+    "Return the convolution with *weights*. Collective over the mesh.",
+    """
+    Parameters
+    ----------
+    input: a tensor
+    weights: an array with as many axes as the window
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
+        one for each axis
+    cval: the value beyond the edges if *mode* is "constant"
+    origin: by how many elements the window is shifted; or one for each axis
+    axes: which axes the window has; by default all
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.convolve(mc.distribute(np.arange(5), rows), [1, 0, -1]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 2, 2], [2, 1]]
+    """,
+)
+correlate = _weighted("correlate", "Return the correlation with *weights*. Collective over the mesh.")
+
+
+@family("scipy.ndimage")
+def _ordered(
+    name: str,
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    return _filtered(name, input, output, (mode, cval, origin, axes), size=size, footprint=footprint)
+
+
+median_filter = _ordered(
+    "median_filter",
+    "Return the median of each window. Collective over the mesh.",
+    """
+    Other arguments are those of `convolve`.
+
+    Parameters
+    ----------
+    size: the length of the window, or one for each axis
+    footprint: which elements of the window count, as an array of booleans: instead of *size*
+    """,
+)
+minimum_filter = _ordered("minimum_filter", "Return the minimum of each window. Collective over the mesh.")
+maximum_filter = _ordered("maximum_filter", "Return the maximum of each window. Collective over the mesh.")
+
+
+@refusable
+def rank_filter(
+    input: Held,
+    rank: Value,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the element of this *rank* in each sorted window. Collective over the mesh.
+
+    Source: scipy.ndimage.rank_filter.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    rank: which element: 0 is the least one, and -1 the largest
+    """
+    return _filtered(
+        "rank_filter", input, output, (mode, cval, origin, axes), rank=rank, size=size, footprint=footprint
+    )
+
+
+@refusable
+def percentile_filter(
+    input: Held,
+    percentile: Value,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return this percentile of each window. Collective over the mesh.
+
+    Source: scipy.ndimage.percentile_filter.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    percentile: 0 to 100, or -100 to 0, which counts from the largest element
+    """
+    return _filtered(
+        "percentile_filter",
+        input,
+        output,
+        (mode, cval, origin, axes),
+        percentile=percentile,
+        size=size,
+        footprint=footprint,
+    )
+
+
+@family("scipy.ndimage")
+def _grey(
+    name: str,
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    structure: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    shapes = {"size": size, "footprint": footprint, "structure": structure}
+    return _filtered(name, input, output, (mode, cval, origin, axes), **shapes)
+
+
+grey_erosion = _grey(
+    "grey_erosion",
+    "Return the greyscale erosion. Collective over the mesh.",
+    """
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    structure: what is subtracted from the elements of the window, and added for a dilation: an array of its shape
+    """,
+)
+grey_dilation = _grey("grey_dilation", "Return the greyscale dilation. Collective over the mesh.")
+
+
+@refusable
+def generic_filter(
+    input: Held,
+    function: Value,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return what *function* makes of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
+
+    Each rank calls *function* also for windows around ghosts, and drops the results.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    function: gets the elements of a window as an array of one axis, and returns a number
+    extra_arguments: further arguments for *function*
+    extra_keywords: further arguments for *function*, by name
+    """
+    shapes = {"size": size, "footprint": footprint}
+    more = {"function": function, "extra_arguments": extra_arguments, "extra_keywords": extra_keywords}
+    return _filtered("generic_filter", input, output, (mode, cval, origin, axes), **shapes, **more)

@@ -1,0 +1,254 @@
+"""Filters by functions of the caller: along lines, on many windows at once, and made of derivatives.
+
+For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.halos.boundaries import axis_of
+from meshcomm.halos.make import halo
+from meshcomm.halos.widths import Width
+from meshcomm.ndimage.interpolation import output_layout
+from meshcomm.ndimage.regions import read, refuse_cyclic
+from meshcomm.ndimage.separable import ordered_axes, summed
+from meshcomm.ndimage.windows import Edges, Output, call_text, compare_call, held, per_axis, scipy_ndimage, stored
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.families import family
+from meshcomm.numpy.elementwise.whole import gathered, of_whole_blocks
+
+
+@refusable
+def generic_filter1d(
+    input: Held,
+    function: Callable[..., object],
+    filter_size: int,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
+) -> DTensor:
+    """Return what *function* makes of each line along *axis*. Collective over the mesh if that is sharded.
+
+    The function may look at a whole line, so lines move to where they lie whole. Source:
+    scipy.ndimage.generic_filter1d.
+
+    Other arguments are those of `convolve1d`.
+
+    Parameters
+    ----------
+    function: gets a line with *filter_size* - 1 more elements, and the line of the output to fill
+    filter_size: the length of the window
+    extra_arguments: further arguments for *function*
+    extra_keywords: further arguments for *function*, by name
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def double(line, output):
+    ...     output[...] = line[1:-1] * 2
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.generic_filter1d(mc.distribute(np.arange(4.0), rows), double, 3).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 2.0], [4.0, 6.0]]
+    """
+    tensor = held("generic_filter1d", input)
+    refuse_cyclic(tensor)
+    along, run = axis_of(axis, tensor.ndim), scipy_ndimage().generic_filter1d
+    given = output.dtype if isinstance(output, DTensor) else output
+    rest = (mode, cval, origin, extra_arguments, extra_keywords)
+    dtype = run(np.zeros((0,) * tensor.ndim, tensor.dtype), function, filter_size, along, given, *rest).dtype
+
+    def filtered(block: Array) -> Array:
+        made = new_block(block.shape, dtype)
+        if made.size:
+            run(block, function, filter_size, along, made, *rest)
+        return made
+
+    block, layout = of_whole_blocks(tensor, (along,), "generic_filter1d", filtered)
+    found = DTensor(block, layout, tensor.shape, dtype)
+    return stored(relaid(found, tensor.layout.axes, "generic_filter1d"), output)
+
+
+@family("scipy.ndimage")
+def _of_derivatives(
+    name: str,
+    input: Held,
+    derivative2: Callable[..., DTensor],
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    tensor = held(name, input)
+
+    def along(axis: int, edges: Edges, output: Output) -> DTensor:
+        return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
+
+    return summed(tensor, along, Edges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
+
+
+generic_laplace = _of_derivatives(
+    "generic_laplace",
+    "Return the sum of second derivatives that a function makes. Collective over the mesh.",
+    """
+    Other arguments are those of `convolve`.
+
+    Parameters
+    ----------
+    derivative2: gets the tensor, an axis, a dtype or None, *mode* and *cval*, and returns a new tensor. Of
+        `generic_gradient_magnitude` it is the first derivative, *derivative*
+    extra_arguments: further arguments for the function
+    extra_keywords: further arguments for the function, by name
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def second(t, axis, output, mode, cval):
+    ...     return mc.ndimage.correlate1d(t, [1, -2, 1], axis, output, mode, cval)
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.generic_laplace(mc.distribute(np.arange(6) ** 2, rows), second).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 2, 2], [2, 2, -9]]
+    """,
+)
+
+
+@refusable
+def generic_gradient_magnitude(
+    input: Held,
+    derivative: Callable[..., DTensor],
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the length of the gradient whose derivatives a function makes. Collective over the mesh.
+
+    Source: scipy.ndimage.generic_gradient_magnitude.
+
+    Other arguments are those of `generic_laplace`.
+
+    Parameters
+    ----------
+    derivative: gets the tensor, an axis, a dtype or None, *mode* and *cval*, and returns a new tensor
+    """
+    return _magnitude(input, derivative, output, mode, cval, extra_arguments, extra_keywords, axes=axes)
+
+
+_magnitude = _of_derivatives("generic_gradient_magnitude", "Return the length of the gradient. Collective.")
+
+_PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "wrap"}
+"""What SciPy takes for some modes in `vectorized_filter`; its "grid-mirror" is the "mirror" of other filters."""
+
+
+def _lengths(ndim: int, axes: Sequence[int], size: Value) -> list[int]:
+    """Return the lengths of a window along all axes: *size* along *axes*, else 1."""
+    lengths = [1] * ndim
+    for axis, n in zip(axes, per_axis(size, len(axes), "size") if np.size(size) else lengths, strict=False):
+        lengths[axis] = max(1, int(n))
+    return lengths
+
+
+@refusable
+def vectorized_filter(
+    input: Held,
+    function: Callable[..., Array],
+    *,
+    size: Value = None,
+    footprint: Value = None,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = None,
+    origin: Value = None,
+    axes: Value = None,
+    batch_memory: int = 2**30,
+) -> DTensor:
+    """Return what *function* makes of many windows at once. Collective over the mesh.
+
+    Source: scipy.ndimage.vectorized_filter.
+
+    Other arguments are those of `median_filter`.
+
+    Parameters
+    ----------
+    function: gets an array of windows and *axis*, and reduces these axes, as numpy.mean does
+    mode: what is beyond the edges, or "valid" for windows that lie within the tensor only
+    cval: the value beyond the edges, with the mode "constant" only
+    batch_memory: bytes of windows that *function* may get at once
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     found = mc.ndimage.vectorized_filter(mc.distribute(np.arange(6.0), rows), np.mean, size=3)
+    ...     return found.local.round(2).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.33, 1.0, 2.0], [3.0, 4.0, 4.67]]
+    """
+    tensor, run = held("vectorized_filter", input), scipy_ndimage().vectorized_filter
+    shape = {"size": size, "footprint": None if footprint is None else gathered("vectorized_filter", footprint)}
+    found = ordered_axes(axes, tensor.ndim)
+    more = {"axes": found if axes is not None else None, "batch_memory": batch_memory}
+    ends = {"mode": mode, "cval": cval, "origin": origin}
+    given = np.shape(shape["footprint"]) if footprint is not None else [] if size is None else size
+    lengths = _lengths(tensor.ndim, found, given)
+    sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
+    if 0 in tensor.shape:
+        return stored(tensor.copy(), output)
+    dtype = np.dtype(output.dtype if isinstance(output, DTensor) else sample.dtype)
+    call = call_text("vectorized_filter", {**shape, **ends, **more})
+
+    def valid(block: Array) -> Array:
+        return contiguous(np.asarray(run(block, function, **shape, mode="valid", **more)).astype(dtype, copy=False))
+
+    if mode == "valid":
+        return stored(_valid(tensor, lengths, valid, dtype, call), output)
+    origins = [0] * tensor.ndim
+    for axis, shift in zip(found, per_axis(origin or 0, len(found), "origin"), strict=True):
+        origins[axis] = int(shift)
+    widths: list[Width] = [(n // 2 + shift, (n - 1) // 2 - shift) for n, shift in zip(lengths, origins, strict=True)]
+    boundaries = Edges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
+    compare_call(call, tensor)
+    around = halo(tensor, widths, list(boundaries))
+    local: Array | None = None
+    if tensor.local is not None and around.local is not None:
+        local = valid(around.local) if tensor.local.size else new_block(tensor.local.shape, dtype)
+    return stored(DTensor(local, tensor.layout, tensor.shape, dtype), output)
+
+
+def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], dtype: np.dtype, call: str) -> DTensor:
+    """Return what *run* makes of all windows of these lengths that lie within the tensor. Collective."""
+    shape = tuple(max(0, n - length + 1) for n, length in zip(tensor.shape, lengths, strict=True))
+    layout = output_layout(tensor, shape)
+
+    def find() -> Box:
+        assert layout.mesh.rank is not None
+        own = layout.block_box(shape, layout.mesh.rank)
+        empty = any(start == stop for start, stop, *_ in own)
+        return tuple(
+            (start, start if empty else stop + n - 1) for (start, stop, *_), n in zip(own, lengths, strict=True)
+        )
+
+    block, _ = read(tensor, find, call)
+    if block is None:
+        return DTensor(None, layout, shape, dtype)
+    made = run(block) if block.size else new_block(layout.block_shape(shape), dtype)
+    return DTensor(made, layout, shape, dtype)

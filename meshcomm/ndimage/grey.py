@@ -1,0 +1,98 @@
+"""Greyscale morphology made of erosions and dilations, as SciPy makes it.
+
+For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
+"""
+
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.ndimage.filters import grey_dilation, grey_erosion
+from meshcomm.ndimage.windows import Output, held, stored
+from meshcomm.numpy.elementwise.families import family
+
+_Into = Callable[[Array, Array, Array], object]
+"""Takes a block of the input, one of the dilation or of the two filters, and the block to change."""
+
+
+def _tophat(high: Array, low: Array, into: Array) -> object:
+    """Write the difference; of booleans, where they differ."""
+    if high.dtype == bool and low.dtype == bool and into.dtype == bool:
+        return np.bitwise_xor(high, low, out=into)
+    return np.subtract(high, low, out=into)
+
+
+def _laplace(block: Array, dilated: Array, eroded: Array) -> None:
+    np.add(dilated, eroded, eroded)
+    np.subtract(eroded, block, eroded)
+    np.subtract(eroded, block, eroded)
+
+
+@family("scipy.ndimage")
+def _composed(
+    name: str,
+    input: Held,
+    size: Value = None,
+    footprint: Value = None,
+    structure: Value = None,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    tensor, window = held(name, input), (size, footprint, structure)
+
+    def filtered(function: Callable[..., DTensor], of: DTensor, into: Output = None) -> DTensor:
+        return function(of, *window, into, mode, cval, origin, axes=axes)
+
+    if name.startswith("morphological"):
+        dilated = filtered(grey_dilation, tensor)
+        eroded = filtered(grey_erosion, tensor, output.dtype if isinstance(output, DTensor) else None)
+        if tensor.local is not None:
+            if name == "morphological_gradient":
+                np.subtract(dilated.local, eroded.local, eroded.local)
+            else:
+                _laplace(tensor.local, dilated.local, eroded.local)
+        return stored(eroded, output)
+    if size is not None and footprint is not None:
+        warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
+    opens = name in ("grey_opening", "white_tophat")
+    order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
+    found = filtered(order[1], filtered(order[0], tensor), output.dtype if isinstance(output, DTensor) else output)
+    if name.endswith("tophat") and tensor.local is not None:
+        both = (tensor.local, found.local) if opens else (found.local, tensor.local)
+        _tophat(*both, found.local)
+    return stored(found, output)
+
+
+grey_opening = _composed(
+    "grey_opening",
+    "Return the greyscale dilation of the erosion. Collective over the mesh.",
+    """
+    Arguments are those of `grey_erosion`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.grey_opening(mc.distribute([1, 5, 1, 3, 3, 3], rows), 3).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 1, 1], [3, 3, 3]]
+    """,
+)
+grey_closing = _composed("grey_closing", "Return the greyscale erosion of the dilation. Collective over the mesh.")
+morphological_gradient = _composed(
+    "morphological_gradient", "Return the dilation less the erosion. Collective over the mesh."
+)
+morphological_laplace = _composed(
+    "morphological_laplace",
+    "Return the dilation and the erosion added up, less twice the tensor. Collective over the mesh.",
+)
+white_tophat = _composed("white_tophat", "Return the tensor less its opening. Collective over the mesh.")
+black_tophat = _composed("black_tophat", "Return the closing less the tensor. Collective over the mesh.")

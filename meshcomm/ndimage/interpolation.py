@@ -1,0 +1,623 @@
+"""Splines through the elements of a tensor, evaluated elsewhere: zoom, shift, rotate, and other maps of coordinates.
+
+Each rank computes where the elements of its block of the output come from, reads that box of the input, and lets
+SciPy evaluate the spline there. The filter before it runs along whole lines (`spline_filter`). Arguments and values
+are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
+
+All are Collective over the mesh of *input* if that is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+
+import numpy as np
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.layouts.boxes import Box, box_shape
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.ranks.calls import made_by_all
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.errors import ShapeError
+from meshcomm.ndimage.regions import read, refuse_cyclic
+from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
+from meshcomm.ndimage.windows import Output, as_dtype_of, call_text, held, per_axis, scipy_ndimage, stored
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.rules import sharding
+from meshcomm.numpy.elementwise.whole import whole_along
+from meshcomm.numpy.joining.padding import pad
+
+Coordinates = Callable[[Box], Sequence[Array]]
+"""From a box of the output to the coordinates of its elements along each axis of the input; arrays that broadcast."""
+
+_PADDED = {"nearest": "edge", "grid-constant": "constant"}
+"""Modes for which SciPy's filter needs more elements beyond the edges, and how NumPy calls them."""
+
+_PADDING = 12  # elements, as SciPy adds them
+
+
+# -- the filter -------------------------------------------------------------------------------------------------------
+
+
+def _along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> DTensor:
+    """Return the spline filter along one axis, in a layout that has the axis whole. Collective if it is sharded."""
+    refuse_cyclic(tensor)
+    whole = whole_along(tensor, (axis,), "spline_filter1d")
+    block: Array | None = None
+    if whole.local is not None:
+        block = new_block(whole.local.shape, dtype)
+        if block.size:
+            scipy_ndimage().spline_filter1d(whole.local, order, axis, output=block, mode=mode)
+    return DTensor(block, whole.layout, whole.shape, dtype)
+
+
+def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mode: str) -> DTensor:
+    for axis in axes:
+        tensor = _along(tensor, order, axis, dtype, mode)
+    return tensor
+
+
+def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
+    """Return the dtype of a spline filter, as SciPy finds it for one element; raise what SciPy raises."""
+    given = output.dtype if isinstance(output, DTensor) else output
+    function = getattr(scipy_ndimage(), name)
+    found: DType = function(np.zeros((1,) * tensor.ndim, tensor.dtype), order, output=given, mode=mode).dtype
+    return found
+
+
+@refusable
+def spline_filter1d(
+    input: Held, order: int = 3, axis: int = -1, output: Output = np.float64, mode: str = "mirror"
+) -> DTensor:
+    """Return the coefficients of a spline along *axis*. Collective over the mesh if that is sharded.
+
+    The filter runs along whole lines: they move, and the result goes back. Source: scipy.ndimage.spline_filter1d.
+
+    Parameters
+    ----------
+    input: a tensor
+    order: of the spline, 0 to 5
+    axis: which axis
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.spline_filter1d(mc.distribute([0.0, 0, 1, 0], rows)).local.round(2).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.27, -0.53], [1.87, -0.93]]
+    """
+    tensor = held("spline_filter1d", input)
+    dtype = _filter_dtype("spline_filter1d", tensor, order, output, mode)
+    (found,) = normalised_axes(axis, tensor.ndim)
+    if order < 2:
+        return stored(as_dtype_of(tensor, dtype), output)
+    return stored(relaid(_along(tensor, order, found, dtype, mode), tensor.layout.axes, "spline_filter1d"), output)
+
+
+@refusable
+def spline_filter(input: Held, order: int = 3, output: Output = np.float64, mode: str = "mirror") -> DTensor:
+    """Return the coefficients of a spline along all axes. Collective over the mesh if one is sharded.
+
+    Source: scipy.ndimage.spline_filter.
+
+    Arguments are those of `spline_filter1d`.
+    """
+    tensor = held("spline_filter", input)
+    dtype = _filter_dtype("spline_filter", tensor, order, output, mode)
+    found = _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
+    return stored(relaid(found, tensor.layout.axes, "spline_filter"), output)
+
+
+# -- values at coordinates --------------------------------------------------------------------------------------------
+
+
+class _Map:
+    """A function of SciPy that evaluates a spline.
+
+    Parameters
+    ----------
+    name: of the function
+    input, output: its arguments of these names
+    rule: order, mode and cval
+    prefilter: whether the elements are to be filtered first
+    arguments: the others, for what the ranks compare
+    """
+
+    def __init__(
+        self, name: str, input: Held, output: Output, rule: Rule, *, prefilter: bool, **arguments: Value
+    ) -> None:
+        self.tensor, self._name, self._output, self._rule = held(name, input), name, output, rule
+        self._prefilter = bool(prefilter) and rule.order > 1
+        refuse_cyclic(self.tensor)
+        one = np.zeros((1,) * self.tensor.ndim)
+        given = one.astype(output.dtype) if isinstance(output, DTensor) else output
+        self.dtype: DType = (
+            scipy_ndimage()
+            .shift(one.astype(self.tensor.dtype), 0, given, rule.order, rule.mode, rule.cval, prefilter=False)
+            .dtype
+        )
+        self._text = f"{call_text(name, arguments | rule._asdict())} as {self.dtype}, prefilter {self._prefilter}"
+
+    def at(
+        self, shape: Shape, coordinates: Coordinates, layout: Layout | None = None, planes: Sequence[int] | None = None
+    ) -> DTensor:
+        """Return the values at *coordinates*, or *output* with them. Collective if the input is sharded.
+
+        Parameters
+        ----------
+        shape: of the output
+        coordinates: gives them for a box of the output
+        layout: of the output; by default as that of the input
+        planes: the axes that have coordinates: elements along the others stay where they are. By default all
+        """
+        tensor, axes = self.tensor, range(self.tensor.ndim) if planes is None else planes
+        target = output_layout(tensor, shape) if layout is None else layout
+        if isinstance(self._output, DTensor) and self._output.shape != shape:
+            raise RuntimeError(f"output shape {self._output.shape} is not that of the result: {shape}")
+        if tensor.dtype.kind != "c":
+            return stored(
+                self._evaluated(tensor, self._rule, self.dtype, (target, shape, coordinates, axes)), self._output
+            )
+        halves = []
+        for of in (np.real, np.imag):
+            local = None if tensor.local is None else of(tensor.local).copy()
+            half = DTensor(local, tensor.layout, tensor.shape, np.empty(0, tensor.dtype).real.dtype)
+            rule = self._rule._replace(cval=of(self._rule.cval))
+            real = np.empty(0, self.dtype).real.dtype
+            halves.append(self._evaluated(half, rule, real, (target, shape, coordinates, axes)).local)
+        both: Array | None = None
+        if halves[0] is not None and halves[1] is not None:
+            both = new_block(halves[0].shape, self.dtype)
+            both.real, both.imag = halves
+        return stored(DTensor(both, target, shape, self.dtype), self._output)
+
+    def _evaluated(
+        self, tensor: DTensor, rule: Rule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
+    ) -> DTensor:
+        layout, shape, coordinates, axes = where
+        padding = 0
+        if self._prefilter:
+            if rule.mode in _PADDED:
+                padding = _PADDING
+                widths = [(padding, padding) if axis in axes else (0, 0) for axis in range(tensor.ndim)]
+                options = {"constant_values": rule.cval} if rule.mode == "grid-constant" else {}
+                tensor = pad(tensor, widths, _PADDED[rule.mode], **options)
+            tensor = _filtered(tensor, rule.order, axes, np.dtype(np.float64), rule.mode)
+        supports = [Support(tensor.shape[axis], rule) for axis in axes]
+        own: Box = ()
+
+        def find() -> Box:
+            nonlocal own
+            assert layout.mesh.rank is not None
+            own = layout.block_box(shape, layout.mesh.rank)
+            for slab in _planes(own, axes, tensor.ndim):
+                for support, at in zip(supports, coordinates(slab), strict=True):
+                    support.add(at + padding)
+            spans = dict(zip(axes, (support.span for support in supports), strict=True))
+            return tuple(spans[axis] if axis in spans else own[axis] for axis in range(tensor.ndim))
+
+        array, _ = read(tensor, find, self._text)
+        if array is None:
+            return DTensor(None, layout, shape, dtype)
+        made = new_block(box_shape(own), dtype)
+        if made.size:
+            _evaluate(extended(array, supports, axes, rule), made, (own, axes, coordinates, padding), supports, rule)
+        return DTensor(made, layout, shape, dtype)
+
+
+def _planes(own: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
+    """Go through stretches of a block, along *axes* of it, for whose coordinates there is memory."""
+    if 0 not in box_shape(own):
+        within = own if len(axes) == ndim else tuple(own[axis] for axis in axes)
+        yield from slabs(within, max(1, DEFAULT_SCRATCH // (32 * len(axes))))
+
+
+def _evaluate(
+    array: Array,
+    made: Array,
+    where: tuple[Box, Sequence[int], Coordinates, int],
+    supports: Sequence[Support],
+    rule: Rule,
+) -> None:
+    """Write the values of the block *made* from the elements that they need."""
+    own, axes, coordinates, padding = where
+    others = [axis for axis in range(array.ndim) if axis not in axes]
+    sources = np.moveaxis(array, others, range(len(others)))
+    targets = np.moveaxis(made, others, range(len(others))) if others else made
+    if not array.size:  # all values are the constant
+        sources = np.zeros((*targets.shape[: len(others)], *(1,) * len(axes)), array.dtype)
+    first = own if not others else tuple(own[axis] for axis in axes)
+    for slab in _planes(own, axes, array.ndim):
+        at = np.empty((len(axes), *box_shape(slab)))
+        outside = np.zeros(box_shape(slab), bool)
+        for each, support, given in zip(at, supports, coordinates(slab), strict=True):
+            found, constant = support.folded(given + padding)
+            each[...] = found - support.first
+            outside |= constant
+        at[:, outside] = CONSTANT
+        rows = slice(slab[0][0] - first[0][0], slab[0][1] - first[0][0])
+        for number in np.ndindex(targets.shape[: len(others)]):
+            scipy_ndimage().map_coordinates(
+                sources[number], at, targets[(*number, rows)], rule.order, "constant", rule.cval, prefilter=False
+            )
+
+
+def output_layout(tensor: DTensor, shape: Shape) -> Layout:
+    """Return how an output of *shape* is sharded: as *tensor*, or along its first axis if it has more or fewer axes.
+
+    >>> import meshcomm as mc
+    >>> mesh = mc.Mesh(range(2), {"x": 2})
+    >>> t = mc.DTensor(None, mc.Layout(["x", mc.UNSHARDED], mesh), (4, 5), np.dtype("f8"))
+    >>> output_layout(t, (8, 9)).sharding_specs, output_layout(t, (7,)).sharding_specs
+    (['x', 'unsharded'], ['x'])
+    """
+    if shape == tensor.shape:
+        return tensor.layout
+    if len(shape) == tensor.ndim:
+        return Layout(
+            [
+                names if n == before else tuple(names)
+                for names, n, before in zip(tensor.layout.axes, shape, tensor.shape, strict=True)
+            ],
+            tensor.mesh,
+        )
+    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+    return Layout([names if axis == 0 else () for axis in range(len(shape))], tensor.mesh)
+
+
+# -- functions --------------------------------------------------------------------------------------------------------
+
+
+def _grid(box: Box) -> list[Array]:
+    """Return the indices of a box along each of its axes, as arrays that broadcast."""
+    return [
+        np.arange(start, stop, dtype=np.float64).reshape([-1 if a == axis else 1 for a in range(len(box))])
+        for axis, (start, stop, *_) in enumerate(box)
+    ]
+
+
+@refusable
+def shift(
+    input: Held,
+    shift: Value,
+    output: Output = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Value = 0.0,
+    prefilter: bool = True,
+) -> DTensor:
+    """Return the tensor shifted by *shift* elements, which need not be whole. Collective over the mesh.
+
+    Source: scipy.ndimage.shift.
+
+    Parameters
+    ----------
+    input: a tensor
+    shift: by how many elements, or one number for each axis
+    output: a dtype for the result, or a tensor to write into and return
+    order: of the spline, 0 to 5
+    mode: what is beyond the edges: "constant", "nearest", "reflect", "mirror", "wrap" or another name of SciPy
+    cval: the value beyond the edges if *mode* is "constant" or "grid-constant"
+    prefilter: whether to filter *input* first, as splines of an order above 1 need it. False if it is filtered
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.shift(mc.distribute(np.arange(4.0), rows), 0.5, order=1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 0.5], [1.5, 2.5]]
+    """
+    made = _Map("shift", input, output, Rule(order, mode, cval), prefilter=prefilter, shift=shift)
+    shifts = [-np.float64(each) for each in per_axis(shift, made.tensor.ndim, "shift")]
+    return made.at(made.tensor.shape, lambda box: [at + each for at, each in zip(_grid(box), shifts, strict=True)])
+
+
+@refusable
+def zoom(
+    input: Held,
+    zoom: Value,
+    output: Output = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Value = 0.0,
+    prefilter: bool = True,
+    *,
+    grid_mode: bool = False,
+) -> DTensor:
+    """Return the tensor with more elements, or fewer, over the same range. Collective over the mesh.
+
+    Source: scipy.ndimage.zoom.
+
+    Other arguments are those of `shift`.
+
+    Parameters
+    ----------
+    zoom: by which factor the axes grow, or one for each axis
+    grid_mode: whether the ends of an axis are the edges of its first and last element; by default they are the centres
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.zoom(mc.distribute([0.0, 1, 2, 3], rows), 1.75, order=1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 0.5, 1.0, 1.5], [2.0, 2.5, 3.0]]
+    """
+    made = _Map(
+        "zoom", input, output, Rule(order, mode, cval), prefilter=prefilter, zoom=zoom, grid_mode=bool(grid_mode)
+    )
+    tensor = made.tensor
+    factors = per_axis(zoom, tensor.ndim, "zoom")
+    scipy_ndimage().zoom(np.zeros((1,) * tensor.ndim), 2, order=0, mode=mode, grid_mode=grid_mode)  # its warning
+    shape = tuple(round(n * factor) for n, factor in zip(tensor.shape, factors, strict=True))
+    if all(factor == 1 for factor in factors) and prefilter:
+        return stored(as_dtype_of(tensor, made.dtype), output)
+    less = 0 if grid_mode else 1
+    scales = [
+        np.float64(before - less) / np.float64(after - less) if after != less else np.float64(1)
+        for before, after in zip(tensor.shape, shape, strict=True)
+    ]
+    half = 0.5 if grid_mode else 0.0
+    return made.at(shape, lambda box: [(at + half) * each - half for at, each in zip(_grid(box), scales, strict=True)])
+
+
+def _affine(matrix: Array, offset: Array) -> Coordinates:
+    """Return the coordinates of an affine map, summed up in SciPy's order."""
+
+    def coordinates(box: Box) -> list[Array]:
+        grid, found = _grid(box), []
+        for row, first in zip(matrix, offset, strict=True):
+            at = np.full((1,) * len(box), first)
+            for index, factor in zip(grid, row, strict=True):
+                at = at + index * factor
+            found.append(at)
+        return found
+
+    return coordinates
+
+
+@refusable
+def affine_transform(
+    input: Held,
+    matrix: Value,
+    offset: Value = 0.0,
+    output_shape: Value = None,
+    output: Output = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Value = 0.0,
+    prefilter: bool = True,
+) -> DTensor:
+    """Return for each index o of the output the value at ``matrix @ o + offset``. Collective over the mesh.
+
+    Source: scipy.ndimage.affine_transform.
+
+    Other arguments are those of `shift`.
+
+    Parameters
+    ----------
+    matrix: one row for each axis of the input; its diagonal; or a matrix for homogeneous coordinates
+    offset: what is added, or one number for each axis
+    output_shape: by default that of *output* or *input*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.affine_transform(mc.distribute(np.arange(4.0), rows), [-1], 3, order=1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[3.0, 2.0], [1.0, 0.0]]
+    """
+    factors, more = np.asarray(matrix, np.float64), {"offset": offset, "output_shape": output_shape}
+    made = _Map(
+        "affine_transform", input, output, Rule(order, mode, cval), prefilter=prefilter, matrix=factors, **more
+    )
+    ndim = made.tensor.ndim
+    shape = _output_shape(made.tensor, output, output_shape)
+    one = np.zeros((1,) * ndim)
+    scipy_ndimage().affine_transform(one, factors, offset, (1,) * len(shape), order=0)  # its errors
+    if factors.ndim == 2 and factors.shape[1] == ndim + 1 and factors.shape[0] in (ndim, ndim + 1):
+        offset, factors = factors[:ndim, ndim], factors[:ndim, :ndim]
+    added = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
+    if factors.ndim == 2:
+        return made.at(shape, _affine(factors, added))
+    with np.errstate(all="ignore"):
+        shifts = added / factors
+    return made.at(
+        shape, lambda box: [(at + first) * each for at, first, each in zip(_grid(box), shifts, factors, strict=True)]
+    )
+
+
+def _output_shape(tensor: DTensor, output: Output, given: Value) -> Shape:
+    if given is None:
+        return output.shape if isinstance(output, DTensor) else tensor.shape
+    return tuple(map(int, given))
+
+
+@refusable
+def rotate(
+    input: Held,
+    angle: float,
+    axes: tuple[int, int] = (1, 0),
+    reshape: bool = True,
+    output: Output = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Value = 0.0,
+    prefilter: bool = True,
+) -> DTensor:
+    """Return the tensor rotated in the plane of two *axes*. Collective over the mesh.
+
+    Source: scipy.ndimage.rotate.
+
+    Other arguments are those of `shift`.
+
+    Parameters
+    ----------
+    angle: in degrees
+    axes: of the plane
+    reshape: whether the output is as large as the rotated input
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.rotate(mc.distribute([[1.0, 2], [3, 4]], rows), 90, order=1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[2.0, 4.0]], [[1.0, 3.0]]]
+    """
+    more = {"angle": angle, "axes": axes, "reshape": bool(reshape)}
+    made = _Map("rotate", input, output, Rule(order, mode, cval), prefilter=prefilter, **more)
+    tensor = made.tensor
+    scipy_ndimage().rotate(np.zeros((1,) * tensor.ndim), 0, axes, order=0)  # its errors
+    plane = sorted(int(axis) % tensor.ndim for axis in axes)
+    cosine, sine = _cosine_and_sine(angle)
+    matrix = np.array([[cosine, sine], [-sine, cosine]])
+    inside = np.asarray(tensor.shape)[plane]
+    outside = inside
+    if reshape:
+        iy, ix = inside
+        corners = matrix @ [[0, 0, iy, iy], [0, ix, 0, ix]]
+        outside = (np.ptp(corners, axis=1) + 0.5).astype(int)
+    offset = (inside - 1) / 2 - matrix @ ((outside - 1) / 2)
+    shape = list(tensor.shape)
+    shape[plane[0]], shape[plane[1]] = map(int, outside)
+    return made.at(tuple(shape), _affine(matrix, offset), planes=plane)
+
+
+def _cosine_and_sine(angle: float) -> tuple[float, float]:
+    """Return cosine and sine of an angle in degrees, as SciPy's functions for degrees give them."""
+    import scipy.special
+
+    return float(scipy.special.cosdg(angle)), float(scipy.special.sindg(angle))
+
+
+@refusable
+def map_coordinates(
+    input: Held,
+    coordinates: Value,
+    output: Output = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Value = 0.0,
+    prefilter: bool = True,
+) -> DTensor:
+    """Return the values at *coordinates*. Collective over the meshes of *input* and *coordinates*.
+
+    Each rank reads the smallest box that has all elements that its coordinates need. The result is sharded as
+    *coordinates*, if that is a tensor. Source: scipy.ndimage.map_coordinates.
+
+    Other arguments are those of `shift`.
+
+    Parameters
+    ----------
+    coordinates: for each axis of *input* an array of the shape of the output: a tensor, or an array that is the same
+        on all ranks
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.arange(4.0), rows)
+    ...     return mc.ndimage.map_coordinates(t, [[2.5, 0.5]], order=1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[2.5], [0.5]]
+    """
+    points = unwrapped(coordinates)
+    listed: Value = points if isinstance(points, DTensor) else np.asarray(points)
+    given = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
+    made = _Map("map_coordinates", input, output, Rule(order, mode, cval), prefilter=prefilter, **given)
+    if listed.dtype.kind == "c":
+        raise TypeError("Complex type not supported")
+    if listed.ndim < 2 or not made.tensor.ndim:
+        raise RuntimeError("input and output rank must be > 0")
+    if listed.shape[0] != made.tensor.ndim:
+        raise RuntimeError("invalid shape for coordinate array")
+    shape = listed.shape[1:]
+    if not isinstance(listed, DTensor):
+        return made.at(shape, lambda box: [each.astype(np.float64) for each in cut_out(listed, box)])
+    refuse_cyclic(listed)
+    whole = whole_along(listed, (0,), "map_coordinates")
+    layout = Layout(whole.layout.axes[1:], whole.mesh)
+    if layout.mesh is not made.tensor.mesh:
+        raise ShapeError("map_coordinates: input and coordinates are on different meshes")
+
+    block = [] if whole.local is None else list(whole.local)
+    return made.at(shape, _within(block, layout, shape), layout)
+
+
+@refusable
+def geometric_transform(
+    input: Held,
+    mapping: Value,
+    output_shape: Value = None,
+    output: Output = None,
+    order: int = 3,
+    mode: str = "constant",
+    cval: Value = 0.0,
+    prefilter: bool = True,
+    extra_arguments: Value = (),
+    extra_keywords: Value = None,
+) -> DTensor:
+    """Return for each index of the output the value at the coordinates that *mapping* gives. Collective over the mesh.
+
+    Each rank calls *mapping* for the indices of its block. Source: scipy.ndimage.geometric_transform.
+
+    Other arguments are those of `shift`.
+
+    Parameters
+    ----------
+    mapping: gets an index, as a tuple of numbers, and returns coordinates. It is a function of Python
+    output_shape: by default that of *input*
+    extra_arguments: further arguments for *mapping*
+    extra_keywords: further arguments for *mapping*, by name
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.arange(4.0), rows)
+    ...     return mc.ndimage.geometric_transform(t, lambda at: (3 - at[0],), order=1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[3.0, 2.0], [1.0, 0.0]]
+    """
+    if not callable(mapping):
+        raise TypeError(f"geometric_transform: mapping must be a function of Python, not {type(mapping).__name__}")
+    made = _Map("geometric_transform", input, output, Rule(order, mode, cval), prefilter=prefilter)
+    shape = _output_shape(made.tensor, None, output_shape)
+    if not made.tensor.ndim or not shape:
+        raise RuntimeError("input and output rank must be > 0")
+    layout = output_layout(made.tensor, shape)
+
+    def all_of_block() -> list[Array]:
+        own = layout.block_box(shape, layout.mesh.rank or 0)
+        found = np.empty((prod(box_shape(own)), made.tensor.ndim))
+        if layout.mesh.rank is not None:
+            for number, inside in enumerate(np.ndindex(box_shape(own))):
+                index = tuple(start + i for (start, *_), i in zip(own, inside, strict=True))
+                found[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
+        return [np.ascontiguousarray(each).reshape(box_shape(own)) for each in found.T]
+
+    known = made_by_all("geometric_transform", layout.mesh, f"geometric_transform to {shape}", all_of_block)
+    return made.at(shape, _within(known, layout, shape), layout)
+
+
+def _within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
+    """Return the coordinates that the block of this rank has, for boxes of it."""
+
+    def coordinates(box: Box) -> list[Array]:
+        assert layout.mesh.rank is not None
+        own = layout.block_box(shape, layout.mesh.rank)
+        inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, own, strict=True))
+        return [each[inside].astype(np.float64) for each in block]
+
+    return coordinates

@@ -1,0 +1,297 @@
+"""Labels of connected elements, as scipy.ndimage.label gives them, and where the objects with these labels are.
+
+    1. each rank labels its block, and numbers its labels after those of the ranks before it
+    2. with ghosts around the blocks, it finds pairs of labels that are neighbours across a border. All ranks get all
+    3. labels that pairs connect are one object. Of each object, the first element in C order decides its number: SciPy
+       gives numbers in this order. So the rank with that element asks how many objects have an earlier one: these
+       elements are sent to the ranks by their index, and sorted there
+
+What all ranks get grows with the borders of the blocks; nothing else than elements of its block stays on a rank.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.halos.halo import Halo
+from meshcomm.halos.make import halo
+from meshcomm.ndimage.binary import generate_binary_structure
+from meshcomm.ndimage.regions import refuse_cyclic
+from meshcomm.ndimage.windows import Output, call_text, compare_call, held, scipy_ndimage, stored
+from meshcomm.numpy.elementwise.rules import sharding
+from meshcomm.numpy.elementwise.whole import gathered
+from meshcomm.numpy.indexing.owners import Ranks, ask, migrated
+from meshcomm.numpy.reductions.reductions import added_up, group_along
+
+_NUMBER = np.dtype(np.int64)
+
+
+@refusable
+def label(input: Held, structure: Value = None, output: Output = None) -> Value:
+    """Return a tensor with a number for each object of elements that are not zero, and how many there are. Collective.
+
+    With a tensor as *output* that is filled, and only the number of objects returned. A rank outside of the mesh gets
+    None for the number. Numbers are those of SciPy: in the order of the first elements of the objects.
+
+    Source: scipy.ndimage.label.
+
+    Parameters
+    ----------
+    input: a tensor
+    structure: which elements around an element are its neighbours, an array of 3 along each axis. By default those
+        beside it along one axis
+    output: a dtype for the result, or a tensor to write into
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     found, count = mc.ndimage.label(mc.distribute([1, 0, 1, 1, 0, 1], rows))
+    ...     return found.local.tolist(), count
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([1, 0, 2], 3), ([2, 0, 3], 3)]
+    """
+    tensor = held("label", input)
+    refuse_cyclic(tensor)
+    whole = None if structure is None else gathered("label", structure).astype(bool)
+    scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), whole)  # its errors
+    if isinstance(output, DTensor) and output.shape != tensor.shape:
+        raise ValueError("output shape not correct")
+    given = output.dtype if isinstance(output, DTensor) else output
+    dtype = np.dtype((np.intp if tensor.size >= 2**31 - 2 else np.int32) if given is None else given)
+    found, count = _labelled(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
+    if isinstance(output, DTensor):
+        stored(found, output)
+        return count
+    return found, count
+
+
+def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
+    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+    numbers, count = np.zeros((), _NUMBER), 0
+    if tensor.local is not None and tensor.local.size:
+        numbers, count = scipy_ndimage().label(tensor.local, structure, _NUMBER)
+    elif tensor.local is not None:
+        numbers = np.zeros(tensor.local.shape, _NUMBER)
+    found: int | None = count
+    if names and tensor.size:
+        compare_call(call_text("label", {"structure": structure}), tensor)
+        with collective("label", tensor.mesh) as here:
+            if here is not None:
+                group, position = group_along(here, tensor.mesh, names)
+                ranks = Ranks(group, position, fingerprint(f"label {tensor.shape} {tensor.layout.sharding_specs}"))
+                numbers, found = _Objects(ranks, tensor.layout, tensor.shape, count).numbered(numbers, structure)
+    if tensor.local is None:
+        return DTensor(None, tensor.layout, tensor.shape, dtype), None
+    assert found is not None
+    if np.array(found).astype(dtype) != found:
+        raise RuntimeError("insufficient bit-depth in requested output type")
+    return DTensor(numbers.astype(dtype), tensor.layout, tensor.shape, dtype), found
+
+
+@dataclass(frozen=True)
+class _Objects:
+    """The objects of a tensor, from those of the blocks.
+
+    Parameters
+    ----------
+    ranks: those that share the tensor
+    layout, shape: of the tensor
+    count: how many labels the block of this rank has
+    """
+
+    ranks: Ranks
+    layout: Layout
+    shape: Shape
+    count: int
+
+    def numbered(self, labels: Array, structure: Array) -> tuple[Array, int]:
+        """Return the block with numbers of objects, from *labels* of the block, and how many there are. Collective."""
+        counts = self.ranks.told(np.full(self.ranks.size, self.count))
+        before = int(counts[: self.ranks.position].sum())
+        block = np.where(labels > 0, labels + before, 0)
+        sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
+        around = halo(DTensor(block, self.layout, self.shape, _NUMBER), [(int(cut),) * 2 for cut in sharded], 0)
+        firsts = self._firsts(labels)
+        pairs = _pairs(around, structure, sharded)
+        rows = np.column_stack([pairs, firsts[pairs[:, 0] - before - 1]]) if len(pairs) else pairs.reshape(0, 3)
+        objects, mine, earliest = _united(self._all(rows), before, self.count)
+        leads = np.ones(self.count, bool)
+        leads[mine] = firsts[mine] == earliest[objects]
+        keys = firsts[leads]
+        numbers, count = self._in_order(keys)
+        table = np.zeros(self.count + 1, _NUMBER)
+        table[1:][leads] = numbers
+        leading = leads[mine]
+        told = self._all(np.column_stack([objects[leading], table[1:][mine[leading]], objects[leading]]))
+        of_object = np.zeros(len(earliest), _NUMBER)
+        of_object[told[:, 0]] = told[:, 1]
+        table[1:][mine] = of_object[objects]
+        return table[labels], count
+
+    def _firsts(self, labels: Array) -> Indices:
+        """Return for each label of the block the index of its first element, in C order of the whole array."""
+        flat = labels.reshape(-1)
+        inside = np.flatnonzero(flat)[::-1]
+        found = np.zeros(self.count + 1, _NUMBER)
+        found[flat[inside]] = inside
+        device = self.layout.mesh.rank
+        assert device is not None
+        box = self.layout.block_box(self.shape, device)
+        if not self.count:
+            return found[1:]
+        index = [at + start for at, (start, *_) in zip(np.unravel_index(found[1:], labels.shape), box, strict=True)]
+        return np.ravel_multi_index(index, self.shape).astype(_NUMBER)
+
+    def _all(self, rows: Array) -> Array:
+        """Return the rows of three numbers of all ranks. Collective."""
+        messages = self.ranks.communicator.allgather(np.ascontiguousarray(rows, _NUMBER).tobytes())
+        return np.frombuffer(b"".join(messages), _NUMBER).reshape(-1, 3)
+
+    def _in_order(self, keys: Indices) -> tuple[Indices, int]:
+        """Return where each of these different numbers is among those of all ranks, from 1 on. Collective."""
+        owners = keys * self.ranks.size // prod(self.shape)
+        (arrived,), _ = migrated(self.ranks, [keys], owners, f"label {self.shape}")
+        arrived = np.sort(arrived)
+        counts = self.ranks.told(np.full(self.ranks.size, len(arrived)))
+        before = int(counts[: self.ranks.position].sum()) + 1
+        found = np.empty(len(keys), _NUMBER)
+        ask(self.ranks, owners, keys, lambda asked: before + np.searchsorted(arrived, asked), found)
+        return found, int(counts.sum())
+
+
+def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
+    """Return the labels of neighbours of which one is a ghost: rows of an own label and one of another block."""
+    whole, inner = around.local, around.inner
+    found = [np.zeros((0, 2), _NUMBER)]
+    if whole is not None and inner is not None and inner.size:
+        for face, beside in _faces(inner.shape, structure, sharded):
+            own, other = inner[face], whole[beside]
+            both = (own > 0) & (other > 0)
+            found.append(np.unique(np.column_stack([own[both], other[both]]), axis=0))
+    return np.unique(np.concatenate(found), axis=0)
+
+
+def _faces(
+    shape: Shape, structure: Array, sharded: list[bool]
+) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
+    """Go through faces of a block and where their neighbours are in the block with ghosts."""
+    for step in product((-1, 0, 1), repeat=len(shape)):
+        if not structure[tuple(1 + each for each in step)]:
+            continue
+        for axis, cut in enumerate(sharded):
+            if not cut or not step[axis]:
+                continue
+            face, beside = [], []
+            for a, n in enumerate(shape):
+                first, last = (0, n) if a != axis else (0, 1) if step[a] < 0 else (n - 1, n)
+                if not sharded[a]:  # no ghosts, so no neighbour beyond the ends
+                    first, last = max(first, -step[a]), min(last, n - step[a])
+                face.append(slice(first, last))
+                beside.append(slice(first + step[a] + sharded[a], last + step[a] + sharded[a]))
+            yield tuple(face), tuple(beside)
+
+
+def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Indices]:
+    """Return which objects some labels of this rank belong to, which labels these are, and the first element of each.
+
+    Parameters
+    ----------
+    rows: of all ranks: two labels that are one object, and the first element of the first label
+    before, count: the labels of this rank follow the first *before* ones
+    """
+    import scipy.sparse
+
+    nodes, at = np.unique(rows[:, :2], return_inverse=True)
+    at = at.reshape(-1, 2)
+    graph = scipy.sparse.coo_array((np.ones(len(at), bool), (at[:, 0], at[:, 1])), (len(nodes), len(nodes)))
+    total, objects = scipy.sparse.csgraph.connected_components(graph, directed=False) if len(nodes) else (0, nodes)
+    earliest = np.full(total, np.iinfo(_NUMBER).max)
+    np.minimum.at(earliest, objects[at[:, 0]], rows[:, 2])
+    own = (nodes > before) & (nodes <= before + count)
+    return objects[own], nodes[own] - before - 1, earliest
+
+
+@refusable
+def find_objects(input: Held, max_label: int = 0) -> Value:
+    """Return the slices of the box around each label, in a list; None for labels that are not there. Collective.
+
+    All ranks get the list; a rank outside of the mesh gets None. Source: scipy.ndimage.find_objects.
+
+    Parameters
+    ----------
+    input: a tensor of integers, as `label` makes it
+    max_label: the largest label; by default that of the tensor
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.find_objects(mc.distribute([1, 1, 0, 0, 2, 1], rows))
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [(slice(0, 6, None),), (slice(4, 5, None),)]
+    """
+    tensor = held("find_objects", input)
+    refuse_cyclic(tensor)
+    scipy_ndimage().find_objects(np.zeros((1,) * tensor.ndim, tensor.dtype), 1)  # its errors
+    block, most = tensor.local, int(max_label)
+    if most < 1:
+        share = None if block is None else np.array(block.max(initial=0), _NUMBER)
+        largest = added_up("find_objects", tensor, share, (), _NUMBER, op="max").local
+        most = 0 if largest is None else int(largest)
+    if block is None:  # outside of the mesh nobody knows the largest label
+        return None
+    ends = np.full((2, most, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
+    device = tensor.mesh.rank
+    assert device is not None
+    if block.size and most:
+        first = [start for start, *_ in tensor.layout.block_box(tensor.shape, device)]
+        for number, slices in enumerate(scipy_ndimage().find_objects(block, most)):
+            if slices is not None:
+                ends[0, number] = [each.start + at for each, at in zip(slices, first, strict=True)]
+                ends[1, number] = [-each.stop - at for each, at in zip(slices, first, strict=True)]
+    found = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min").local
+    assert found is not None
+    return [
+        None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
+        for start, stop in zip(found[0].tolist(), found[1], strict=True)
+    ]
+
+
+@refusable
+def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
+    """Return a dict from each number in a tensor to where it is: an index for each axis, as tensors. Collective.
+
+    Source: scipy.ndimage.value_indices. The tensor is searched once for each number in it; a rank outside gets None.
+
+    Parameters
+    ----------
+    arr: a tensor of integers
+    ignore_value: a number to leave out
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     found = mc.ndimage.value_indices(mc.distribute([5, 0, 5, 5], rows), ignore_value=0)
+    ...     return {key: each.to_numpy().tolist() for key, (each,) in found.items()}
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    {5: [0, 2, 3]}
+    """
+    tensor: Value = held("value_indices", arr)
+    scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
+    if tensor.local is None:
+        return None
+    numbers = gathered("value_indices", np.unique(tensor)).tolist()
+    found: Value = {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
+    return found

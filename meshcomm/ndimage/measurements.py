@@ -1,0 +1,512 @@
+"""Measurements of elements with the same label: sums, extremes, medians and the like, as scipy.ndimage has them.
+
+Each rank measures the elements of its block, label by label, and the results are reduced. They are plain numbers and
+arrays of NumPy, the same on all ranks; None on a rank outside of the mesh. A median needs all elements of a label on
+one rank: labels are dealt round to the ranks, and the elements move there.
+
+All are Collective over the mesh of *input*. Tensors may be in any layout.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.ndimage.windows import held
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, aligned_blocks
+from meshcomm.numpy.elementwise.families import family
+from meshcomm.numpy.elementwise.rules import broadcast_shape, common_layout, sharding
+from meshcomm.numpy.elementwise.whole import gathered
+from meshcomm.numpy.indexing.owners import Ranks, migrated
+from meshcomm.numpy.reductions.reductions import Merge, added_up, group_along
+from meshcomm.numpy.statistics.statistics import record
+
+_COUNT = np.dtype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The elements of a tensor in groups: those of a label each.
+
+    Parameters
+    ----------
+    name: of the function
+    tensor: the elements; its layout is that of both
+    block, labels: the block of this rank and its labels; None outside of the mesh, and if there are no labels
+    index: the labels, ascending; None if there is one group
+    only: which label that is; None for those above 0
+    which: for each label that is asked for, its number among *index*
+    has_labels: whether there are labels
+    """
+
+    name: str
+    tensor: DTensor
+    block: Array | None
+    labels: Array | None
+    index: Array | None
+    only: Value
+    which: Indices
+    has_labels: bool = True
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return 1 if self.index is None else len(self.index)
+
+    def mask(self) -> Array:
+        """Return which elements of the block are in a group."""
+        assert self.block is not None
+        if self.labels is None:
+            return np.ones(self.block.shape, bool)
+        if self.index is None:
+            return np.asarray(self.labels > 0 if self.only is None else self.labels == self.only)
+        if not len(self.index):
+            return np.zeros(self.block.shape, bool)
+        at = np.searchsorted(self.index, self.labels)
+        at[at >= len(self.index)] = 0
+        return np.asarray(self.index[at] == self.labels)
+
+    def members(self, block: Array | None = None) -> tuple[Array, Indices]:
+        """Return the elements of the groups, of *block* or of the input, and the number of the group of each one."""
+        values, mask = self.block if block is None else block, self.mask()
+        assert values is not None
+        if self.index is None or self.labels is None:
+            found = values[mask]
+            return found, np.zeros(len(found), np.intp)
+        return values[mask], np.searchsorted(self.index, self.labels[mask])
+
+    def with_positions(self) -> "_Groups":
+        """Return the groups with where each element is in the whole array in place of the element itself."""
+        own = None
+        if self.block is not None:
+            own = replace(self, labels=None, index=None).positions().reshape(self.block.shape)
+        return replace(self, block=own, tensor=DTensor(own, self.tensor.layout, self.tensor.shape, _COUNT))
+
+    def positions(self) -> Indices:
+        """Return where the elements of the groups are in the whole array, in C order."""
+        device = self.tensor.mesh.rank
+        assert device is not None
+        flat = np.zeros((), _COUNT)
+        for axis, n in enumerate(self.tensor.shape):
+            own = self.tensor.layout.global_indices(self.tensor.shape, device, axis)
+            flat = flat[..., None] * n + own
+        return np.asarray(flat)[self.mask()]
+
+    def reduced(self, share: Array | None, shape: Shape, dtype: DType, op: str | Merge = "sum") -> Array | None:
+        """Return the shares of all ranks reduced; None outside of the mesh. Collective."""
+        return added_up(self.name, self.tensor, share, shape, dtype, op=op).local
+
+    def given(self, found: Array) -> Value:
+        """Return the result for each label that is asked for, or of the only group."""
+        return found.reshape(-1)[0] if self.index is None else found[self.which]
+
+
+def _grouped(name: str, input: Held, labels: Value, index: Value) -> _Groups:
+    """Return the groups of elements that have the labels *index*. Collective."""
+    tensor = held(name, input)
+    none = np.zeros((), np.intp)
+    if labels is None:
+        return _Groups(name, tensor, tensor.local, None, None, None, none, has_labels=False)
+    given, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
+    shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
+    layout = common_layout(shape, [each for each in (given, marks) if isinstance(each, DTensor)])
+    blocks = aligned_blocks(name, [given, marks], shape, layout)
+    block = its = None
+    if blocks[0] is not None:
+        block, its = (np.broadcast_to(each, layout.block_shape(shape)) for each in blocks)
+    tensor = DTensor(block, layout, shape, tensor.dtype)
+    if index is None:
+        return _Groups(name, tensor, block, its, None, None, none)
+    wanted = gathered(name, index)
+    if wanted.ndim == 0:
+        return _Groups(name, tensor, block, its, None, wanted[()], none)
+    unique, which = np.unique(wanted, return_inverse=True)
+    return _Groups(name, tensor, block, its, unique, None, which.reshape(wanted.shape))
+
+
+# -- sums -------------------------------------------------------------------------------------------------------------
+
+
+def _sums(groups: _Groups, block: Array | None = None) -> Array | None:
+    """Return the sum of each group, of the elements of *block* or of the input. Collective."""
+    dtype, share = (groups.tensor.dtype if block is None else block.dtype), None
+    if groups.index is None:
+        kind = np.zeros(0, dtype).sum().dtype
+        if groups.block is not None:
+            share = groups.members(block)[0].sum(keepdims=True)
+        return groups.reduced(share, (1,), kind)
+    np.bincount([0], np.zeros(1, dtype))  # its errors
+    if groups.block is not None:
+        values, numbers = groups.members(block)
+        share = np.bincount(numbers, values, groups.count).astype(np.float64)  # of no elements it counts in integers
+    return groups.reduced(share, (groups.count,), np.dtype(np.float64))
+
+
+def _counts(groups: _Groups) -> Array | None:
+    """Return how many elements each group has. Collective."""
+    share = None
+    if groups.block is not None:
+        share = np.bincount(groups.members()[1], minlength=groups.count).astype(_COUNT)
+    return groups.reduced(share, (groups.count,), _COUNT)
+
+
+def _means(groups: _Groups) -> Array | None:
+    sums, counts = _sums(groups), _counts(groups)
+    return None if sums is None or counts is None else _ratio(sums, counts)
+
+
+def _ratio(sums: Array, counts: Array) -> Array:
+    with np.errstate(all="ignore"):  # of no elements it is NaN: a rank must not stop for that before it communicates
+        return np.asarray(sums / counts.astype(np.float64))
+
+
+def _variances(groups: _Groups) -> Array | None:
+    means, counts = _means(groups), _counts(groups)
+    dtype = np.promote_types(groups.tensor.dtype, np.float64)
+    if means is None or counts is None or groups.block is None:
+        groups.reduced(None, (groups.count,), dtype)
+        return None
+    values, numbers = groups.members()
+    off = values - means[numbers]
+    squares = (off * off.conjugate()).astype(dtype)
+    share = squares.sum(keepdims=True) if groups.index is None else np.bincount(numbers, squares, groups.count)
+    share = share.astype(dtype)
+    found = groups.reduced(share, (groups.count,), dtype)
+    return None if found is None else _ratio(found, counts)
+
+
+_MEASURES: dict[str, Callable[[_Groups], Array | None]] = {
+    "sum": _sums,
+    "sum_labels": _sums,
+    "mean": _means,
+    "variance": _variances,
+    "standard_deviation": lambda groups: None if (found := _variances(groups)) is None else np.sqrt(found),
+}
+
+
+@family("scipy.ndimage")
+def _measured(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
+    groups = _grouped(name, input, labels, index)
+    found = _MEASURES[name](groups)
+    return None if found is None else groups.given(found)
+
+
+sum_labels = _measured(
+    "sum_labels",
+    "Return the sum of the elements with each label. Collective over the mesh.",
+    """
+    Parameters
+    ----------
+    input: a tensor
+    labels: a tensor of labels, or an array that is the same on all ranks. By default all elements have one label
+    index: which label, or an array of labels. By default all elements count whose label is above 0
+
+    The result is a number, or an array like *index*. It is the same on all ranks; None on a rank outside of the mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.arange(6), rows)
+    ...     return mc.ndimage.sum_labels(t, [1, 1, 2, 2, 0, 1], [1, 2]).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[6.0, 5.0], [6.0, 5.0]]
+    """,
+)
+sum = _measured("sum", "Return the sum of the elements with each label. Collective over the mesh.")
+mean = _measured("mean", "Return the mean of the elements with each label. Collective over the mesh.")
+variance = _measured("variance", "Return the variance of the elements with each label. Collective over the mesh.")
+standard_deviation = _measured(
+    "standard_deviation", "Return the standard deviation of the elements with each label. Collective over the mesh."
+)
+
+
+@refusable
+def center_of_mass(input: Held, labels: Value = None, index: Value = None) -> Value:
+    """Return the centre of mass of each label: a number for each axis. Collective over the mesh.
+
+    Source: scipy.ndimage.center_of_mass.
+
+    Arguments are those of `sum_labels`.
+    """
+    groups = _grouped("center_of_mass", input, labels, index)
+    total, found = _sums(groups), []
+    shape, device = groups.tensor.shape, groups.tensor.mesh.rank
+    for axis in range(len(shape)):
+        moments: Array | None = np.zeros(0, np.promote_types(groups.tensor.dtype, np.float64))
+        if groups.block is not None and device is not None:
+            at = groups.tensor.layout.global_indices(shape, device, axis).astype(np.float64)
+            moments = groups.block * at.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+        found.append(_sums(groups, moments))
+    if total is None:
+        return None
+    with np.errstate(all="ignore"):
+        centres = [groups.given(np.asarray(each / total)) for each in found]
+    return tuple(centres) if groups.index is None else [tuple(each) for each in np.array(centres).T]
+
+
+# -- extremes ---------------------------------------------------------------------------------------------------------
+
+
+def _chosen(missing: Array, value: Array, index: Array, *, most: bool, first: bool) -> Indices:
+    """Return the rows of each column that hold the extreme; missing ones come last."""
+    order = np.lexsort((index if first is not most else -index, value, ~missing if most else missing), axis=0)
+    found: Indices = order[-1 if most else 0]
+    return found
+
+
+def _merged(rows: Array, *, most: bool, first: bool) -> Array:
+    found = _chosen(rows["missing"], rows["value"], rows["index"], most=most, first=first)
+    made: Array = np.take_along_axis(rows, found[None], axis=0)[0]
+    return made.copy()
+
+
+def _least(rows: Array) -> Array:
+    return _merged(rows, most=False, first=True)
+
+
+def _most_first(rows: Array) -> Array:
+    return _merged(rows, most=True, first=True)
+
+
+def _most_last(rows: Array) -> Array:
+    return _merged(rows, most=True, first=False)
+
+
+def _extremes(groups: _Groups, *, most: bool) -> tuple[Array, Array] | None:
+    """Return the extreme of each group and where it is; zeros for groups without elements. Collective.
+
+    Of equal ones it is the first, but the last maximum if there are several groups: as SciPy finds it.
+    """
+    first = not most or groups.index is None
+    share = record(
+        value=np.zeros(groups.count, groups.tensor.dtype),
+        index=np.zeros(groups.count, _COUNT),
+        missing=np.ones(groups.count, bool),
+    )
+    if groups.block is not None:
+        (values, numbers), at = groups.members(), groups.positions()
+        order = np.lexsort((at if first is not most else -at, values, numbers))
+        ends = np.searchsorted(numbers[order], np.arange(groups.count), "right" if most else "left") - most
+        there = np.bincount(numbers, minlength=groups.count) > 0
+        chosen = order[ends[there]]
+        share["value"][there], share["index"][there], share["missing"] = values[chosen], at[chosen], ~there
+        if groups.index is None and len(values) and (values != values).any():  # NaN, as NumPy's minimum has it
+            share["value"] = values.min()
+    merge = _least if not most else _most_first if first else _most_last
+    found = groups.reduced(None if groups.block is None else share, share.shape, share.dtype, merge)
+    if found is None:
+        return None
+    if groups.index is None and found["missing"].any():
+        raise ValueError(f"{groups.name}: zero-size array: there is no element with such a label")
+    return found["value"], found["index"]
+
+
+def _located(groups: _Groups, shape: Shape, found: Array) -> Value:
+    """Return indices along all axes from those in C order: a tuple, or a list of tuples."""
+    positions = np.asarray(groups.given(found))
+    strides = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
+    rows = positions.reshape(-1, 1) // strides % shape
+    return tuple(rows[0]) if groups.index is None else [tuple(each) for each in rows]
+
+
+@family("scipy.ndimage", like="sum_labels")
+def _extreme(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
+    groups = _grouped(name, input, labels, index)
+    found = _extremes(groups, most=name.startswith("maximum"))
+    if found is None:
+        return None
+    if name.endswith("position"):
+        return _located(groups, held(name, input).shape, found[1])
+    return groups.given(found[0])
+
+
+minimum = _extreme("minimum", "Return the minimum of the elements with each label. Collective over the mesh.")
+maximum = _extreme("maximum", "Return the maximum of the elements with each label. Collective over the mesh.")
+minimum_position = _extreme("minimum_position", "Return where the minimum of each label is. Collective over the mesh.")
+maximum_position = _extreme("maximum_position", "Return where the maximum of each label is. Collective over the mesh.")
+
+
+@refusable
+def extrema(input: Held, labels: Value = None, index: Value = None) -> Value:
+    """Return minimum, maximum and where they are, for each label. Collective over the mesh.
+
+    Source: scipy.ndimage.extrema.
+
+    Arguments are those of `sum_labels`.
+    """
+    groups, shape = _grouped("extrema", input, labels, index), held("extrema", input).shape
+    least, most = _extremes(groups, most=False), _extremes(groups, most=True)
+    if least is None or most is None:
+        return None
+    values = groups.given(least[0]), groups.given(most[0])
+    return (*values, _located(groups, shape, least[1]), _located(groups, shape, most[1]))
+
+
+# -- functions of all elements of a label -----------------------------------------------------------------------------
+
+
+def _of_one_group(groups: _Groups) -> Value:
+    """Return the elements of the only group, along one axis, in C order: a tensor. Collective."""
+    tensor: Value = groups.tensor
+    if groups.index is None and groups.only is None and not groups.has_labels:
+        return tensor.ravel()
+    mask = DTensor(None if groups.block is None else groups.mask(), tensor.layout, tensor.shape, np.dtype(bool))
+    block = None if groups.block is None else np.ascontiguousarray(groups.block)
+    whole: Value = DTensor(block, tensor.layout, tensor.shape, tensor.dtype)
+    return whole[mask]
+
+
+def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array | None:
+    """Return what *function* makes of each group, on one rank for each; for the others what *out* has. Collective."""
+    name, layout = groups.name, groups.tensor.layout
+    share = record(value=out, made=np.zeros(len(out), bool))
+    if groups.block is not None:
+        values, numbers = groups.members()
+        arrays = [np.ascontiguousarray(values), numbers, groups.positions()]
+        names = sharding(layout.mesh, [each for spec in layout.axes for each in spec])
+        with collective(name, layout.mesh) as here:
+            assert here is not None
+            if names:
+                group, position = group_along(here, layout.mesh, names)
+                text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
+                ranks = Ranks(group, position, fingerprint(text))
+                arrays, _ = migrated(ranks, arrays, numbers % ranks.size, text)
+            agree_on(here.team, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
+    found = groups.reduced(None if groups.block is None else share, share.shape, share.dtype, _made)
+    return None if found is None else found["value"]
+
+
+def _apply(function: Callable[..., object], arrays: list[Array], share: Array, *, with_positions: bool) -> None:
+    values, numbers, positions = arrays
+    order = np.lexsort((positions, numbers))
+    values, numbers, positions = values[order], numbers[order], positions[order]
+    for number in np.unique(numbers):
+        some = slice(*np.searchsorted(numbers, [number, number + 1]))
+        given = (values[some], positions[some]) if with_positions else (values[some],)
+        share["value"][number] = function(*given)
+        share["made"][number] = True
+
+
+def _made(rows: Array) -> Array:
+    """Return of each column the row that a rank has made, or the first one."""
+    at = np.argmax(rows["made"], axis=0)
+    made: Array = np.take_along_axis(rows, at[None], axis=0)[0]
+    return made.copy()
+
+
+@refusable
+def median(input: Held, labels: Value = None, index: Value = None) -> Value:
+    """Return the median of the elements with each label. Collective over the mesh.
+
+    If *index* has several labels, the elements of each move to one rank. Source: scipy.ndimage.median.
+
+    Arguments are those of `sum_labels`.
+    """
+    groups = _grouped("median", input, labels, index)
+    if groups.block is None:
+        return None
+    if groups.index is None:
+        middle: Value = np.median(_of_one_group(groups))
+        return middle.to_numpy()[()]
+    kind = np.dtype(np.float64) if groups.tensor.dtype.kind in "biu" else groups.tensor.dtype
+    made = _by_owners(groups, _middle, np.zeros(groups.count, kind), with_positions=False)
+    return None if made is None else groups.given(made)
+
+
+def _middle(values: Array) -> object:
+    """Return the median as SciPy has it: of integers in double precision, of floats in their own."""
+    ordered = np.sort(values)
+    step = (len(ordered) - 1) // 2
+    low, high = ordered[step], ordered[len(ordered) - 1 - step]
+    if values.dtype.kind in "biu":
+        return (np.float64(low) + np.float64(high)) / 2.0
+    return (low + high) / 2.0
+
+
+@refusable
+def labeled_comprehension(
+    input: Held,
+    labels: Value,
+    index: Value,
+    func: Callable[..., object],
+    out_dtype: Value,
+    default: Value,
+    pass_positions: bool = False,
+) -> Value:
+    """Return what *func* makes of the elements with each label. Collective over the mesh.
+
+    The elements of each label move to one rank, which calls *func*. Without *index*, each rank gets all elements.
+
+    Source: scipy.ndimage.labeled_comprehension.
+
+    Other arguments are those of `sum_labels`.
+
+    Parameters
+    ----------
+    func: gets the elements of a label, in C order, as an array of one axis; returns a number
+    out_dtype: the dtype of the result. ``TypeError`` for objects
+    default: the result for a label without elements
+    pass_positions: whether *func* gets the indices of the elements, in C order of the whole array, as well
+    """
+    if labels is None and index is not None:
+        raise ValueError("index without defined labels")
+    groups = _grouped("labeled_comprehension", input, labels, index)
+    if groups.block is None:
+        return None
+    if index is None:
+        given = [_of_one_group(groups)]
+        if pass_positions:
+            given.append(_of_one_group(groups.with_positions()))
+        return func(*[each.to_numpy() for each in given])
+    if np.dtype(out_dtype).hasobject:
+        raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
+    wanted = np.atleast_1d(groups.only if groups.index is None else groups.index)
+    marks = groups.labels.dtype if groups.labels is not None else wanted.dtype
+    if (wanted.astype(marks).astype(wanted.dtype) != wanted).any():
+        raise ValueError(
+            f"Cannot convert index values from <{wanted.dtype}> to <{marks}> (labels' type) without loss of precision"
+        )
+    out = np.full(groups.count, default, out_dtype)
+    found = _by_owners(groups, func, out, with_positions=bool(pass_positions))
+    return None if found is None else groups.given(found)
+
+
+@refusable
+def histogram(input: Held, min: float, max: float, bins: int, labels: Value = None, index: Value = None) -> Value:
+    """Return the histogram of the elements with each label. Collective over the mesh.
+
+    Source: scipy.ndimage.histogram.
+
+    Other arguments are those of `sum_labels`.
+
+    Parameters
+    ----------
+    min, max: the ends of the range
+    bins: how many bins
+    """
+    if labels is None and index is not None:
+        raise ValueError("index without defined labels")
+    groups = _grouped("histogram", input, labels, index)
+    edges, share = np.linspace(min, max, bins + 1), None
+    if groups.block is not None:
+        values, numbers = groups.members()
+        at = np.searchsorted(edges, values, "right") - 1
+        at[values == edges[-1]] = bins - 1
+        inside = (at >= 0) & (at < bins)
+        counted = np.bincount(numbers[inside] * bins + at[inside], minlength=groups.count * bins)
+        share = counted.astype(_COUNT).reshape(groups.count, bins)
+    counts, sizes = groups.reduced(share, (groups.count, bins), _COUNT), _counts(groups)
+    if counts is None or sizes is None:
+        return None
+    if groups.index is None:
+        return counts[0] if groups.only is None or sizes[0] else None
+    found = np.empty(groups.count, object)
+    found[:] = [row if size else None for row, size in zip(counts, sizes, strict=True)]
+    return found[groups.which]

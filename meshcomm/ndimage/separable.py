@@ -1,0 +1,393 @@
+"""Filters along axes, one after the other: scipy.ndimage's on blocks with ghosts along one axis at a time.
+
+They are composed as SciPy composes them, so that elements are rounded at the same steps. For arguments and errors, see
+:mod:`meshcomm.ndimage.filters`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import DType
+from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.halos.boundaries import axis_of
+from meshcomm.halos.widths import Width
+from meshcomm.ndimage.windows import (
+    FLIPPED,
+    Edges,
+    Output,
+    as_dtype_of,
+    call_text,
+    held,
+    per_axis,
+    result_dtype,
+    scipy_ndimage,
+    stored,
+    window,
+    windowed,
+)
+from meshcomm.numpy.elementwise.families import family
+
+
+def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
+    widths = [width if a == axis else (0, 0) for a in range(tensor.ndim)]
+    return _Step(name, widths, edges, {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments})
+
+
+class _Step:
+    """A filter of SciPy along one axis."""
+
+    def __init__(self, name: str, widths: Sequence[Width], edges: Edges, arguments: Mapping[str, Value]) -> None:
+        self._function = getattr(scipy_ndimage(), name)
+        self._widths, self._edges, self._arguments, self._text = widths, edges, arguments, call_text(name, arguments)
+
+    def __call__(self, block: Value, dtype: object) -> Value:
+        return self._function(block, output=dtype, **self._arguments)
+
+    def of(self, tensor: DTensor, dtype: DType) -> DTensor:
+        """Return the filtered tensor. Collective if the axis is sharded."""
+        return windowed(tensor, self._widths, self._edges, self, dtype, call=self._text)
+
+
+def _one(
+    name: str, input: Held, axis: int, output: Output, edges: Edges, *, origin: int, sized: Value, **more: Value
+) -> DTensor:
+    """Return what one filter along one axis gives, whose window has the length *sized*. Collective."""
+    tensor = held(name, input)
+    width = window(sized, origin, flipped=name in FLIPPED)
+    step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, origin=origin, **more)
+    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+
+
+@family("scipy.ndimage")
+def _weighted(
+    name: str,
+    input: Held,
+    weights: Value,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    length = int(np.size(weights))
+    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=length, weights=weights)
+
+
+convolve1d = _weighted(
+    "convolve1d",
+    "Return the convolution with *weights* along *axis*. Collective over the mesh.",
+    """
+    Parameters
+    ----------
+    input: a tensor
+    weights: the numbers of the window
+    axis: which axis
+    output: a dtype for the result, or a tensor to write into and return
+    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
+    cval: the value beyond the edges if *mode* is "constant"
+    origin: by how many elements the window is shifted
+    """,
+)
+correlate1d = _weighted("correlate1d", "Return the correlation with *weights* along *axis*. Collective over the mesh.")
+
+
+@family("scipy.ndimage")
+def _sized(
+    name: str,
+    input: Held,
+    size: int,
+    axis: int = -1,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    origin: int = 0,
+) -> DTensor:
+    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=int(size), size=size)
+
+
+minimum_filter1d = _sized(
+    "minimum_filter1d",
+    "Return the minimum of each window along *axis*. Collective over the mesh.",
+    """
+    Other arguments are those of `convolve1d`.
+
+    Parameters
+    ----------
+    size: the length of the window
+    """,
+)
+maximum_filter1d = _sized(
+    "maximum_filter1d", "Return the maximum of each window along *axis*. Collective over the mesh."
+)
+uniform_filter1d = _sized(
+    "uniform_filter1d",
+    "Return the mean of each window along *axis*. Collective over the mesh.",
+    """
+    SciPy adds and subtracts along the axis, so the last digits of floats depend on where a block begins.
+
+    Arguments are those of `minimum_filter1d`.
+    """,
+)
+
+
+def _radius(sigma: Value, truncate: float, radius: Value) -> int:
+    return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
+
+
+def _gaussian(tensor: DTensor, axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
+    lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
+    return _along("gaussian_filter1d", tensor, axis, (lw, lw), edges, sigma=sigma, **arguments)
+
+
+@refusable
+def gaussian_filter1d(
+    input: Held,
+    sigma: float,
+    axis: int = -1,
+    order: int = 0,
+    output: Output = None,
+    mode: str = "reflect",
+    cval: Value = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: int | None = None,
+) -> DTensor:
+    """Return the Gaussian filter, or a derivative of it, along *axis*. Collective over the mesh.
+
+    Source: scipy.ndimage.gaussian_filter1d.
+
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    axis: which axis
+    """
+    tensor = held("gaussian_filter1d", input)
+    more = {"order": order, "truncate": truncate, "radius": radius}
+    step = _gaussian(tensor, axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)
+    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+
+
+@refusable
+def gaussian_filter(
+    input: Held,
+    sigma: Value,
+    order: Value = 0,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    truncate: float = 4.0,
+    *,
+    radius: Value = None,
+    axes: Value = None,
+) -> DTensor:
+    """Return the Gaussian filter, or derivatives of it, along all *axes*. Collective over the mesh.
+
+    Source: scipy.ndimage.gaussian_filter.
+
+    Other arguments are those of `convolve`.
+
+    Parameters
+    ----------
+    sigma: the standard deviation in elements, or one for each axis
+    order: 0 for the filter, or which derivative; or one for each axis
+    truncate: the window ends at so many standard deviations
+    radius: the window ends at so many elements, instead of *truncate*; or one for each axis
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.gaussian_filter(mc.distribute([0.0, 0, 0, 1, 0, 0], rows), 1).local.round(2).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0.0, 0.05, 0.24], [0.4, 0.24, 0.06]]
+    """
+    tensor = held("gaussian_filter", input)
+    found = ordered_axes(axes, tensor.ndim)
+    settings = [
+        per_axis(each, len(found), what)
+        for each, what in ((sigma, "sigma"), (order, "order"), (mode, "mode"), (radius, "radius"))
+    ]
+    steps = [
+        _gaussian(tensor, axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
+        for axis, sigma, order, mode, radius in zip(found, *settings, strict=True)
+        if sigma > 1e-15
+    ]
+    return stored(_one_by_one(tensor, steps, output), output)
+
+
+@refusable
+def uniform_filter(
+    input: Held,
+    size: Value = 3,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    origin: Value = 0,
+    *,
+    axes: Value = None,
+) -> DTensor:
+    """Return the mean of each window. Collective over the mesh. Source: scipy.ndimage.uniform_filter.
+
+    SciPy adds and subtracts along axes, so the last digits of floats depend on where a block begins.
+
+    Arguments are those of `median_filter`.
+    """
+    tensor = held("uniform_filter", input)
+    found = ordered_axes(axes, tensor.ndim)
+    settings = [
+        per_axis(each, len(found), what) for each, what in ((size, "size"), (origin, "origin"), (mode, "mode"))
+    ]
+    steps = [
+        _along("uniform_filter1d", tensor, axis, window(n, origin), Edges(mode, cval), size=n, origin=origin)
+        for axis, n, origin, mode in zip(found, map(int, settings[0]), *settings[1:], strict=True)
+        if n > 1
+    ]
+    return stored(_one_by_one(tensor, steps, output), output)
+
+
+def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
+    """Return axes counted from 0, in the order that is given."""
+    if axes is None:
+        return tuple(range(ndim))
+    normalised_axes(axes, ndim)
+    return tuple(axis_of(axis, ndim) for axis in (axes if np.iterable(axes) else (axes,)))
+
+
+def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTensor:
+    """Return what all *steps* make of *tensor*, each of what the one before gave. Collective."""
+    if not steps:
+        given = output.dtype if isinstance(output, DTensor) else output
+        return as_dtype_of(tensor, tensor.dtype if given is None else np.dtype(given))
+    dtype = result_dtype(tensor, steps[0], output)
+    for step in steps:
+        tensor = step.of(tensor, dtype)
+    return tensor
+
+
+ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
+"""What a derivative is smoothed with along the other axes."""
+
+
+@family("scipy.ndimage", like="convolve1d")
+def _derivative(
+    name: str, input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
+) -> DTensor:
+    tensor, edges = held(name, input), Edges(mode, cval)
+    axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
+    steps = []
+    for a in (axis, *(other for other in range(ndim) if other != axis)):
+        weights = [-1, 0, 1] if a == axis else ACROSS[name]
+        steps.append(_along("correlate1d", tensor, a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
+    return stored(_one_by_one(tensor, steps, output), output)
+
+
+sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
+prewitt = _derivative("prewitt", "Return Prewitt's derivative along *axis*. Collective over the mesh.")
+
+
+Derivative = Callable[[int, Edges, Output], DTensor]
+"""From an axis, its edges and an output to the derivative along the axis."""
+
+
+def summed(
+    tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
+) -> DTensor:
+    """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
+    found = ordered_axes(axes, tensor.ndim)
+    if not found:
+        return stored(_one_by_one(tensor, [], output), output)
+    given = output.dtype if isinstance(output, DTensor) else output
+    total: DTensor | None = None
+    for number, axis in enumerate(found):
+        along = edges.of(number, len(found))
+        made = derivative(axis, along, given if total is None else total.dtype)
+        if made.local is not None and squares:
+            np.multiply(made.local, made.local, made.local)
+        if total is None:
+            total = made
+        elif total.local is not None and made.local is not None:
+            np.add(total.local, made.local, out=total.local)
+    assert total is not None
+    if squares and total.local is not None:
+        np.sqrt(total.local, total.local, casting="unsafe")
+    return stored(total, output)
+
+
+@refusable
+def laplace(
+    input: Held, output: Output = None, mode: Value = "reflect", cval: Value = 0.0, *, axes: Value = None
+) -> DTensor:
+    """Return the sum of second differences. Collective over the mesh. Source: scipy.ndimage.laplace.
+
+    Arguments are those of `convolve`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.laplace(mc.distribute(np.arange(6) ** 2, rows)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 2, 2], [2, 2, -9]]
+    """
+    tensor = held("laplace", input)
+
+    def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
+        return correlate1d(tensor, [1, -2, 1], axis, output, edges.mode, edges.cval)
+
+    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
+
+
+@family("scipy.ndimage")
+def _of_gaussian(
+    name: str,
+    /,
+    input: Held,
+    sigma: Value,
+    output: Output = None,
+    mode: Value = "reflect",
+    cval: Value = 0.0,
+    *,
+    axes: Value = None,
+    **kwargs: Value,
+) -> DTensor:
+    tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
+    sigmas = sigma
+    if not squares:
+        found, sigmas = ordered_axes(axes, tensor.ndim), [0.0] * tensor.ndim
+        for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
+            sigmas[axis] = one
+
+    def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
+        orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
+        return gaussian_filter(tensor, sigmas, orders, output, edges.mode, edges.cval, **kwargs)
+
+    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
+
+
+gaussian_laplace = _of_gaussian(
+    "gaussian_laplace",
+    "Return the Laplacian of a Gaussian filter. Collective over the mesh.",
+    """
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """,
+)
+gaussian_gradient_magnitude = _of_gaussian(
+    "gaussian_gradient_magnitude",
+    "Return the length of the gradient of a Gaussian filter. Collective over the mesh.",
+    """
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """,
+)

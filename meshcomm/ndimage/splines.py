@@ -1,0 +1,203 @@
+"""Where splines are evaluated: SciPy's rule for coordinates beyond the edges, and which elements a value needs.
+
+A value at a coordinate needs ``order + 1`` elements along each axis. `Support` says which elements a rank needs for
+its values, and which of these are repeated, because SciPy looks beyond the edges. SciPy then evaluates the spline.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Indices
+from meshcomm.core.layouts.boxes import Box
+
+CONSTANT = -2.0
+"""A coordinate along an axis for values that are the constant."""
+
+_TINY = 1e-15  # as in SciPy, whose rule for "reflect" keeps away from -0.0
+
+
+class Rule(NamedTuple):
+    """How SciPy evaluates a spline.
+
+    Parameters
+    ----------
+    order: of the spline
+    mode: what is beyond the edges
+    cval: the value there, if that is constant
+    """
+
+    order: int
+    mode: str
+    cval: Value
+
+    @property
+    def repeats(self) -> str:
+        """The mode by which elements beyond the edges are looked up."""
+        return "mirror" if self.mode in ("constant", "wrap") else self.mode
+
+
+def folded(at: Array, n: int, mode: str) -> Array:
+    """Return where SciPy evaluates an axis of *n* elements for coordinates *at*, which may lie beyond its edges.
+
+    >>> folded(np.array([-1.5, 1, 4.25]), 4, "mirror").tolist(), folded(np.array([-1, 4]), 4, "grid-wrap").tolist()
+    ([1.5, 1.0, 1.75], [3.0, 0.0])
+    """
+    at = np.array(at, dtype=np.float64)
+    at[~np.isfinite(at)] = -np.inf if mode == "constant" else 0.0
+    for wrong, rule in ((at < 0, _BELOW), (at > n - 1, _ABOVE)):
+        if wrong.any():
+            at[wrong] = rule[mode](at[wrong], n)
+    return at
+
+
+def _mirror_below(at: Array, n: int) -> Array:
+    if n <= 1:
+        return np.zeros_like(at)
+    period = 2 * n - 2
+    at = period * np.trunc(-at / period) + at
+    return np.where(at <= 1 - n, at + period, -at)
+
+
+def _reflect_below(at: Array, n: int) -> Array:
+    if n <= 1:
+        return np.zeros_like(at)
+    period = 2 * n
+    at = np.where(at < -period, period * np.trunc(-at / period) + at, at)
+    return np.where(at < -n, at + period, np.where(at > -_TINY, _TINY, -at) - 1)
+
+
+def _wrap_below(at: Array, n: int) -> Array:
+    return at + (n - 1) * (np.trunc(-at / (n - 1)) + 1) if n > 1 else np.zeros_like(at)
+
+
+def _mirror_above(at: Array, n: int) -> Array:
+    if n <= 1:
+        return np.zeros_like(at)
+    at = at - (2 * n - 2) * np.trunc(at / (2 * n - 2))
+    return np.where(at >= n, 2 * n - 2 - at, at)
+
+
+def _reflect_above(at: Array, n: int) -> Array:
+    if n <= 1:
+        return np.zeros_like(at)
+    at = at - 2 * n * np.trunc(at / (2 * n))
+    return np.where(at >= n, 2 * n - at - 1, at)
+
+
+def _wrap_above(at: Array, n: int) -> Array:
+    return at - (n - 1) * np.trunc(at / (n - 1)) if n > 1 else np.zeros_like(at)
+
+
+def _grid_wrap_below(at: Array, n: int) -> Array:
+    return at + n * (np.trunc((-1 - at) / n) + 1) if n > 1 else np.zeros_like(at)
+
+
+_BELOW: dict[str, Callable[[Array, int], Array]] = {
+    "mirror": _mirror_below,
+    "reflect": _reflect_below,
+    "grid-mirror": _reflect_below,
+    "wrap": _wrap_below,
+    "grid-wrap": _grid_wrap_below,
+    "nearest": lambda at, n: np.zeros_like(at),
+    "constant": lambda at, n: np.full_like(at, -1.0),
+}
+_ABOVE: dict[str, Callable[[Array, int], Array]] = {
+    "mirror": _mirror_above,
+    "reflect": _reflect_above,
+    "grid-mirror": _reflect_above,
+    "wrap": _wrap_above,
+    "grid-wrap": lambda at, n: at - n * np.trunc(at / n),
+    "nearest": lambda at, n: np.full_like(at, float(n - 1)),
+    "constant": lambda at, n: np.full_like(at, -1.0),
+}
+
+
+class Support:
+    """The elements along one axis that some values need.
+
+    Parameters
+    ----------
+    n: length of the axis
+    rule: of the spline
+    """
+
+    def __init__(self, n: int, rule: Rule) -> None:
+        self._n, self._rule = n, rule
+        self._least, self._most = np.inf, -np.inf
+
+    def folded(self, at: Array) -> tuple[Array, Array]:
+        """Return where the axis is evaluated for coordinates *at*, and for which of them that is the constant.
+
+        The order 0 takes the element there: a coordinate that is rounded again later could take another one.
+        """
+        if self._rule.mode in ("nearest", "grid-constant"):  # beyond the edges all elements are equal
+            beyond = self._rule.order + 2.0
+            found = np.nan_to_num(np.clip(at, -beyond, self._n - 1 + beyond))
+            constant = np.zeros(found.shape, bool)
+        else:
+            found = folded(at, self._n, self._rule.mode)
+            constant = found <= -1
+        return np.floor(found + 0.5) if self._rule.order == 0 else found, constant
+
+    def add(self, at: Array) -> None:
+        """Note the elements that values at *at* need."""
+        found, constant = self.folded(at)
+        found = found[~constant]
+        if found.size:
+            first = np.floor(found if self._rule.order & 1 else found + 0.5) - self._rule.order // 2
+            self._least, self._most = min(self._least, first.min()), max(self._most, first.max())
+
+    @property
+    def first(self) -> int:
+        """The first element, which may lie beyond the edge."""
+        return int(self._least) if self._least <= self._most else 0
+
+    @property
+    def sources(self) -> Indices:
+        """Which element of the axis each one is; -1 for the constant."""
+        if self._least > self._most:
+            return np.zeros(0, np.intp)
+        wanted = np.arange(int(self._least), int(self._most) + self._rule.order + 1)
+        if self._rule.mode == "grid-constant":
+            return np.where((wanted >= 0) & (wanted < self._n), wanted, -1)
+        return folded(wanted, self._n, self._rule.repeats).astype(np.intp)
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The elements of the axis to read."""
+        inside = self.sources
+        inside = inside[inside >= 0]
+        return (int(inside.min()), int(inside.max()) + 1) if inside.size else (0, 0)
+
+
+def extended(array: Array, supports: Sequence[Support], axes: Sequence[int], rule: Rule) -> Array:
+    """Return what *supports* need along *axes*, from the elements of their spans."""
+    for support, axis in zip(supports, axes, strict=True):
+        sources, (start, stop) = support.sources, support.span
+        if len(sources) == stop - start and (sources == np.arange(start, stop)).all():
+            continue
+        if (sources < 0).all():
+            shape = [len(sources) if a == axis else n for a, n in enumerate(array.shape)]
+            array = np.full(shape, rule.cval, np.float64)
+            continue
+        outside = sources < 0
+        array = array.take(np.where(outside, start, sources) - start, axis=axis)
+        if outside.any():
+            array = array.astype(np.promote_types(array.dtype, np.float64), copy=False)
+            array[(slice(None),) * axis + (outside,)] = rule.cval
+    return array
+
+
+def slabs(box: Box, most: int) -> Iterator[Box]:
+    """Return stretches of *box* along its first axis, of at most *most* elements, or of one index of the axis.
+
+    >>> list(slabs(((2, 7), (0, 4)), 10))
+    [((2, 4), (0, 4)), ((4, 6), (0, 4)), ((6, 7), (0, 4))]
+    """
+    (start, stop, *_), *others = box
+    step = max(1, most // max(1, int(np.prod([last - first for first, last, *_ in others]))))
+    for first in range(start, stop, step):
+        yield ((first, min(first + step, stop)), *others)

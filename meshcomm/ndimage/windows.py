@@ -1,0 +1,198 @@
+"""Filters that look at a window around each element: SciPy's, run on blocks with the ghosts that it needs."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.core._arguments import counted, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.calls import collective
+from meshcomm.errors import LayoutError, MeshcommError, ShapeError
+from meshcomm.halos.boundaries import Boundary, as_boundary, holds
+from meshcomm.halos.make import halo
+from meshcomm.halos.widths import Width
+
+Output: TypeAlias = Value
+"""A dtype, a tensor to write into, or None, as SciPy's *output*."""
+
+Run: TypeAlias = Callable[[Array, object], Array]
+"""From a block and a dtype, or None, to the filtered block."""
+
+FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
+"""Filters whose windows are turned round."""
+
+MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-mirror", "grid-constant")
+
+
+class SequenceError(ShapeError, RuntimeError):
+    """A sequence has not one entry for each axis: SciPy raises ``RuntimeError``."""
+
+    __module__ = "meshcomm"
+
+
+def scipy_ndimage() -> Value:
+    """Return scipy.ndimage; ``MeshcommError`` if SciPy is not installed."""
+    try:
+        return importlib.import_module("scipy.ndimage")
+    except ImportError:
+        raise MeshcommError("mc.ndimage runs SciPy on each block: pip install scipy") from None
+
+
+@dataclass(frozen=True)
+class Edges:
+    """SciPy's *mode*, one or one for each axis, and *cval*."""
+
+    mode: Value = "reflect"
+    cval: Value = 0.0
+
+    def of(self, axis: int, ndim: int) -> "Edges":
+        """Return those of one of *ndim* axes."""
+        return Edges(self.modes(ndim)[axis], self.cval)
+
+    def modes(self, ndim: int) -> list[Value]:
+        """Return the mode of each of *ndim* axes."""
+        return per_axis(self.mode, ndim, "mode")
+
+    def boundaries(self, ndim: int) -> tuple[Boundary, ...]:
+        """Return the boundaries of *ndim* axes."""
+        for mode in self.modes(ndim):
+            if mode not in MODES:
+                raise ShapeError(f"mode {quote(mode)} is none of SciPy's: {', '.join(MODES)}")
+        return tuple(as_boundary(mode, self.cval) for mode in self.modes(ndim))
+
+
+def per_axis(given: Value, count: int, what: str) -> list[Value]:
+    """Return what is *given* for each of *count* axes: one for all, or a sequence."""
+    if isinstance(given, str) or not np.iterable(given):
+        return [given] * count
+    found = list(given)
+    if len(found) != count:
+        raise SequenceError(
+            f"sequence argument must have length equal to input rank: {what} {quote(given)} has "
+            f"{counted(len(found), 'entry')} for {counted(count, 'axis')}"
+        )
+    return found
+
+
+def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
+    """Return how many elements before and after it a filter of *size* looks at.
+
+    It is *flipped* for convolutions and dilations.
+
+    >>> window(3), window(4), window(4, flipped=True), window(5, 2)
+    ((1, 1), (2, 1), (1, 2), (4, 0))
+    """
+    before = size // 2 + int(origin)
+    after = size - 1 - before
+    return (size - 1 - size // 2 - int(origin), size // 2 + int(origin)) if flipped else (before, after)
+
+
+def held(name: str, given: object) -> DTensor:
+    """Return the tensor of a filter; ``LayoutError`` if it is none."""
+    tensor = unwrapped(given)
+    if not isinstance(tensor, DTensor):
+        raise LayoutError(f"ndimage.{name} takes a DTensor, not {type(tensor).__name__}: call distribute first")
+    return tensor
+
+
+def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
+    """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
+    one = (1,) * tensor.ndim
+    given = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
+    return run(np.zeros(one, tensor.dtype), given).dtype
+
+
+def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, dtype: DType, *, call: str) -> DTensor:
+    """Return the tensor that *run* makes, in the layout of *tensor*. Collective if a sharded axis needs ghosts.
+
+    *run* gets blocks with ghosts along those axes only; along the others, SciPy extends the block by itself. *call* is
+    what the ranks compare if they communicate: a filter and its arguments, also those that change no message.
+    """
+    boundaries = edges.boundaries(tensor.ndim)
+    sharded = [tensor.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(tensor.shape)]
+    ghosts = [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
+    if any(each.name == "constant" for each in boundaries) and not holds(tensor.dtype, edges.cval):
+        tensor = _in_double_precision(tensor, edges.cval)
+    local: Array | None = tensor.local
+    where = (slice(None),) * tensor.ndim
+    if tensor.size and any(map(any, ghosts)):
+        compare_call(f"{call} as {dtype}", tensor)
+        with_ghosts = halo(tensor, ghosts, list(boundaries))
+        local, where = with_ghosts.local, with_ghosts.inner_slices
+    block: Array | None = None
+    if tensor.local is not None and local is not None:
+        block = contiguous(run(local, dtype)[where]) if tensor.local.size else new_block(tensor.local.shape, dtype)
+    return DTensor(block, tensor.layout, tensor.shape, dtype)
+
+
+def compare_call(call: str, tensor: DTensor) -> None:
+    """Add this *call* to the digest that goes with the ghosts; compare it now if all calls are. Collective."""
+    with collective("filter", tensor.mesh) as here:
+        if here is not None:
+            if agreement.checks_every_call():
+                agreement.agree(here.team, call)
+            else:
+                here.team.note(agreement.fingerprint(call))
+
+
+def call_text(name: str, arguments: Mapping[str, Value]) -> str:
+    """Return the text of a call that ranks compare: arrays stand for their bytes, other objects for their classes.
+
+    >>> call_text("convolve", {"weights": [1, -1], "mode": "nearest"})
+    'convolve(weights=(1, -1), mode=nearest)'
+    """
+    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in arguments.items())})"
+
+
+def _text(value: Value) -> str:
+    if callable(value):
+        return "a function"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | int | float | complex | None):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"{value.shape} {value.dtype} {value.tobytes().hex()}"
+    return type(value).__name__
+
+
+def _in_double_precision(tensor: DTensor, cval: Value) -> DTensor:
+    """Return *tensor* as SciPy computes with it: blocks of it can hold *cval*."""
+    dtype = np.dtype(np.complex128 if tensor.dtype.kind == "c" or isinstance(cval, complex) else np.float64)
+    local = None if tensor.local is None else tensor.local.astype(dtype)
+    return DTensor(local, tensor.layout, tensor.shape, dtype)
+
+
+def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
+    """Return a copy of *tensor* with this dtype."""
+    local = None
+    if tensor.local is not None:
+        local = new_block(tensor.local.shape, dtype)
+        with np.errstate(all="ignore"):
+            local[...] = tensor.local
+    return DTensor(local, tensor.layout, tensor.shape, dtype)
+
+
+def stored(result: DTensor, output: Output) -> DTensor:
+    """Return *result*, or *output* with its elements if that is a tensor. Collective if they have to move."""
+    if not isinstance(output, DTensor):
+        return result
+    check_writable("output", output)
+    if output.shape != result.shape:
+        raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
+    moved = result if result.layout == output.layout else relayout(result, output.layout)
+    if output.local is not None and moved.local is not None:
+        output.local[...] = moved.local
+    return output

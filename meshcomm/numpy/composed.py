@@ -1,0 +1,292 @@
+"""Functions of NumPy that others make up: block, resize, trim_zeros, diag, linspace, cumulative_sum, and texts.
+
+And those whose operands are small by nature, such as coefficients of polynomials: they are gathered to every rank.
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import as_shape, normalised_axes, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Axis, ShapeLike
+from meshcomm.core.arrays.create import zeros
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import elementwise, replicated, tensors_of, written
+from meshcomm.numpy.elementwise.rules import mesh_of
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.whole import gathered
+from meshcomm.numpy.indexing.diagonals import diagonal
+from meshcomm.numpy.joining.joining import concatenate
+from meshcomm.numpy.sequences.scans import cumprod, cumsum
+
+# -- from pieces ------------------------------------------------------------------------------------------------------
+
+
+def block(arrays: Value) -> DTensor:
+    """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
+    depth, leaves = _depth(arrays), _leaves(arrays)
+    made = _nested(arrays, iter(tensors_of("numpy.block", leaves)))
+    ndim = max(depth, *(x.ndim for x in _leaves(made)))
+
+    def joined(nested: Value, level: int) -> Value:
+        if not isinstance(nested, list):
+            return np.reshape(nested, (1,) * (ndim - nested.ndim) + nested.shape)
+        return concatenate([joined(each, level + 1) for each in nested], ndim - depth + level)
+
+    found: DTensor = joined(made, 0)
+    return found if isinstance(arrays, list) else found.copy()
+
+
+def _depth(nested: Value) -> int:
+    """Return how deep lists are nested; ``ValueError`` if not all are equally deep, or one is empty."""
+    if isinstance(nested, tuple):
+        raise TypeError("numpy.block takes lists, not tuples, and arrays")
+    if not isinstance(nested, list):
+        return 0
+    if not nested:
+        raise ValueError("List at arrays cannot be empty")
+    depths = {_depth(each) for each in nested}
+    if len(depths) > 1:
+        raise ValueError("List depths are mismatched")
+    return 1 + depths.pop()
+
+
+def _leaves(nested: Value) -> list[Any]:
+    return [leaf for each in nested for leaf in _leaves(each)] if isinstance(nested, list) else [unwrapped(nested)]
+
+
+def _nested(like: Value, leaves: Iterator[DTensor]) -> Value:
+    return [_nested(each, leaves) for each in like] if isinstance(like, list) else next(leaves)
+
+
+def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
+    """Return the elements in C order in another shape, repeated if there are too few, as numpy.resize. Collective."""
+    tensor, shape = as_tensor("numpy.resize", a), as_shape(new_shape)
+    if any(n < 0 for n in shape):
+        raise ValueError("all elements of `new_shape` must be non-negative")
+    size = prod(shape)
+    if not tensor.size:
+        return zeros(shape, tensor.dtype, Layout.replicated(tensor.mesh, len(shape)))
+    flat: Value = tensor.ravel()
+    repeats = -(-size // tensor.size)
+    wide: Value = concatenate([flat] * repeats, 0) if repeats > 1 else flat
+    found: Value = wide[:size].reshape(shape)
+    return found.copy()  # type: ignore[no-any-return]
+
+
+def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
+    """Return the tensor without zeros at the ends of its axes, as numpy.trim_zeros. Collective over the mesh.
+
+    *trim* has ``f`` for the front and ``b`` for the back, *axis* says which axes; None is all of them. A rank outside
+    of the mesh cannot know how long the result is: ``ShapeError``.
+    """
+    tensor = as_tensor("numpy.trim_zeros", filt)
+    if tensor.mesh.rank is None:
+        raise ShapeError("numpy.trim_zeros: a rank outside of the mesh cannot know where zeros end")
+    wanted = trim.lower()
+    if wanted not in ("fb", "bf", "f", "b"):
+        raise ValueError(f"unexpected character(s) in `trim`: {quote(trim)}")
+    index: list[slice] = [slice(None)] * tensor.ndim
+    for along in normalised_axes(axis, tensor.ndim):
+        others = tuple(a for a in range(tensor.ndim) if a != along)
+        present = gathered("numpy.trim_zeros", np.any(tensor.astype(bool), axis=others))
+        (at,) = np.nonzero(present)
+        if not len(at):
+            index[along] = slice(0, 0)
+        else:
+            index[along] = slice(at[0] if "f" in wanted else 0, at[-1] + 1 if "b" in wanted else None)
+    return tensor[tuple(index)]
+
+
+def diag(v: DTensor, k: int = 0) -> DTensor:
+    """Return the diagonal of a matrix, or a matrix with a diagonal, as numpy.diag. Collective if elements move.
+
+    The rows of the matrix are cut over the mesh dimensions of the vector.
+    """
+    tensor = as_tensor("numpy.diag", v)
+    if tensor.ndim == 2:
+        return diagonal(tensor, k)
+    if tensor.ndim != 1:
+        raise ValueError("Input must be 1- or 2-d.")
+    n, at = len(tensor) + abs(k), np.arange(len(tensor))
+    made = zeros((n, n), tensor.dtype, Layout([tuple(tensor.layout.axes[0]), ()], tensor.mesh))
+    if len(tensor):
+        made[at + max(-k, 0), at + max(k, 0)] = tensor
+    return made
+
+
+def diagflat(v: DTensor, k: int = 0) -> DTensor:
+    """Return a matrix with the elements in C order on a diagonal, as numpy.diagflat. Collective over the mesh."""
+    return diag(as_tensor("numpy.diagflat", v).ravel(), k)
+
+
+# -- sequences --------------------------------------------------------------------------------------------------------
+
+
+def _spaced(function: Callable[..., Any]) -> Function:
+    """Return numpy.linspace, or one that is like it, between tensors. Collective if an operand has to move.
+
+    The new axis is whole on each device.
+    """
+    name = f"numpy.{function.__name__}"
+
+    def spaced(start: Value, stop: Value, num: int = 50, endpoint: bool = True, **options: Any) -> object:
+        axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
+        ends: Value = [unwrapped(start), unwrapped(stop)]
+        if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype
+            ends = elementwise(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
+        tensor: DTensor = next(end for end in ends if isinstance(end, DTensor))
+        (along,) = normalised_axes(axis, tensor.ndim + 1)
+
+        def made(first: Array, last: Array) -> Array:
+            return np.asarray(function(first, last, num, endpoint, axis=along, **options), order="C")
+
+        small = (1,) * tensor.ndim
+        dtype = made(*(np.ones(small, end.dtype) if isinstance(end, DTensor) else end for end in ends)).dtype
+        blocks = (end.local if isinstance(end, DTensor) else end for end in ends)
+        local = None if tensor.local is None else made(*blocks)
+        axes, shape = tensor.layout.axes, tensor.shape
+        layout = Layout((*axes[:along], (), *axes[along:]), tensor.mesh)
+        found = DTensor(local, layout, (*shape[:along], num, *shape[along:]), dtype)
+        if not retstep:
+            return found
+        intervals = num - 1 if endpoint else num
+        return found, (ends[1] - ends[0]) / intervals if intervals > 0 else np.nan
+
+    return spaced
+
+
+def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
+    """Return a cumulative function of the array API standard. Collective if the axis is sharded."""
+    name = f"numpy.{function.__name__}"
+
+    def cumulative(
+        x: DTensor,
+        /,
+        *,
+        axis: int | None = None,
+        dtype: DTypeLike | None = None,
+        out: DTensor | None = None,
+        include_initial: bool = False,
+    ) -> DTensor:
+        tensor = np.atleast_1d(as_tensor(name, x))
+        if axis is None and tensor.ndim != 1:
+            raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
+        made = function(tensor, 0 if axis is None else axis, dtype)
+        if not include_initial:
+            return written(name, out, made, "unsafe")
+        (along,) = normalised_axes(0 if axis is None else axis, tensor.ndim)
+        one = np.full_like(made[(slice(None),) * along + (slice(0, 1),)], first)
+        if not made.shape[along]:
+            shape = tuple(1 if a == along else n for a, n in enumerate(made.shape))
+            one = zeros(shape, made.dtype, Layout.replicated(made.mesh, made.ndim)) + first  # type: ignore[assignment]
+        return written(name, out, concatenate([one.astype(made.dtype), made], along), "unsafe")
+
+    return cumulative
+
+
+# -- small operands ---------------------------------------------------------------------------------------------------
+
+
+def _of_whole(function: Function) -> Function:
+    """Return NumPy's *function* of short vectors: each rank of the mesh gathers them and computes. Collective."""
+    name = f"numpy.{getattr(function, '__name__', function)}"
+
+    def computed(*args: Any, **kwargs: Any) -> object:
+        mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
+        if mesh.rank is None:
+            raise ShapeError(f"{name}: a rank outside of the mesh cannot know how many coefficients are left")
+        found = function(
+            *(gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
+            **{key: gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},
+        )
+        if isinstance(found, tuple):
+            return tuple(replicated(np.asarray(each), mesh) for each in found)
+        return replicated(np.asarray(found), mesh)
+
+    return computed
+
+
+def real_if_close(a: DTensor, tol: float = 100) -> DTensor:
+    """Return the real parts if all imaginary ones are close to zero, as numpy.real_if_close. Collective."""
+    tensor = as_tensor("numpy.real_if_close", a)
+    if tensor.dtype.kind != "c":
+        return tensor
+    limit = tol * np.finfo(tensor.dtype).eps if tol > 1 else tol
+    return tensor.real if bool(np.all(abs(tensor.imag) < limit)) else tensor
+
+
+# -- texts and descriptions -------------------------------------------------------------------------------------------
+
+
+def _edges(tensor: DTensor, edge: int) -> DTensor:
+    """Return the tensor with no more than the elements at its edges, and one more, along each axis."""
+    found: Value = tensor
+    for axis, n in enumerate(tensor.shape):
+        if n > 2 * edge + 1:
+            at = [*range(edge + 1), *range(n - edge, n)]
+            found = np.take(found, at, axis=axis)
+    return found  # type: ignore[no-any-return]
+
+
+def _text(function: Callable[..., str]) -> Function:
+    """Return numpy.array2string, or one like it: the elements that it shows are gathered. Collective over the mesh."""
+    name = f"numpy.{function.__name__}"
+
+    def text(a: Value, *args: Value, **options: Value) -> str:
+        tensor, known = as_tensor(name, a), np.get_printoptions()
+        threshold = options.get("threshold", known["threshold"])
+        edge = options.get("edgeitems", known["edgeitems"])
+        if tensor.size <= threshold:
+            return function(gathered(name, tensor), *args, **options)
+        few = gathered(name, _edges(tensor, edge))
+        with np.printoptions(threshold=0, edgeitems=edge):
+            if "threshold" in options:
+                options["threshold"] = 0
+            return function(few, *args, **options)
+
+    return text
+
+
+def _by_samples(function: Function) -> Function:
+    """Return NumPy's *function* that asks for dtypes and shapes only."""
+
+    def asked(*args: Any, **kwargs: Any) -> object:
+        return function(*map(_sampled, args), **{key: _sampled(x) for key, x in kwargs.items()})
+
+    return asked
+
+
+def _sampled(x: object) -> object:
+    """Return an array that takes no memory, with the shape and the dtype of a tensor; else what it is."""
+    held = unwrapped(x)
+    return np.broadcast_to(np.zeros((), held.dtype), held.shape) if isinstance(held, DTensor) else x
+
+
+_WHOLE = ("polyadd", "polysub", "polymul", "polydiv", "polyder", "polyint")
+_SAMPLED = (
+    *("einsum_path", "common_type", "min_scalar_type", "can_cast", "isrealobj", "isfortran"),
+    *("tril_indices_from", "triu_indices_from"),
+)
+_TEXTS = ("array2string", "array_repr", "array_str")
+_SPACED = ("linspace", "logspace", "geomspace")
+_NEW = {"cumulative_sum": (cumsum, 0), "cumulative_prod": (cumprod, 1)}
+
+FUNCTIONS: dict[Function, Function] = {
+    **{getattr(np, name): _of_whole(getattr(np, name)) for name in _WHOLE},
+    **{getattr(np, name): _by_samples(getattr(np, name)) for name in _SAMPLED},
+    **{getattr(np, name): _text(getattr(np, name)) for name in _TEXTS},
+    **{getattr(np, name): _spaced(getattr(np, name)) for name in _SPACED},
+    **{getattr(np, name): _cumulative(*how) for name, how in _NEW.items() if hasattr(np, name)},
+    **table((np.diag, diag), (np.diagflat, diagflat), (np.real_if_close, real_if_close)),
+    np.block: block,
+    np.resize: resize,
+    np.trim_zeros: trim_zeros,
+}
+"""NumPy's functions of this module that are defined for tensors."""

@@ -1,0 +1,1 @@
+"""Products of tensors, and the plans of einsum."""

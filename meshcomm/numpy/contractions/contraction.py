@@ -1,0 +1,391 @@
+"""Contractions: how sharded arrays are multiplied and summed over indices; pure, the same on every rank.
+
+A contraction of one or two operands has *indices*, a character each, as `numpy.einsum` writes them. Its plan says how
+each index is cut over the mesh while blocks are multiplied. From that all else follows:
+
+1. Each operand moves to the layout that cuts its axes so: by a relayout, or not at all.
+2. Each device multiplies its blocks, and sums over the elements that it has of the indices that the result lacks.
+3. If such an index is cut, the devices along its mesh dimensions have partial sums. These move to the layout of the
+   result with an axis of their own, and each device adds up what it gets, in the order of the coordinates.
+
+So ``ij,jk->ik`` with j cut is a product, and then a reduce-scatter. With i and k cut it is SUMMA, with all three cut
+its "2.5D" form: one plan, with other cuts.
+
+What does not fit in the scratch limit moves in panels: *loops* say along which indices, and how long a panel is. The
+operands of a panel are slices, so each panel is a contraction of its own. A result that stays where it is collects the
+products of all panels.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._arguments import counted
+from meshcomm.core._tuning import FLOP, MULTIPLIED_AT_ONCE, REDUCED_AT_ONCE
+from meshcomm.core._types import DType, FieldsOnly, Names, Shape
+from meshcomm.core.layouts.coordinates import devices_along, used
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.slicing import Items, Slice, Stretch, kept_slice
+from meshcomm.core.layouts.specs import CutSpec, Cyclic
+from meshcomm.core.plans.bounds import minimum_scratch
+from meshcomm.core.plans.plan import Plan, plan_relayout
+from meshcomm.errors import ShapeError
+
+COUNTED_PANELS = 256
+"""Panels of which a plan counts what they move. Of more it estimates that."""
+
+
+@dataclass(frozen=True)
+class Factor(FieldsOnly):
+    """An operand of a contraction, or its result: the index of each axis, the shape, the layout and the dtype."""
+
+    indices: str
+    shape: Shape
+    layout: Layout
+    dtype: DType
+
+
+class Panel(NamedTuple):
+    """A turn of the loops of a contraction.
+
+    Parameters
+    ----------
+    taken: which elements of the indices of the loops
+    fetched: the operands that move for it; the others have been there since an earlier panel
+    begins: whether it is the first of its block of the result
+    ends: whether it is the last one before another block of the result comes
+    again: whether this block of the result has products of earlier panels, before it began
+    """
+
+    taken: dict[str, Stretch]
+    fetched: tuple[int, ...]
+    begins: bool
+    ends: bool
+    again: bool
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Contraction(FieldsOnly):
+    """How one or two operands become a result.
+
+    Parameters
+    ----------
+    operands, result: on one mesh, over which all is cut
+    cut: how each index is cut while blocks are multiplied
+    loops: the indices along which operands move in panels, the outermost first, and the elements of a panel
+    scratch_limit: bytes
+    machine: the constants of the cost model
+    """
+
+    operands: tuple[Factor, ...]
+    result: Factor
+    cut: tuple[tuple[str, Names], ...]
+    loops: tuple[tuple[str, int], ...]
+    scratch_limit: int
+    machine: Machine
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh over which blocks are multiplied: its dimensions may be factors of those of the program's mesh."""
+        return self.result.layout.mesh
+
+    @cached_property
+    def lengths(self) -> dict[str, int]:
+        """The number of elements of each index."""
+        return lengths_of(self.operands)
+
+    @cached_property
+    def summed(self) -> Names:
+        """The mesh dimensions over which partial sums are added up."""
+        return tuple(name for index, names in self.cut if index not in self.result.indices for name in names)
+
+    # -- panels -------------------------------------------------------------------------------------------------------
+
+    def panels(self) -> Iterator[Panel]:
+        """Return the panels in their order, one at least."""
+        loops, lengths = [index for index, _ in self.loops], self.lengths
+        ranges = [
+            [Stretch(start, min(width, lengths[index] - start)) for start in range(0, max(1, lengths[index]), width)]
+            for index, width in self.loops
+        ]
+        free = [number for number, index in enumerate(loops) if index in self.result.indices]
+        last: tuple[Stretch, ...] | None = None
+        pending, again = None, False
+        for turn in product(*ranges):
+            fetched = tuple(
+                number
+                for number, operand in enumerate(self.operands)
+                if last is None
+                or any(a != b and i in operand.indices for i, a, b in zip(loops, turn, last, strict=True))
+            )
+            begins = last is None or any(turn[number] != last[number] for number in free)
+            if begins:
+                again = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
+            if pending is not None:
+                yield pending._replace(ends=begins)
+            pending = Panel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)
+            last = turn
+        assert pending is not None
+        yield pending
+
+    @cached_property
+    def first(self) -> Panel:
+        """The first panel, the largest one."""
+        return next(self.panels())
+
+    def count(self) -> int:
+        """Return the number of panels."""
+        return prod(max(1, -(-self.lengths[index] // width)) for index, width in self.loops)
+
+    def items(self, factor: Factor, panel: Panel) -> Items:
+        """Return the index that takes the slice of *factor* for a panel."""
+        return tuple(panel.taken.get(i) or Stretch(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
+
+    def slice_of(self, factor: Factor, panel: Panel, device: int | None) -> Slice:
+        """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
+        found = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
+        assert found is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
+        return found
+
+    def wanted(self, factor: Factor, panel: Panel) -> Axes:
+        """Return how the slice of *factor* is cut while blocks are multiplied."""
+        cut = dict(self.cut)
+        return tuple(
+            tuple(cut[i]) if i in panel.taken and isinstance(cut[i], CutSpec) else cut[i] for i in factor.indices
+        )
+
+    def moved(self, factor: Factor, panel: Panel) -> Plan | None:
+        """Return the relayout of the slice of an operand for a panel; None if it stays."""
+        found, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
+        if found.layout.axes == axes:
+            return None
+        return self._plan(found.shape, factor.dtype, found.layout, Layout(axes, self.mesh))
+
+    @cached_property
+    def keeps_result(self) -> bool:
+        """Whether devices multiply straight into their blocks of the result."""
+        found = self.slice_of(self.result, self.first, None).layout.axes
+        return not self.summed and found == self.wanted(self.result, self.first)
+
+    def reduced(self, panel: Panel) -> tuple[Plan, ...]:
+        """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
+
+        The first array has one more axis, for the mesh dimensions that are summed over, if there are any. Where
+        devices of these hold replicas of the result, each adds up a share of it first, and then they gather it.
+        """
+        if self.keeps_result:
+            return ()
+        found, axes = self.slice_of(self.result, panel, None), self.wanted(self.result, panel)
+        shape, dtype = found.shape, self.result.dtype
+        if not self.summed:
+            return (self._plan(shape, dtype, Layout(axes, self.mesh), found.layout),)
+        shares = devices_along(self.mesh, self.summed)
+        source, there = Layout((self.summed, *axes), self.mesh), self._shared_out(found)
+        first = self._plan((shares, *shape), dtype, source, Layout(((), *there.axes), self.mesh))
+        return (first,) if there == found.layout else (first, self._plan(shape, dtype, there, found.layout))
+
+    def _shared_out(self, found: Slice) -> Layout:
+        """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
+        free = tuple(name for name in self.summed if name not in used(found.layout) and self.mesh.dim_size(name) > 1)
+        size = prod(found.shape) * self.result.dtype.itemsize
+        if not free or size <= REDUCED_AT_ONCE:
+            return found.layout
+        return Layout(spread_over(found.layout.axes, found.shape, free, self.mesh), self.mesh)
+
+    def _plan(self, shape: Shape, dtype: DType, source: Layout, target: Layout) -> Plan:
+        try:
+            return plan_relayout(shape, dtype, source, target, pack_limit(self.scratch_limit, self.mesh), self.machine)
+        except ShapeError:  # for few elements the boxes alone may take more
+            least = minimum_scratch(plan_relayout(shape, dtype, source, target, None, self.machine).steps)
+            return plan_relayout(shape, dtype, source, target, least, self.machine)
+
+    # -- what it costs ------------------------------------------------------------------------------------------------
+
+    @property
+    def moves(self) -> bool:
+        """Whether anything moves between devices, or an operand without elements gets blocks of other shapes."""
+        return any(plan.steps or 0 in plan.shape for plans in self._first_plans for plan in plans)
+
+    @cached_property
+    def _first_plans(self) -> tuple[tuple[Plan, ...], tuple[Plan, ...]]:
+        """The relayouts of the operands for the first panel, and those of the result."""
+        moved = (self.moved(operand, self.first) for operand in self.operands)
+        return tuple(plan for plan in moved if plan is not None), self.reduced(self.first)
+
+    def plans(self) -> Iterator[Plan]:
+        """Return the relayouts of all panels, in their order."""
+        for panel in self.panels():
+            moved = [self.moved(self.operands[number], panel) for number in panel.fetched]
+            yield from (plan for plan in moved if plan is not None)
+            if panel.ends:
+                yield from self.reduced(panel)
+
+    @cached_property
+    def totals(self) -> tuple[int, int]:
+        """The most bytes and messages that a device receives; of more than `COUNTED_PANELS`, an estimate."""
+        devices = np.arange(self.mesh.size, dtype=np.intp)
+        received, messages = np.zeros_like(devices), np.zeros_like(devices)
+        if self.count() > COUNTED_PANELS:
+            return self._estimated()
+        for plan in self.plans():
+            for step in plan.steps:
+                traffic = step.traffic(devices)
+                received, messages = received + traffic.bytes_moved, messages + traffic.messages
+        return int(received.max()), int(messages.max())
+
+    def _estimated(self) -> tuple[int, int]:
+        """Return `totals` from the relayouts of whole factors, and from the messages of the first panel."""
+        first, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
+        received = messages = 0
+        for factor in (*self.operands, self.result):
+            its = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
+            turns = counts[: max(its, default=-1) + 1]
+            again = prod(count for number, count in enumerate(turns) if number not in its)
+            for panel, times in ((first._replace(taken={}), again), (first, prod(turns))):
+                plans = self.reduced(panel) if factor is self.result else (self.moved(factor, panel),)
+                known = [plan for plan in plans if plan is not None]
+                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in known)
+                messages += times * sum(plan.messages for plan in known) if panel is first else 0
+        return received, messages
+
+    @property
+    def bytes_moved(self) -> int:
+        """The most bytes that a device receives from others."""
+        return self.totals[0]
+
+    @property
+    def messages(self) -> int:
+        """The most messages that a device receives: peers with data for it, added over all relayouts."""
+        return self.totals[1]
+
+    @cached_property
+    def flops(self) -> int:
+        """The most multiplications and additions of a device."""
+        counts = [-(-n // devices_along(self.mesh, dict(self.cut)[index])) for index, n in self.lengths.items()]
+        return len(self.operands) * prod(counts)
+
+    @cached_property
+    def scratch_bytes(self) -> int:
+        """The most bytes that a device uses beyond the blocks of operands and result."""
+        moved, reduced = self._first_plans
+        held = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
+        packed = max((_packed(plan) for plan in (*moved, *reduced)), default=0)
+        partial = 0
+        if not self.keeps_result:
+            found = self.slice_of(self.result, self.first, None)
+            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(found.shape)
+            partial *= self.result.dtype.itemsize
+            held += partial + sum(_largest(plan.target, plan) for plan in reduced)
+        multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
+        return held + packed + min(local_limit(self.scratch_limit), multiplied)
+
+    @property
+    def seconds(self) -> float:
+        """The time by the cost model: of the arithmetic, and of all that moves."""
+        return (
+            arithmetic_seconds(self.flops)
+            + sum(plan.seconds for plans in self._first_plans for plan in plans) * self.count()
+        )
+
+    # -- text ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def subscripts(self) -> str:
+        """The contraction as `numpy.einsum` writes it."""
+        return f"{','.join(operand.indices for operand in self.operands)}->{self.result.indices}"
+
+    def __repr__(self) -> str:
+        cut = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
+        lines = [f"{self.subscripts}: multiplied with {cut} cut, {self.flops:.3g} flops per device"]
+        for number, operand in enumerate(self.operands):
+            lines.append(f"  operand {number}: {_text(operand, self.moved(operand, self.first))}")
+        _, reduced = self._first_plans
+        if reduced and self.summed:
+            also = "; then gathered" if len(reduced) > 1 else ""
+            lines.append(f"  result: partial sums over {'+'.join(self.summed)} are added up where they belong{also}")
+        else:
+            lines.append(
+                f"  result: {'moves' if reduced else 'stays'}: {specs_text(self.result.layout.sharding_specs)}"
+            )
+        if self.loops:
+            along = ", then ".join(f"{width} of {self.lengths[i]} along {i}" for i, width in self.loops)
+            lines.append(f"  in {counted(self.count(), 'panel')}: {along}")
+        return "\n".join(lines)
+
+
+def _text(factor: Factor, plan: Plan | None) -> str:
+    source = specs_text(factor.layout.sharding_specs)
+    if plan is None:
+        return f"stays: {source}"
+    target = specs_text(plan.target.sharding_specs)
+    return f"{source} -> {target}" + (": each device has it already" if only_cuts(plan) else "")
+
+
+def lengths_of(operands: tuple[Factor, ...]) -> dict[str, int]:
+    """Return the number of elements of each index, in the order in which the operands have them."""
+    return {index: n for operand in operands for index, n in zip(operand.indices, operand.shape, strict=True)}
+
+
+def only_cuts(plan: Plan) -> bool:
+    """Return whether devices have all that they need, so that each takes a view of its block."""
+    if 0 in plan.shape:  # then blocks without elements need not lie within each other
+        return False
+    return not any(step.dims for step in plan.steps) and all(map(is_view, plan.source.axes, plan.target.axes))
+
+
+def is_view(had: Names, has: Names) -> bool:
+    """Return whether a block of an axis that is cut by *has* is one stretch of that of an axis cut by *had*."""
+    return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
+
+
+def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
+    """Return *axes* that mesh dimensions *names* cut, too: the longest axis that is not cut, else that of the longest
+    blocks.
+
+    Nothing is cut if no axis has two elements, or all are cut by rules of their own.
+
+    >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
+    >>> spread_over(((), ()), (3, 5), ("x",), mesh), spread_over((("x",), ()), (4, 1), ("y",), mesh)
+    (((), ('x',)), (('x', 'y'), ()))
+    """
+    found = list(axes)
+    fitting = [a for a, names_of in enumerate(axes) if not isinstance(names_of, CutSpec) and shape[a] > 1]
+    if fitting:
+        whole = [a for a in fitting if devices_along(mesh, axes[a]) == 1]
+        axis = max(whole or fitting, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
+        found[axis] = (*axes[axis], *names)
+    return tuple(found)
+
+
+def _largest(layout: Layout, plan: Plan) -> int:
+    return layout.largest_block(plan.shape) * plan.dtype.itemsize
+
+
+def _packed(plan: Plan) -> int:
+    """Return an upper bound on the bytes that a device packs in."""
+    ends = np.array(sorted({0, len(plan.ranks) // 2, len(plan.ranks) - 1}), dtype=np.intp)
+    between = sum(_largest(step.target, plan) for step in plan.steps[:-1] if step.dims)
+    return between + max((int(step.traffic(ends).scratch.max()) for step in plan.steps), default=0)
+
+
+def pack_limit(limit: int, mesh: Mesh) -> int:
+    """Return how many of the bytes of the scratch *limit* relayouts may pack in."""
+    return max(limit // 4, 128 * mesh.size)
+
+
+def local_limit(limit: int) -> int:
+    """Return how many of the bytes of the scratch *limit* a device may use to multiply its blocks."""
+    return max(min(limit // 8, MULTIPLIED_AT_ONCE), 512)
+
+
+def arithmetic_seconds(flops: int) -> float:
+    """Return how long a core takes for so many multiplications and additions."""
+    return FLOP * flops

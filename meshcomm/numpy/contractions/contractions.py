@@ -1,0 +1,533 @@
+"""Einstein sums and matrix products of tensors: `meshcomm.numpy.contractions.einsum` says how, and here they run."""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import starmap
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
+from meshcomm.core._tracing import is_traced, traced, untraced
+from meshcomm.core._types import Array, Casting, Shape
+from meshcomm.core.arrays.compile import Move, prepare
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import memory_order
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.layouts.cyclic import Runs, Span, length_of
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.refinement import same_grid
+from meshcomm.core.memory._rendezvous import Rendezvous
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.ranks.calls import Collective, join_and_raise, leave_with
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.core.ranks.meshes import location_in, location_text
+from meshcomm.core.ranks.teams import Location
+from meshcomm.core.transport.exchange import Order
+from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.numpy.contractions.contraction import Contraction, Panel, local_limit, only_cuts
+from meshcomm.numpy.contractions.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
+from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
+from meshcomm.numpy.contractions.lent_products import LentProduct, can_lend
+from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
+from meshcomm.numpy.elementwise.elementwise import tensors_of
+from meshcomm.numpy.indexing.diagonals import diagonal
+from meshcomm.numpy.reductions.reductions import inner_of_alike
+
+KEPT_PANELS = 64
+"""Panels of a contraction whose exchanges are kept for the next call. Those of more panels are made each time."""
+
+Given: TypeAlias = "DTensor | ArrayLike | tuple[Shape, DTypeLike, Layout]"
+"""An operand of a plan: a tensor, an array, or a shape, a dtype and a layout."""
+
+
+@refusable
+def einsum(
+    subscripts: object,
+    *operands: object,
+    layout: Layout | None = None,
+    dtype: DTypeLike | None = None,
+    max_scratch_bytes: int | None = None,
+) -> DTensor:
+    """Return the Einstein sum of operands, as `numpy.einsum` defines it. Collective over the mesh if elements move.
+
+    One operand at least is a tensor; all tensors are on one mesh, in any layouts. No device holds more than its share
+    of operands and result, and the scratch limit: what does not fit moves in panels. `plan_einsum` tells how.
+
+    By default each axis of the result is cut as in the first operand that cuts it, with the mesh dimensions that are
+    unused yet. Those that cut operands, but nothing of the result, then cut its longest axis that is not cut: so
+    ``[unsharded, x] @ [x, unsharded]`` is ``[x, unsharded]``. The sums are in one order, the same on all replicas.
+
+    ``ShapeError`` if subscripts or shapes do not fit, or for a scratch limit below the minimum, which it names;
+    ``MeshError`` for tensors on several meshes; ``LayoutError`` if *layout* is not for the result.
+
+    Parameters
+    ----------
+    subscripts: as "ij,jk->ik"; or an operand, and then a list of integers, and so on, as NumPy has it
+    operands: tensors, and arrays and numbers that are equal on all ranks
+    layout: of the result
+    dtype: of the result and of the arithmetic, by default as NumPy's
+    max_scratch_bytes: bytes that a rank may use beyond its blocks of operands and result: by default 32 MiB, or the
+        minimum if that is more. The results of three and more operands in between come on top
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     a = mc.distribute(np.arange(4.0).reshape(2, 2), rows)
+    ...     return mc.einsum("ij,jk->k", a, a).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[8.0], [14.0]]
+    """
+    return contracted("einsum", subscripts, operands, layout=layout, dtype=dtype, limit=max_scratch_bytes)
+
+
+def contracted(
+    name: str,
+    subscripts: object,
+    operands: Sequence[object],
+    *,
+    layout: Layout | None = None,
+    dtype: DTypeLike | None = None,
+    limit: int | None = None,
+    casting: Casting = "same_kind",
+) -> DTensor:
+    """Return the Einstein sum of operands. *name* is the operation; other arguments are those of `einsum`.
+
+    *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
+    *dtype*.
+    """
+    text, given = arguments_of(subscripts, operands)
+    if any(map(is_traced, given)):
+        options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
+        result: DTensor = traced(np.einsum, (text, *given), **options)
+        return result if layout is None else relayout(result, layout)
+    tensors = tensors_of(name, given)
+    text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
+    described = tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
+    plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)
+    for number, indices in enumerate(plan.expression.operands):
+        if len(set(indices)) < len(indices):
+            tensors[number] = _without_repeats(tensors[number], indices)
+    for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
+        taken = [tensors[number] for number in turn]
+        for number in sorted(turn, reverse=True):
+            del tensors[number]
+        tensors.append(_contract(name, (problem, contraction), taken, plan.limit))
+    return tensors[-1]
+
+
+def plan_einsum(
+    subscripts: object,
+    *operands: Given,
+    layout: Layout | None = None,
+    dtype: DTypeLike | None = None,
+    max_scratch_bytes: int | None = None,
+    machine: Machine | None = None,
+) -> EinsumPlan:
+    """Return how `einsum` contracts operands: print it to see what moves, in how many panels, and what it costs.
+
+    The plan needs no MPI. Errors are those of `einsum`.
+
+    Parameters
+    ----------
+    subscripts, operands: those of `einsum`; an operand may also be a shape, a dtype and a layout
+    layout, dtype: of the result
+    max_scratch_bytes: as in `einsum`
+    machine: the cost model; `einsum` uses ``meshcomm.machine_of(mesh)``
+
+    >>> import meshcomm as mc
+    >>> mesh = mc.Mesh(range(4), [("x", 2), ("y", 2)])
+    >>> matrix = (4096, 4096), "f8", mc.Layout(["x", "y"], mesh)
+    >>> plan = mc.plan_einsum("ij,jk->ik", matrix, matrix)
+    >>> plan.bytes_moved // 2**20, plan.layout.sharding_specs
+    (64, ['x', 'y'])
+    """
+    text, given = arguments_of(subscripts, operands)
+    tensors = [unwrapped(untraced(x)) for x in given]
+    mesh = next((each for each in map(_mesh_of, tensors) if each is not None), None)
+    if mesh is None:
+        raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
+    described = tuple(_described(x, mesh) for x in tensors)
+    return plan_of(text, described, layout=layout, dtype=dtype, limit=max_scratch_bytes, machine=machine)
+
+
+def arguments_of(subscripts: object, operands: Sequence[object]) -> tuple[Any, list[Any]]:
+    """Return subscripts and operands from the arguments of `einsum` in either form."""
+    if isinstance(subscripts, str) or (callable(subscripts) and not isinstance(subscripts, DTensor)):
+        return subscripts, list(operands)
+    return from_lists((subscripts, *operands))
+
+
+def _mesh_of(x: object) -> Mesh | None:
+    if isinstance(x, DTensor):
+        return x.mesh
+    return x[2].mesh if isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout) else None
+
+
+def _described(x: object, mesh: Mesh) -> Operand:
+    """Return an operand of a plan; errors as for a tensor that cannot be."""
+    if isinstance(x, DTensor):
+        operand = Operand(x.shape, x.dtype, x.layout)
+    elif isinstance(x, tuple) and _mesh_of(x) is not None:
+        operand = Operand(as_shape(x[0]), as_dtype(x[1]), x[2])
+        if operand.layout.ndim != len(operand.shape):
+            raise LayoutError(f"shape {operand.shape} with a layout for {counted(operand.layout.ndim, 'axis')}")
+        operand.layout.check_fits(operand.shape)
+    else:
+        array = np.asarray(x)
+        operand = Operand(array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim))
+    if not same_grid(operand.layout.mesh, mesh):
+        raise MeshError(f"operands must be on one mesh, but are on the {mesh} and the {operand.layout.mesh}")
+    return operand
+
+
+def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
+    """Return the diagonal of a tensor with repeated indices. Collective if its elements have to move."""
+    while (found := repeated_axes(indices)) is not None:
+        tensor = diagonal(tensor, 0, *found)
+        indices = "".join(i for axis, i in enumerate(indices) if axis not in found) + indices[found[0]]
+    return tensor
+
+
+# -- running ----------------------------------------------------------------------------------------------------------
+
+
+def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTensor], limit: int | None) -> DTensor:
+    """Return the result of a contraction. Collective over the mesh if elements move."""
+    (problem, contraction), mesh, block = planned, tensors[0].mesh, None
+    if contraction.moves:
+        subject = (name, problem, limit, tuple(map(_memory_order, tensors)))
+        block = _CONTRACT(name, (mesh, mesh), subject, subject, tuple([tensor.local for tensor in tensors]))
+    elif (here := location_in(mesh)) is not None:  # no other machine would move anything
+        block = _local(contraction, here.device)(*[tensor.local for tensor in tensors])
+    found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
+    layout = found if found.mesh is mesh else Layout(found.axes, mesh)
+    return DTensor(block, layout, problem.result.shape, problem.result.dtype)
+
+
+def _memory_order(tensor: DTensor) -> Order:
+    """Return which axis of a contiguous block in memory each axis is; None for a block that may have gaps.
+
+    It is the same on all ranks, which read each other's blocks.
+    """
+    return tuple(range(tensor.ndim)) if tensor._view is None else memory_order(tensor)
+
+
+def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
+    texts = (
+        f"{factor.shape} {factor.dtype} in {specs_text(factor.layout.sharding_specs)}"
+        + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
+        for factor, order in zip(problem.operands, orders, strict=True)
+    )
+    subscripts = f"{','.join(f.indices for f in problem.operands)}->{problem.result.indices}"
+    within = "" if limit is None else f" within {quote(limit)} bytes of scratch"
+    target = f"{problem.result.dtype} in {specs_text(problem.result.layout.sharding_specs)}"
+    return f"{name} {subscripts} of {', '.join(texts)} on {location_text(problem.mesh)} to {target}{within}"
+
+
+def _built(
+    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Location
+) -> Callable[..., Array]:
+    contraction = cheapest_contraction(problem, limit, here.team.machine)
+    shapes = _shapes(contraction, here.device)
+    run = _OnNode(contraction, orders, here) if can_lend(contraction, orders) else None
+    panels = _Contracts(contraction, here.device, orders, here) if run is None else None
+
+    def contract(*blocks: Array) -> Array:
+        nonlocal panels
+        # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
+        with np.errstate(all="ignore"):
+            found = None if run is None else run(*blocks)
+            if found is None:
+                panels = panels or _Contracts(contraction, here.device, orders, here)
+                found = panels(*blocks)
+            return found
+
+    def collective(*blocks: Array) -> Array:
+        wrong = _misfit(shapes, blocks)
+        if wrong is not None:
+            fitting = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
+            join_and_raise(wrong, here.team, lambda: contract(*fitting))
+        try:
+            return contract(*blocks)
+        except BaseException as error:
+            leave_with(error, here.team)
+            raise
+
+    return collective
+
+
+_CONTRACT = Collective[Array](_text, _built)
+
+
+def _shapes(contraction: Contraction, device: int) -> list[Shape]:
+    return [operand.layout.block_shape(operand.shape, device) for operand in contraction.operands]
+
+
+def _misfit(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
+    """Return what is wrong, unless all blocks are as long as their tensors say."""
+    for shape, block in zip(shapes, blocks, strict=True):
+        if block.shape != shape:
+            return ShapeError(
+                f"a block has shape {block.shape}, but by shape and layout of its tensor it has {shape}: it was "
+                "resized, or the tensor was made of a block that does not fit"
+            )
+    return None
+
+
+class _OnNode:
+    """A contraction from the blocks of the ranks of a node, if all ranks of the mesh are on one."""
+
+    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location) -> None:
+        self._contraction, self._orders, self._here = contraction, orders, here
+        mesh = contraction.mesh
+        self._group = here.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
+        self._made_for: Rendezvous | None = None
+        self._product: LentProduct | None = None
+
+    def __call__(self, *blocks: Array) -> Array | None:
+        """Return the block of the result; None if the ranks share no memory, or not all blocks. Collective."""
+        group = self._group
+        group.communicator()
+        if group.nodes is None or len(set(group.nodes)) > 1:
+            return None
+        if self._product is None or self._made_for is not group.rendezvous:  # a new group, or opened again
+            self._product = LentProduct(self._contraction, self._orders, self._here, group)
+            self._made_for = group.rendezvous
+        return self._product(*blocks)
+
+
+class _Fetch(NamedTuple):
+    """How a device gets what it multiplies of an operand: a slice of its block, or what a relayout makes of that.
+
+    Parameters
+    ----------
+    number: of the operand
+    taken: the slice of the block
+    move: the relayout, or None
+    of_whole: whether the relayout begins with the whole block
+    order: that of the axes of the whole block in memory, if it is transposed
+    shape: of what the relayout makes
+    """
+
+    number: int
+    taken: tuple[slice, ...]
+    move: Move | None = None
+    of_whole: bool = False
+    order: tuple[int, ...] | None = None
+    shape: Shape = ()
+
+
+class _Turn(NamedTuple):
+    """What a device does for a panel.
+
+    Parameters
+    ----------
+    fetches: what it gets
+    into: the slice of its block of the result
+    partial: the shape of what it multiplies, if that moves
+    moves: the relayouts of that, to be added up after the first one
+    begins, ends, again: those of the panel
+    """
+
+    fetches: tuple[_Fetch, ...]
+    into: tuple[slice, ...]
+    partial: Shape
+    moves: tuple[Move, ...]
+    begins: bool
+    ends: bool
+    again: bool
+
+
+class _Contracts:
+    """A contraction on one device, ready to run. To run it is Collective over the mesh if something moves.
+
+    Parameters
+    ----------
+    contraction: its plan
+    device: of this rank
+    orders: of the axes of the operands in memory, as `_memory_order` has them
+    here: where this rank is; None if nothing moves
+    """
+
+    def __init__(
+        self, contraction: Contraction, device: int, orders: tuple[Order, ...], here: Location | None = None
+    ) -> None:
+        self._contraction, self._device, self._orders, self._here = contraction, device, orders, here
+        result = contraction.result
+        self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
+        self._indices = tuple(operand.indices for operand in contraction.operands)
+        self._limit, self._shares = local_limit(contraction.scratch_limit), bool(contraction.summed)
+        self._shapes = _shapes(contraction, device)
+        few = contraction.count() <= KEPT_PANELS
+        self._turns = list(map(self._turn, contraction.panels())) if few else None
+
+    def __call__(self, *blocks: Array) -> Array:
+        """Return the block of the result from the blocks of the operands."""
+        wrong = _misfit(self._shapes, blocks)
+        if wrong is not None:
+            raise wrong
+        into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
+        current = [Block(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
+        moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
+        partial: Array | None = None
+        for turn in self._turns or map(self._turn, self._contraction.panels()):
+            for fetch in turn.fetches:
+                number, last = fetch.number, moved[fetch.number]
+                if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
+                    last, moved[number], current[number] = None, None, Block(blocks[number], self._indices[number])
+                found = self._fetched(fetch, blocks[number], last)
+                moved[number] = None if fetch.move is None else found
+                current[number] = Block(found, self._indices[number])
+            target = _view(into, turn.into)
+            if self._contraction.keeps_result:
+                multiply(current, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
+                continue
+            if turn.begins or partial is None:
+                partial = new_block(turn.partial, self._dtype)
+            multiply(current, Block(partial, indices), adds=not turn.begins, limit=limit)
+            if turn.ends:
+                stored(self._reduced(turn, partial), target, adds=turn.again)
+                partial = None
+        return into
+
+    def _fetched(self, fetch: _Fetch, block: Array, last: Array | None) -> Array:
+        """Return what this device multiplies of an operand. *last* is what moved for the last panel."""
+        if fetch.move is None:
+            return _view(block, fetch.taken)
+        if not fetch.of_whole:
+            block = _view(block, fetch.taken)
+        elif fetch.order is not None:
+            block = block.transpose(fetch.order)
+        found = fetch.move(block, last)
+        assert found is not None
+        return found
+
+    def _reduced(self, turn: _Turn, partial: Array) -> Array:
+        """Return the block of the result for a panel from what each device multiplied."""
+        for number, move in enumerate(turn.moves):
+            found = move(partial[None] if self._shares and number == 0 else partial, None)
+            assert found is not None
+            partial = summed_up(found) if self._shares and number == 0 else found
+        return partial
+
+    def _turn(self, panel: Panel) -> _Turn:
+        contraction, device, here = self._contraction, self._device, self._here
+        result, mesh = contraction.result, contraction.mesh
+        found = contraction.slice_of(result, panel, device)
+        partial: Shape = ()
+        moves: tuple[Move, ...] = ()
+        if not contraction.keeps_result:
+            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(found.shape, device)
+        if panel.ends and here is not None:
+            moves = tuple(prepare(plan, here) for plan in contraction.reduced(panel))
+        fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
+        return _Turn(fetches, found.block, partial, moves, *panel[2:])
+
+    def _fetch(self, number: int, panel: Panel) -> _Fetch:
+        contraction, device, here = self._contraction, self._device, self._here
+        operand, order = contraction.operands[number], self._orders[number]
+        kept, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
+        if plan is None:
+            return _Fetch(number, kept.block)
+        if only_cuts(plan):
+            boxes = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
+            taken = tuple(
+                slice(each.start + first, each.start + first + n)
+                for each, (first, n) in zip(kept.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
+            )
+            return _Fetch(number, taken)
+        assert here is not None
+        shape = plan.target.block_shape(plan.shape, device)
+        if order is None:
+            return _Fetch(number, kept.block, prepare(plan, here), shape=shape)
+        starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
+
+        def held(device: int) -> Box:
+            box = operand.layout.block_box(operand.shape, device)
+            return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
+
+        straight = order == tuple(range(len(order)))
+        move = prepare(plan, here, None if straight else order, held)
+        return _Fetch(number, (), move, True, None if straight else tuple(np.argsort(order).tolist()), shape)
+
+
+@lru_cache(maxsize=1024)
+def _local(contraction: Contraction, device: int) -> _Contracts:
+    """Return a contraction in which nothing moves, ready to run."""
+    return _Contracts(contraction, device, (None,) * len(contraction.operands))
+
+
+def _view(array: Array, slices: tuple[slice, ...]) -> Array:
+    """Return a slice of *array*, which is an array also if it has no axes."""
+    found: Array = array[(*slices, ...)]  # type: ignore[arg-type]
+    return found
+
+
+def _shifted(span: Span, start: int) -> Span:
+    """Return a span in indices that begin at *start*."""
+    if isinstance(span, Runs):
+        return span._replace(first=span.first - start)
+    return span[0] - start, span[1] - start
+
+
+def _within(had: Span, has: Span) -> tuple[int, int]:
+    """Return where the elements *has* begin among those of *had*, and how many they are."""
+    if had == has:
+        return 0, length_of(had)
+    assert not isinstance(had, Runs)
+    assert not isinstance(has, Runs)
+    return (has[0] - had[0], has[1] - has[0]) if has[0] < has[1] else (0, 0)
+
+
+# -- matrix products --------------------------------------------------------------------------------------------------
+
+
+@refusable
+def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
+    """Return the product of matrices, of stacks of them, or of vectors. Collective over the mesh if elements move.
+
+    It is an `einsum`, which has the rules of layouts and memory: axes of the result are cut as those of *a*, and then
+    as those of *b*. One of the operands may be a plain array. ``ShapeError`` if the shapes do not fit, ``MeshError``
+    for tensors on several meshes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     a = mc.distribute(np.arange(4).reshape(2, 2), mc.Layout([mc.UNSHARDED, "x"], mesh))
+    ...     return (a @ np.eye(2, dtype=int)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    [[2, 3]]
+    """
+    if is_traced(a) or is_traced(b):
+        product: DTensor = traced(np.matmul, (a, b))
+        return product
+    found = inner_of_alike(a, b)
+    return contracted("numpy.matmul", product_subscripts, (a, b)) if found is None else found
+
+
+def product_subscripts(a: Shape, b: Shape) -> str:
+    """Return the subscripts of the product of arrays of these shapes; ``ShapeError`` if they do not fit.
+
+    >>> product_subscripts((2, 3), (3,)), product_subscripts((5, 2, 3), (3, 4))
+    ('...ij,j->...i', '...ij,...jk->...ik')
+    """
+    for name, shape in (("first", a), ("second", b)):
+        if not shape:
+            raise ShapeError(f"matmul takes tensors of 1 axis or more, but the {name} is a number: use *")
+    if a[-1] != b[0 if len(b) == 1 else -2]:
+        raise ShapeError(
+            f"matmul of shapes {a} and {b}: the last axis of the first has {counted(a[-1], 'element')} "
+            f"and the {'first' if len(b) < 3 else 'last but one'} axis of the "
+            f"second {b[0 if len(b) == 1 else -2]}; they must be equal"
+        )
+    left, right = "j" if len(a) == 1 else "...ij", "j" if len(b) == 1 else "...jk"
+    result = ("" if left == right == "j" else "...") + "i" * (len(a) > 1) + "k" * (len(b) > 1)
+    return f"{left},{right}->{result}"

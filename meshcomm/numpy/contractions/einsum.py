@@ -1,0 +1,491 @@
+"""Einstein sums: what an expression means, in which order its operands are contracted, and the plan of all of it."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_limit
+from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
+from meshcomm.core.layouts.coordinates import used
+from meshcomm.core.layouts.diagonal import kept_diagonal
+from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.mistakes import no_layout
+from meshcomm.core.layouts.refinement import same_grid
+from meshcomm.core.layouts.specs import Cyclic, free_names
+from meshcomm.core.plans.describe import bytes_text
+from meshcomm.errors import LayoutError, MeshError, ShapeError
+from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
+from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
+
+Path: TypeAlias = tuple[tuple[int, ...], ...]
+"""Which operands are contracted at each turn, by their positions; the result becomes the last operand."""
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_BROADCAST = 0x2460  # the first of the indices that stand for the axes of an ellipsis
+_ALONE = 0xE000  # the first of those of axes of length 1 that are stretched
+
+
+class Operand(NamedTuple):
+    """What a plan knows of a tensor."""
+
+    shape: Shape
+    dtype: DType
+    layout: Layout
+
+
+class Expression(NamedTuple):
+    """An Einstein sum: the indices of each operand, and those of the result; each a character, without ellipses.
+
+    An axis of length 1 that is stretched has an index of its own.
+    """
+
+    operands: tuple[str, ...]
+    result: str
+
+
+# -- subscripts -------------------------------------------------------------------------------------------------------
+
+
+def from_lists(given: Sequence[object]) -> tuple[str, list[object]]:
+    """Return subscripts and operands from arguments in turns: ``einsum(a, [0, 1], b, [1, 2], [0, 2])``."""
+    count = len(given) // 2
+    operands, lists = list(given[: 2 * count : 2]), list(given[1 : 2 * count : 2])
+    text = ",".join(map(_letters, lists))
+    return (f"{text}->{_letters(given[-1])}" if len(given) % 2 else text), operands
+
+
+def _letters(subscripts: object) -> str:
+    try:
+        listed = list(subscripts)  # type: ignore[call-overload]
+    except TypeError:
+        raise ShapeError(f"einsum: subscripts {quote(subscripts)} must be a string, or a list of integers") from None
+    found = ""
+    for each in listed:
+        if each is Ellipsis:
+            found += "..."
+            continue
+        number = integer(each, "a subscript", TypeError)
+        if not 0 <= number < len(LETTERS):
+            raise ShapeError(f"einsum: subscript {quote(number)}; 0 <= subscript < {len(LETTERS)}")
+        # NumPy sorts them as numbers, and letters with capitals first.
+        found += sorted(LETTERS)[number]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def parsed(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
+    """Return the expression that *subscripts* are for operands of these *shapes*; ``ShapeError`` if they do not fit.
+
+    Source: the rules of `numpy.einsum`.
+
+    >>> parsed("ij,jk", ((2, 3), (3, 4))), parsed("ba", ((2, 3),))
+    (Expression(operands=('ij', 'jk'), result='ik'), Expression(operands=('ba',), result='ab'))
+    """
+    text = subscripts.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if len(terms) != len(shapes):
+        raise ShapeError(
+            f"einsum: {subscripts!r} is for {counted(len(terms), 'operand')}, but there are {len(shapes)}"
+        )
+    broadcast = 0
+    for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        letters = _checked(f"operand {number}", term)
+        missing = len(shape) - len(letters)
+        if missing < 0 or (missing > 0 and "..." not in term):
+            few = "too many subscripts" if missing < 0 else "too few subscripts, and no ellipsis"
+            raise ShapeError(
+                f"einsum: {term!r} has {few} for operand {number}, which has {counted(len(shape), 'axis')}: {shape}"
+            )
+        if "..." in term:
+            broadcast = max(broadcast, missing)
+    rest = "".join(map(chr, range(_BROADCAST, _BROADCAST + broadcast)))
+    full = tuple(
+        term.replace("...", rest[broadcast - len(shape) + len(term.replace("...", "")) :])
+        for term, shape in zip(terms, shapes, strict=True)
+    )
+    if arrow:
+        letters = _checked("the result", right)
+        if broadcast and "..." not in right:
+            raise ShapeError(f"einsum: {subscripts!r} has an ellipsis that stands for axes, but none in the result")
+        result = right.replace("...", rest)
+        repeated = [index for index, count in Counter(letters).items() if count > 1]
+        unknown = sorted(set(letters) - set("".join(full)))
+        if repeated or unknown:
+            what = f"repeats {repeated[0]!r}" if repeated else f"has {unknown[0]!r}, which no operand has"
+            raise ShapeError(f"einsum: the result {right!r} {what}")
+    else:
+        counts = Counter("".join(full))
+        result = rest + "".join(sorted(index for index, count in counts.items() if count == 1 and index not in rest))
+    return Expression(_stretched(full, shapes), result)
+
+
+def _checked(what: str, term: str) -> str:
+    """Return the letters of a term; ``ShapeError`` if it has anything else but one ellipsis."""
+    letters = term.replace("...", "", 1)
+    wrong = next((each for each in letters if each not in LETTERS), None)
+    if wrong is not None:
+        why = "an ellipsis (...) has three dots, and is there once" if wrong == "." else "subscripts are letters"
+        raise ShapeError(f"einsum: {wrong!r} in the subscripts {term!r} of {what}: {why}")
+    return letters
+
+
+def _stretched(terms: tuple[str, ...], shapes: tuple[Shape, ...]) -> tuple[str, ...]:
+    """Return the terms with an index of its own for each axis of length 1 that is stretched."""
+    lengths: dict[str, tuple[int, int]] = {}  # of an index, and the operand that it is from
+    for number, (term, shape) in enumerate(zip(terms, shapes, strict=True)):
+        own: dict[str, int] = {}
+        for index, n in zip(term, shape, strict=True):
+            if own.setdefault(index, n) != n:
+                raise ShapeError(
+                    f"einsum: operand {number} has {own[index]} and {n} elements along index {_shown(index)}"
+                )
+            length, first = lengths.get(index, (1, number))
+            if length != n and 1 not in (length, n):
+                raise ShapeError(
+                    f"einsum: index {_shown(index)} has {counted(length, 'element')} in operand {first}, "
+                    f"but {n} in operand {number}"
+                )
+            if index not in lengths or length == 1:
+                lengths[index] = n, number
+    alone = iter(range(_ALONE, _ALONE + sum(map(len, terms))))
+    found = []
+    for term, shape in zip(terms, shapes, strict=True):
+        renamed = {i: chr(next(alone)) for i, n in zip(term, shape, strict=True) if n == 1 != lengths[i][0]}
+        found.append("".join(renamed.get(i, i) for i in term))
+    return tuple(found)
+
+
+def _shown(index: str) -> str:
+    return "... (an axis of the ellipsis)" if ord(index) >= _BROADCAST else repr(index)
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def contraction_path(operands: tuple[Factor, ...], result: str) -> Path:
+    """Return in which order operands are contracted, in pairs: that of opt_einsum if it is installed, else NumPy's."""
+    terms = [operand.indices for operand in operands]
+    if len(terms) < 3:
+        return (tuple(range(len(terms))),)
+    letters = dict(zip(dict.fromkeys("".join(terms)), LETTERS, strict=False))
+    if len(letters) < len(set("".join(terms))):
+        return ((0, 1),) * (len(terms) - 1)
+    texts = ["".join(letters[i] for i in term) for term in terms]
+    text = f"{','.join(texts)}->{''.join(letters[i] for i in result)}"
+    arrays = [np.broadcast_to(np.zeros(()), operand.shape) for operand in operands]
+    find: Callable[..., Any] = np.einsum_path
+    if find_spec("opt_einsum") is not None:
+        find = import_module("opt_einsum").contract_path
+    path: list[tuple[int, ...]] = []
+    left = len(terms)
+    for turn in find(text, *arrays, optimize="greedy")[0]:
+        if isinstance(turn, tuple):  # NumPy's begins with a word
+            path += _pairs(turn, left)
+            left -= len(turn) - 1
+    return tuple(path)
+
+
+def _pairs(turn: tuple[int, ...], count: int) -> Path:
+    """Return a turn with several of *count* operands as pairs.
+
+    >>> _pairs((0, 2), 3), _pairs((0, 1, 3), 4)
+    (((0, 2),), ((0, 1), (1, 2)))
+    """
+    first, *others = turn
+    if not others:
+        return ((first,),)
+    pairs, taken = [(first, others[0])], [first, others[0]]
+    for other in others[1:]:
+        pairs.append((other - sum(1 for each in taken if each < other), count - len(pairs) - 1))
+        taken.append(other)
+    return tuple(pairs)
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layout:
+    """Return the layout of a result that has none given.
+
+    Each axis is cut as in the first operand that cuts it, with the mesh dimensions that are unused yet. Those that cut
+    operands, but nothing of the result, then cut its longest axis that is not cut, or the one with the longest blocks.
+
+    >>> mesh = Mesh(range(2), {"x": 2})
+    >>> a, b = Layout(["unsharded", "x"], mesh), Layout(["x", "unsharded"], mesh)
+    >>> matrices = [Factor(i, (4, 4), each, np.dtype("f8")) for i, each in (("ij", a), ("jk", b))]
+    >>> default_layout("ik", matrices, mesh).sharding_specs
+    ['x', 'unsharded']
+    """
+    taken: set[str] = set()
+    axes = []
+    for index in result:
+        found: tuple[str, ...] = ()
+        for operand in operands:
+            if index in operand.indices and not found:
+                found = free_names(operand.layout.axes[operand.indices.index(index)], taken)
+        axes.append(found)
+        taken.update(found)
+    cutting = {name for operand in operands for name in used(operand.layout)}
+    left = tuple(name for name, size in mesh.dims if name in cutting and name not in taken and size > 1)
+    lengths = lengths_of(tuple(operands))
+    shape = tuple(lengths[index] for index in result)
+    return Layout(spread_over(tuple(axes), shape, left, mesh) if left else axes, mesh)
+
+
+def _without_repeats(factor: Factor) -> Factor:
+    """Return the diagonal of a factor with repeated indices: as `numpy.diagonal` of tensors has it, axis by axis."""
+    while True:
+        found = repeated_axes(factor.indices)
+        if found is None:
+            return factor
+        indices, shape, layout = factor.indices, factor.shape, factor.layout
+        diagonal = kept_diagonal(layout, shape, found, 0, None)
+        if diagonal is None:
+            axes: Axes = tuple(
+                tuple(names) if axis in found and isinstance(names, Cyclic) else names
+                for axis, names in enumerate(layout.axes)
+            )
+            layout = Layout(axes, layout.mesh)
+            diagonal = kept_diagonal(layout, shape, found, 0, None)
+            assert diagonal is not None
+        others = [axis for axis in range(len(shape)) if axis not in found]
+        factor = Factor(
+            "".join(indices[axis] for axis in others) + indices[found[0]],
+            (*(shape[axis] for axis in others), diagonal.length),
+            Layout((*(layout.axes[axis] for axis in others), diagonal.spec), layout.mesh),
+            factor.dtype,
+        )
+
+
+def repeated_axes(indices: str) -> tuple[int, int] | None:
+    """Return two axes with the same index; None if there are none.
+
+    >>> repeated_axes("ijj"), repeated_axes("ij")
+    ((1, 2), None)
+    """
+    for axis, index in enumerate(indices):
+        other = indices.find(index, axis + 1)
+        if other >= 0:
+            return axis, other
+    return None
+
+
+# -- plans ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class EinsumPlan(FieldsOnly):
+    """How an Einstein sum runs: print it to see the order of its contractions, and what moves in each.
+
+    `bytes_moved` and `messages` are the most that a device receives. `peak_bytes` is the most that it holds at once:
+    the blocks of the operands, of the result, of results in between, and scratch.
+    """
+
+    __module__ = "meshcomm"
+
+    expression: Expression
+    operands: tuple[Factor, ...]
+    path: Path
+    problems: tuple[Problem, ...]
+    limit: int | None
+    machine: Machine
+
+    @cached_property
+    def contractions(self) -> tuple[Contraction, ...]:
+        """The contractions of one or two operands, in their order."""
+        found, minimum = list[Contraction](), 0
+        for problem in self.problems:
+            try:
+                found.append(cheapest_contraction(problem, self.limit, self.machine))
+            except ScratchTooSmallError as error:
+                minimum = max(minimum, error.minimum)
+        if minimum:
+            raise ShapeError(
+                f"max_scratch_bytes={self.limit} is too little for the einsum {self.subscripts!r}: the minimum is "
+                f"{minimum} bytes"
+            )
+        return tuple(found)
+
+    @property
+    def subscripts(self) -> str:
+        """The expression, with a character for each index; ellipses have characters of their own."""
+        return f"{','.join(self.expression.operands)}->{self.expression.result}"
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the result."""
+        return self.problems[-1].result.layout
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the result."""
+        return self.problems[-1].result.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of the result."""
+        return self.problems[-1].result.dtype
+
+    @property
+    def bytes_moved(self) -> int:
+        """The most bytes that a device receives from others, added over the contractions."""
+        return sum(each.bytes_moved for each in self.contractions)
+
+    @property
+    def messages(self) -> int:
+        """The most messages that a device receives: peers with data for it, added over all relayouts."""
+        return sum(each.messages for each in self.contractions)
+
+    @property
+    def flops(self) -> int:
+        """The most multiplications and additions of a device."""
+        return sum(each.flops for each in self.contractions)
+
+    @property
+    def seconds(self) -> float:
+        """The time by the cost model: of the arithmetic, and of all that moves."""
+        return sum(each.seconds for each in self.contractions)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """The most bytes that a device holds at once."""
+        held, peak = sum(map(_bytes, self.operands)), 0
+        left = [0] * len(self.operands)  # bytes of results in between, beside the operands
+        for turn, each in zip(self.path, self.contractions, strict=True):
+            new = _bytes(each.result)
+            peak = max(peak, held + sum(left) + new + each.scratch_bytes)
+            left = [size for number, size in enumerate(left) if number not in turn] + [new]
+        return peak
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The most bytes that a device uses beyond its blocks in one of the contractions: the scratch."""
+        return max(each.scratch_bytes for each in self.contractions)
+
+    def __repr__(self) -> str:
+        texts = (f"{factor.shape} {specs_text(factor.layout.sharding_specs)}" for factor in self.operands)
+        lines = [f"einsum of {self.subscripts!r}: {', '.join(texts)} -> {specs_text(self.layout.sharding_specs)}"]
+        lines += [f"  {number}. {text}".replace("\n", "\n   ") for number, text in enumerate(self.contractions, 1)]
+        lines.append(
+            f"  each device receives at most {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')}, "
+            f"holds at most {bytes_text(self.peak_bytes)}, "
+            f"{bytes_text(self.scratch_bytes)} of it scratch, and multiplies for {self.flops:.3g} flops: "
+            f"{1e3 * self.seconds:.3g} ms by the cost model"
+        )
+        return "\n".join(lines)
+
+
+def _bytes(factor: Factor) -> int:
+    return factor.layout.largest_block(factor.shape) * factor.dtype.itemsize
+
+
+_USUAL = Machine()
+
+
+def plan_of(
+    subscripts: str,
+    operands: tuple[Operand, ...],
+    *,
+    layout: Layout | None,
+    dtype: DTypeLike | None,
+    casting: Casting = "same_kind",
+    limit: int | None,
+    machine: Machine | None = None,
+) -> EinsumPlan:
+    """Return the plan of an Einstein sum; ``ShapeError``, ``LayoutError`` or ``TypeError`` if there is none.
+
+    Parameters
+    ----------
+    subscripts: as `numpy.einsum` has them
+    operands: on one mesh
+    layout: of the result; None is that of `default_layout`
+    dtype: of the result; None is what NumPy makes of the operands
+    casting: NumPy's rule for the conversion to *dtype*
+    limit: bytes of scratch
+    machine: the cost model; None is the one with the usual constants
+    """
+    if layout is not None and not isinstance(layout, Layout):
+        raise no_layout("einsum: layout= takes a Layout", layout)
+    kind = None if dtype is None else np.dtype(dtype)
+    return _planned(subscripts, operands, layout, kind, casting, scratch_limit(limit), machine or _USUAL)
+
+
+@lru_cache(maxsize=1024)
+def _planned(  # noqa: PLR0917 - the key of a cache
+    subscripts: str,
+    operands: tuple[Operand, ...],
+    layout: Layout | None,
+    dtype: DType | None,
+    casting: Casting,
+    limit: int | None,
+    machine: Machine,
+) -> EinsumPlan:
+    expression, mesh = parsed(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
+    kind = _kind([operand.dtype for operand in operands], dtype, casting)
+    left = [
+        _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
+        for indices, operand in zip(expression.operands, operands, strict=True)
+    ]
+    if layout is not None:
+        lengths = lengths_of(tuple(left))
+        layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
+    given, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
+
+    def contract(turn: tuple[int, ...], *, last: bool) -> None:
+        taken = tuple(left[number] for number in turn)
+        for number in sorted(turn, reverse=True):
+            del left[number]
+        needed = {*expression.result, *(index for factor in left for index in factor.indices)}
+        lengths = lengths_of(taken)
+        indices = expression.result if last else "".join(i for i in lengths if i in needed)
+        goal = layout if last and layout is not None else default_layout(indices, given if last else taken, mesh)
+        result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
+        problems.append(Problem(taken, result))
+        left.append(result)
+        path.append(turn)
+
+    if len(left) > 1:  # an index that one operand alone has is summed over first
+        counts = Counter("".join(factor.indices for factor in left) + expression.result)
+        for factor in given:
+            if any(counts[index] == 1 for index in factor.indices):
+                contract((next(number for number, each in enumerate(left) if each is factor),), last=False)
+    rest = contraction_path(tuple(left), expression.result)
+    for number, turn in enumerate(rest, 1):
+        contract(turn, last=number == len(rest))
+    return EinsumPlan(expression, given, tuple(path), tuple(problems), limit, machine)
+
+
+def _kind(dtypes: Sequence[DType], dtype: DType | None, casting: Casting) -> DType:
+    """Return the dtype of a sum of products: *dtype*, if operands can be converted to it; ``TypeError`` as NumPy's."""
+    kind = np.result_type(*dtypes) if dtype is None else dtype
+    for each in dtypes:
+        if not np.can_cast(each, kind, casting):
+            raise TypeError(f"einsum: an operand of {each} cannot become {kind} by the rule {casting!r}")
+    if kind.kind not in "biufc":
+        raise TypeError(f"einsum multiplies numbers, not {kind}")
+    return as_dtype(kind.newbyteorder("="))
+
+
+def _checked_layout(layout: Layout, shape: Shape, mesh: Mesh) -> Layout:
+    """Return the *layout* given for a result of *shape*; ``LayoutError`` or ``MeshError`` if it cannot be."""
+    if layout.ndim != len(shape):
+        raise LayoutError(
+            f"einsum: layout= is for {counted(layout.ndim, 'axis')}, but the result has {len(shape)}: {shape}"
+        )
+    refuse_match(layout)
+    if layout.mesh is not mesh and not same_grid(layout.mesh, mesh):
+        raise MeshError(f"einsum: layout= is on the {layout.mesh}, but the operands are on the {mesh}")
+    layout.check_fits(shape)
+    return layout if layout.mesh is mesh else Layout(layout.axes, mesh)

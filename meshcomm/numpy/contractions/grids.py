@@ -1,0 +1,517 @@
+"""The search for the plan of a contraction: over which mesh dimensions each index is cut, and in which panels it runs.
+
+Whatever the cuts, the arithmetic is the same; bytes differ. So the search gives each mesh dimension to an index. It
+starts where an operand, or the result, stays where it is, and changes one mesh dimension at a time while that makes
+the contraction cheaper. Then it does the same on a mesh whose dimensions are split in two, as a square grid of devices
+moves fewer bytes than a row of them.
+
+A plan may receive at most `TOLERATED` times the bytes of the best of those that keep an operand or the result. Of
+these, the fastest by the cost model counts.
+
+All is a function of arguments that are equal on all ranks, in one order: see the proof in
+`meshcomm.core.plans.search`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import permutations
+from math import ceil, gcd, inf, isqrt, prod
+from typing import NamedTuple
+
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import FieldsOnly, Names
+from meshcomm.core.layouts.coordinates import devices_along
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.refinement import refined
+from meshcomm.core.layouts.specs import CutSpec, Cyclic
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.contractions.contraction import (
+    Contraction,
+    Factor,
+    arithmetic_seconds,
+    is_view,
+    lengths_of,
+    local_limit,
+    pack_limit,
+)
+
+TOLERATED = 1.1
+_MOST_LOOPED = 4  # indices: the longest ones are tried as loops
+_MOST_LOOPS = 3  # of them, one within the other
+
+
+class Loops(NamedTuple):
+    """Panels, and what they cost.
+
+    Parameters
+    ----------
+    loops: the indices, outermost first, and the elements of a panel
+    bytes_moved: what a device receives
+    busiest: what the device with the most work sends or receives, panel by panel: where a panel belongs to few
+        devices, these serve, or add up, all of it while the others wait
+    added: how many loops add to the result, instead of making other elements of it
+    panels: how many
+    """
+
+    loops: tuple[tuple[str, int], ...]
+    bytes_moved: float
+    busiest: float
+    added: int
+    panels: int
+
+
+@dataclass(frozen=True)
+class Problem(FieldsOnly):
+    """What is to be planned: the operands, and the result, on one mesh."""
+
+    operands: tuple[Factor, ...]
+    result: Factor
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh."""
+        return self.result.layout.mesh
+
+    @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """The operands, and then the result."""
+        return (*self.operands, self.result)
+
+    @cached_property
+    def lengths(self) -> dict[str, int]:
+        """The number of elements of each index."""
+        return lengths_of(self.operands)
+
+    def on(self, mesh: Mesh) -> "Problem":
+        """Return the same problem on a mesh whose dimensions are factors of those of this one."""
+        moved = [Factor(f.indices, f.shape, refined(f.layout, mesh), f.dtype) for f in self.factors]
+        return Problem(tuple(moved[:-1]), moved[-1])
+
+
+class Grid:
+    """How the indices of a problem are cut over its mesh while blocks are multiplied, and an estimate of its cost."""
+
+    def __init__(self, problem: Problem, given: dict[str, str | None]) -> None:
+        self.problem, self.given = problem, given
+        mesh = problem.mesh
+        dims: dict[str, list[str]] = {index: [] for index in problem.lengths}
+        for name, index in given.items():
+            if index is not None:
+                dims[index].append(name)
+        self.cut = {index: self._spec(index, names) for index, names in dims.items()}
+        self.blocks = {index: devices_along(mesh, names) for index, names in self.cut.items()}
+        summed = [index for index in self.blocks if index not in problem.result.indices]
+        self.shares = prod(self.blocks[index] for index in summed)
+        self.received = [self._received(operand) for operand in problem.operands]
+        self.of_result = self._of_result()
+
+    def _spec(self, index: str, names: list[str]) -> Names:
+        """Return how these mesh dimensions cut an index: as the first factor that they cut has it, if one has."""
+        if not names:
+            return ()
+        found = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
+        for spec in found:
+            if set(spec) == set(names):
+                return spec
+        first = max(found, key=lambda spec: len(set(spec) & set(names)))
+        kept = [name for name in first if name in names]
+        return (*kept, *(name for name in names if name not in kept))
+
+    def elements(self, factor: Factor) -> int:
+        """Return the most elements of *factor* that a device multiplies."""
+        return prod(-(-n // self.blocks[i]) for i, n in zip(factor.indices, factor.shape, strict=True))
+
+    def _common(self, factor: Factor) -> float:
+        """Return about how many of these elements a device has already."""
+        mesh, common = self.problem.mesh, 1.0
+        for index, n, own in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
+            wanted = self.cut[index]
+            p, q = devices_along(mesh, own), self.blocks[index]
+            if own == wanted:
+                common *= -(-n // q)
+            elif isinstance(own, CutSpec) or isinstance(wanted, CutSpec):
+                common *= n / p / q
+            else:
+                length = 0
+                while length < min(len(own), len(wanted)) and own[length] == wanted[length]:
+                    length += 1
+                both = devices_along(mesh, own[:length])
+                common *= -(-n // max(p, q)) if length == min(len(own), len(wanted)) else n * both / p / q
+        return common
+
+    def _received(self, factor: Factor) -> float:
+        return max(0.0, self.elements(factor) - self._common(factor)) * factor.dtype.itemsize
+
+    def _of_result(self) -> float:
+        """Return about how many bytes a device receives of the result."""
+        result, mesh = self.problem.result, self.problem.mesh
+        own = [devices_along(mesh, names) for names in result.layout.axes]
+        share = prod(-(-n // p) for n, p in zip(result.shape, own, strict=True))
+        if self.shares == 1:
+            return max(0.0, share - self._common(result)) * result.dtype.itemsize
+        partial = self.elements(result)
+        if share < partial:  # each device gets its share of all partial sums
+            return (share * self.shares - self._common(result)) * result.dtype.itemsize
+        return (partial * (1 - 1 / self.shares) + share - partial / self.shares) * result.dtype.itemsize
+
+    @property
+    def keeps_result(self) -> bool:
+        """Whether devices multiply straight into their blocks of the result."""
+        result = self.problem.result
+        cut = tuple(self.cut[i] for i in result.indices)
+        return self.shares == 1 and cut == result.layout.axes
+
+    def stays(self, factor: Factor) -> bool:
+        """Return whether *factor* is cut as it is multiplied, or so that devices have what they need."""
+        if factor is self.problem.result:
+            return self.keeps_result
+        return self.received[self.problem.operands.index(factor)] == 0 and all(
+            is_view(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
+        )
+
+    @cached_property
+    def flops(self) -> int:
+        """The most multiplications and additions of a device."""
+        return len(self.problem.operands) * prod(-(-n // self.blocks[i]) for i, n in self.problem.lengths.items())
+
+    @property
+    def bytes_moved(self) -> float:
+        """The bytes that a device receives, if all fits in memory at once."""
+        return sum(self.received) + self.of_result
+
+    def seconds(self, machine: Machine, bytes_moved: float, panels: int = 1) -> float:
+        """Return about how long the contraction takes if a device receives so many bytes, in so many panels."""
+        alpha, beta = (
+            (machine.wait_within, machine.beta_within)
+            if machine.one_node
+            else (machine.wait_between, machine.beta_between)
+        )
+        moving = sum(1 for each in (*self.received, self.of_result) if each > 0)
+        return arithmetic_seconds(self.flops) + beta * bytes_moved + alpha * moving * panels
+
+    # -- panels -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _needs(self) -> list[tuple[Factor, float, float]]:
+        """The factors that move: how many bytes each receives, and how many it takes."""
+        found = [
+            (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
+            for operand, received in zip(self.problem.operands, self.received, strict=True)
+            if not self.stays(operand)
+        ]
+        if not self.keeps_result:
+            result = self.problem.result
+            size = float(self.elements(result) * result.dtype.itemsize)
+            found.append((result, self.of_result, size if self.shares > 1 else 2 * size))
+        return found
+
+    @property
+    def moves(self) -> bool:
+        """Whether a factor moves, and so takes memory."""
+        return bool(self._needs)
+
+    @cached_property
+    def looped(self) -> list[str]:
+        """The indices along which panels may go, the longest first.
+
+        Such an index is not cut, or only cut where all factors that have it move.
+        """
+        moving = [factor for factor, _, _ in self._needs]
+        found = [
+            index
+            for index, n in self.problem.lengths.items()
+            if n > 1
+            and (self.blocks[index] == 1 or all(index not in f.indices or f in moving for f in self.problem.factors))
+        ]
+        return sorted(found, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
+
+    def loops(self, limit: float, number: int) -> Loops | None:
+        """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
+        are none. Panels that are not needed are the best.
+        """
+        whole = self._fit((), (), limit)
+        if whole is not None or self._held(dict.fromkeys(self.looped, 1)) > limit:
+            return whole
+        best: Loops | None = None
+        for order in permutations(self.looped, number):
+            found = self._fitted(order, limit)
+            if found is not None and (best is None or _better(found, best)):
+                best = found
+        return best
+
+    def minimum(self) -> float:
+        """Return the fewest bytes that factors take in any panels."""
+        return min(
+            self._held(dict.fromkeys(some, 1))
+            for number in range(min(_MOST_LOOPS, len(self.looped)) + 1)
+            for some in permutations(self.looped, number)
+        )
+
+    def _fitted(self, order: tuple[str, ...], limit: float) -> Loops | None:
+        """Return the best panels along *order*: the last index has the longest panels that fit."""
+        best: Loops | None = None
+        if self._held(dict.fromkeys(order, 1)) > limit:
+            return None
+        for outer in self._widths(order[:-1]):
+            widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
+            if widest is None:
+                continue
+            found = self._fit(order, (*outer, widest), limit)
+            if found is not None and (best is None or _better(found, best)):
+                best = found
+        return best
+
+    def _widths(self, order: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
+        if not order:
+            yield ()
+            return
+        width = self.problem.lengths[order[0]]
+        while width > 1:
+            width = self._aligned(order[0], -(-width // 4))
+            for others in self._widths(order[1:]):
+                yield (width, *others)
+
+    def _widest(self, widths: dict[str, int], index: str, limit: float) -> int | None:
+        """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
+        n = self.problem.lengths[index]
+        least, most = (self._held({**widths, index: width}) for width in (1, n))
+        if least > limit:
+            return None
+        width = n if most <= limit else 1 + int((limit - least) * (n - 1) / (most - least))
+        while self._held({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
+            width = max(1, width * 15 // 16)
+        return self._aligned(index, -(-n // -(-n // width)))
+
+    def _aligned(self, index: str, width: int) -> int:
+        """Return a length of panels, at most *width*, with which they begin where blocks that are dealt round do."""
+        specs = (f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices)
+        blocks = {spec.block for spec in specs if isinstance(spec, Cyclic)}
+        common = 1
+        for block in blocks:
+            common = common * block // gcd(common, block)
+        if width >= common:
+            return width // common * common
+        return next(w for w in range(width, 0, -1) if all(w % block == 0 or block % w == 0 for block in blocks))
+
+    def _held(self, widths: dict[str, int]) -> float:
+        """Return the bytes that the factors that move take in panels of these lengths."""
+        lengths = self.problem.lengths
+        held = 0.0
+        for factor, _, size in self._needs:
+            for index in factor.indices:
+                if index in widths:
+                    p = self.blocks[index]
+                    size *= -(-widths[index] // p) / -(-lengths[index] // p)
+            held += size
+            if factor is self.problem.result and self.shares > 1:
+                shares = self._share(widths) * factor.dtype.itemsize
+                held += (self.shares + 1) * shares
+        return held
+
+    def _share(self, widths: dict[str, int]) -> float:
+        """Return the most elements of the result that a device adds up for a panel of these lengths."""
+        result, share, partial = self.problem.result, 1.0, 1.0
+        for index, n, p, names in zip(result.indices, result.shape, self._own, result.layout.axes, strict=True):
+            width = widths.get(index, n)
+            share *= self._owned(names, n, p, width)
+            partial *= -(-width // self.blocks[index])
+        return min(share, max(partial / self.shares, 1.0)) if prod(self._own) == 1 else share
+
+    @cached_property
+    def _own(self) -> list[int]:
+        """Into how many blocks each axis of the result is cut."""
+        return [devices_along(self.problem.mesh, names) for names in self.problem.result.layout.axes]
+
+    @staticmethod
+    def _owned(names: Names, n: int, p: int, width: int) -> int:
+        """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
+        if isinstance(names, Cyclic):
+            return min(width, max(names.block, -(-width // p)))
+        return min(width, -(-n // p))
+
+    def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> Loops | None:
+        if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
+            return None
+        counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
+        moved = busiest = 0.0
+        for factor, received, _ in self._needs:
+            inside = [number for number, index in enumerate(order) if index in factor.indices]
+            deepest = max(inside, default=-1)
+            received *= prod(counts[n] for n in range(deepest + 1) if order[n] not in factor.indices)
+            moved += received
+            for number in inside:
+                axis = factor.indices.index(order[number])
+                names, n = factor.layout.axes[axis], factor.shape[axis]
+                p = devices_along(self.problem.mesh, names)
+                received *= self._owned(names, n, p, widths[number]) * p / widths[number]
+            busiest += received
+        added = sum(index not in self.problem.result.indices for index in order)
+        return Loops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
+
+
+def _better(a: Loops, b: Loops) -> bool:
+    return (a.busiest, a.added, a.panels) < (b.busiest, b.added, b.panels)
+
+
+# -- the search -------------------------------------------------------------------------------------------------------
+
+
+class Found(NamedTuple):
+    """A grid, its panels, and its cost in seconds by the model."""
+
+    grid: Grid
+    loops: Loops
+    seconds: float
+
+
+@lru_cache(maxsize=1024)
+def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) -> Contraction:
+    """Return the plan of a contraction that costs the least by the model, and keeps to the scratch limit.
+
+    `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
+    """
+    grids, kept = _grids(problem, machine)
+    minimum = min(map(_minimum, kept))  # the same for every machine
+    if limit is not None and limit < minimum:
+        raise ScratchTooSmallError(minimum)
+    most = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
+    found = _best(grids, kept, most, machine)
+    assert found is not None
+    grid = found.grid
+    return Contraction(
+        grid.problem.operands,
+        grid.problem.result,
+        tuple(grid.cut.items()),
+        found.loops.loops,
+        int(most),
+        machine,
+    )
+
+
+def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
+    """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
+    found = (_best_along(number, grids, kept, limit, machine) for number in range(1, _MOST_LOOPS + 1))
+    return next((each for each in found if each is not None), None)
+
+
+def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
+    fewest, fitted = inf, dict[int, Loops | None]()
+
+    def loops_of(grid: Grid) -> Loops | None:
+        if id(grid) not in fitted:
+            fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
+        return fitted[id(grid)]
+
+    for grid in kept:
+        loops = loops_of(grid)
+        if loops is not None:
+            fewest = min(fewest, loops.bytes_moved)
+    best: Found | None = None
+    for grid in sorted(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved)):
+        if best is not None and grid.seconds(machine, grid.bytes_moved) >= best.seconds:
+            break
+        if grid.bytes_moved > TOLERATED * fewest:
+            continue
+        loops = loops_of(grid)
+        if loops is None or loops.bytes_moved > TOLERATED * fewest:
+            continue
+        seconds = grid.seconds(machine, loops.busiest, loops.panels)
+        if best is None or seconds < best.seconds:
+            best = Found(grid, loops, seconds)
+    return best
+
+
+class ScratchTooSmallError(ShapeError):
+    """The scratch limit is below the *minimum*, in bytes."""
+
+    def __init__(self, minimum: int) -> None:
+        super().__init__(f"too little scratch for a contraction: the minimum is {minimum} bytes")
+        self.minimum = minimum
+
+
+def _for_panels(limit: float, mesh: Mesh) -> float:
+    return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
+
+
+def _minimum(grid: Grid) -> int:
+    """Return the lowest scratch limit with which panels of *grid* fit."""
+    least, mesh = grid.minimum(), grid.problem.mesh
+    if not grid.moves:
+        return 0
+    limit = least + pack_limit(0, mesh) + local_limit(0)
+    while _for_panels(limit, mesh) < least:
+        limit += max(1.0, least - _for_panels(limit, mesh))
+    return ceil(limit)
+
+
+def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
+    """Return the grids to choose from, and those among them that keep an operand or the result."""
+    visited: dict[tuple[str | None, ...], Grid] = {}
+    kept = [_visit(problem, given, visited) for given in _starts(problem)]
+    for start in kept:
+        _climb(start, machine, visited)
+    found = list(visited.values())
+    split = _split(problem.mesh)
+    best = min(found, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
+    if split is not None and best.bytes_moved > 0:
+        finer, again = problem.on(split), dict[tuple[str | None, ...], Grid]()
+        owners = {name: _factors_of(problem.mesh, split, name) for name, _ in problem.mesh.dims}
+        given = {factor: best.given[name] for name, factors in owners.items() for factor in factors}
+        _climb(_visit(finer, given, again), machine, again)
+        found += list(again.values())[1:]
+    return found, kept
+
+
+def _starts(problem: Problem) -> Iterator[dict[str, str | None]]:
+    """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
+    for first in (problem.result, *problem.operands):
+        given: dict[str, str | None] = {name: None for name, _ in problem.mesh.dims}
+        for factor in (first, *problem.factors):
+            for index, names in zip(factor.indices, factor.layout.axes, strict=True):
+                for name in names:
+                    if given[name] is None and (factor is first or index not in first.indices):
+                        given[name] = index
+        yield given
+
+
+def _visit(problem: Problem, given: dict[str, str | None], visited: dict[tuple[str | None, ...], Grid]) -> Grid:
+    key = tuple(given.values())
+    if key not in visited:
+        visited[key] = Grid(problem, given)
+    return visited[key]
+
+
+def _climb(start: Grid, machine: Machine, visited: dict[tuple[str | None, ...], Grid]) -> None:
+    """Visit grids that are cheaper and cheaper: each differs from the last one in one mesh dimension."""
+    problem, best = start.problem, start
+    cost = best.seconds(machine, best.bytes_moved)
+    indices: list[str | None] = [index for index, n in problem.lengths.items() if n > 1]
+    improved = True
+    while improved:
+        improved = False
+        for name, size in problem.mesh.dims:
+            if size == 1:
+                continue
+            for index in (*indices, None):
+                if index != best.given[name]:
+                    grid = _visit(problem, {**best.given, name: index}, visited)
+                    seconds = grid.seconds(machine, grid.bytes_moved)
+                    if seconds < cost:
+                        best, cost, improved = grid, seconds, True
+
+
+@lru_cache(maxsize=64)
+def _split(mesh: Mesh) -> Mesh | None:
+    """Return a mesh with two dimensions for each one that is no prime number; None if there is none."""
+    dims: list[tuple[str, int]] = []
+    for name, size in mesh.dims:
+        first = next(n for n in range(isqrt(size), 0, -1) if size % n == 0)
+        dims += [(name, size)] if first == 1 else [(f"{name}/{first}", first), (f"{name}/{size}", size // first)]
+    return None if len(dims) == len(mesh.dims) else Mesh(mesh.ranks, dims)
+
+
+def _factors_of(mesh: Mesh, split: Mesh, name: str) -> list[str]:
+    within = range(mesh.stride(name), mesh.stride(name) * mesh.dim_size(name))
+    return [dim for dim, size in split.dims if size > 1 and split.stride(dim) in within] or [name]

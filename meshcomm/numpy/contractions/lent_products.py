@@ -1,0 +1,185 @@
+"""Products in which each rank multiplies straight from the blocks of the others on its node, without a copy.
+
+It is the contraction of a plan in which the result stays: an operand that would move is read where it is. There are no
+panels, as nothing takes memory. The products of the pieces are added up in the order of the pieces along the summed
+index, the same on all ranks. It is for blocks in which BLAS finds enough to do in each piece.
+"""
+
+from collections.abc import Sequence
+from itertools import product
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm.core._tuning import LENT_FROM, SHORTEST_LENT
+from meshcomm.core._types import Array, Bytes
+from meshcomm.core.layouts.coordinates import coordinates_of, decode
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Consecutive
+from meshcomm.core.memory.blocks import as_bytes, new_block
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.teams import Group, Location
+from meshcomm.core.transport.exchange import Order
+from meshcomm.core.transport.lending import Loan
+from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
+from meshcomm.numpy.contractions.local_products import Block, multiply
+
+Lent: TypeAlias = list[list[Bytes]]
+"""For each device, the blocks that it has lent."""
+
+
+class _Piece(NamedTuple):
+    """What this device multiplies of the block of a device.
+
+    Parameters
+    ----------
+    device: whose block it is
+    taken: where the piece is in that block
+    starts, stops: where it is in what this device multiplies of the operand
+    """
+
+    device: int
+    taken: tuple[slice, ...]
+    starts: tuple[int, ...]
+    stops: tuple[int, ...]
+
+
+def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
+    """Return whether all operands that move can be read where they are, in pieces that are worth it.
+
+    It is the same on all ranks. *orders* are those of the axes of blocks in memory; None is that of no whole block.
+    """
+    if not contraction.keeps_result or len(contraction.operands) < 2:
+        return False
+    moving = 0
+    for number in _lent(contraction):
+        operand = contraction.operands[number]
+        wanted = _wanted(contraction, operand)
+        if orders[number] is None:
+            return False
+        for axis, n in enumerate(operand.shape):
+            own, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
+            if operand.layout.axes[axis] == wanted.axes[axis]:
+                continue
+            if not isinstance(own, Consecutive) or not isinstance(there, Consecutive):
+                return False
+            if own.shortest < SHORTEST_LENT:
+                return False
+        moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
+    return moving >= LENT_FROM and 0 not in contraction.lengths.values()
+
+
+def _wanted(contraction: Contraction, operand: Factor) -> Layout:
+    """Return the layout of what devices multiply of an operand."""
+    cut = dict(contraction.cut)
+    return Layout([cut[index] for index in operand.indices], contraction.mesh)
+
+
+def _lent(contraction: Contraction) -> list[int]:
+    """Return the operands of which devices need more than they have."""
+    plans = ((n, contraction.moved(each, contraction.first)) for n, each in enumerate(contraction.operands))
+    return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
+
+
+class LentProduct:
+    """A contraction for which `can_lend`, ready to run on the device *here*, in a *group* of the mesh on one node."""
+
+    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location, group: Group) -> None:
+        self._contraction, self._orders, self._here = contraction, orders, here
+        self._lent = _lent(contraction)
+        self._pieces = [self._pieces_of(operand) for operand in contraction.operands]
+        devices = range(contraction.mesh.size)
+        self._shapes = [[f.layout.block_shape(f.shape, each) for f in contraction.operands] for each in devices]
+        itemsizes = [operand.dtype.itemsize for operand in contraction.operands]
+        self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._lent] for shapes in self._shapes]
+        self._loan = Loan(group, fingerprint(f"loan for {contraction!r}"), len(self._lent))
+
+    def __call__(self, *blocks: Array) -> Array | None:
+        """Return the block of the result; None if a block of some rank is not in shared memory. Collective."""
+        contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
+        lent = self._loan.lend([as_bytes(self._in_memory(n, blocks[n])) for n in self._lent], self._sizes)
+        if lent is None:
+            return None
+        result = contraction.result
+        into = new_block(result.layout.block_shape(result.shape, self._here.device), result.dtype)
+        written = set[tuple[tuple[int, int], ...]]()
+        a, b = contraction.operands
+        for one, other in product(*self._pieces):
+            spans = _common(a.indices, one, b.indices, other)
+            if spans is None:
+                continue
+            operands = [
+                Block(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
+                for number, piece in enumerate((one, other))
+            ]
+            target = tuple(slice(*spans[index]) for index in result.indices)
+            key = tuple(spans[index] for index in result.indices)
+            multiply(operands, Block(into[target], result.indices), adds=key in written, limit=limit)
+            written.add(key)
+        self._loan.take_back()
+        return into
+
+    def _in_memory(self, number: int, block: Array) -> Array:
+        order = self._orders[number]
+        assert order is not None
+        return block.transpose(np.argsort(order))
+
+    def _read(
+        self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
+    ) -> Array:
+        """Return the view of what this device multiplies of a piece: *spans* of the indices."""
+        own = piece.device == self._here.device
+        block = blocks[number] if own else self._block(number, piece.device, lent)
+        found: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
+        within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
+        return found[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
+
+    def _block(self, number: int, device: int, lent: Lent) -> Array:
+        """Return the block of an operand that another device has lent."""
+        order, shape = self._orders[number], self._shapes[device][number]
+        assert order is not None
+        in_memory = [shape[order.index(axis)] for axis in range(len(shape))]
+        data = lent[device][self._lent.index(number)]
+        found: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
+        return found
+
+    def _pieces_of(self, operand: Factor) -> list[_Piece]:
+        device, mesh, layout = self._here.device, self._contraction.mesh, operand.layout
+        wanted = _wanted(self._contraction, operand)
+        numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
+        axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
+        for axis, n in enumerate(operand.shape):
+            own, span = layout.cut(axis, n), box[axis]
+            if layout.axes[axis] == wanted.axes[axis] or not isinstance(own, Consecutive):
+                length = wanted.block_shape(operand.shape, device)[axis]
+                axes.append([(numbers[axis], slice(0, length), 0, length)])
+                continue
+            begin, end = span[0], span[1]
+            found = []
+            for number in own.overlapping((begin, end)):
+                start, stop = max(begin, own.start(number)), min(end, own.start(number + 1))
+                if start < stop:
+                    first = own.start(number)
+                    found.append((number, slice(start - first, stop - first), start - begin, stop - begin))
+            axes.append(found)
+        pieces = []
+        for row in product(*axes):
+            coordinates = coordinates_of(mesh, device)
+            for (number, *_), names in zip(row, layout.axes, strict=True):
+                for name, where in decode(mesh, names, np.array([number], dtype=np.intp)):
+                    coordinates[name] = int(where[0])
+            owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
+            taken, starts = tuple(each[1] for each in row), tuple(each[2] for each in row)
+            pieces.append(_Piece(owner, taken, starts, tuple(each[3] for each in row)))
+        return pieces
+
+
+def _common(a: str, one: _Piece, b: str, other: _Piece) -> dict[str, tuple[int, int]] | None:
+    """Return the elements of each index that two pieces have in common; None if there are none of some index."""
+    spans = dict(zip(a, zip(one.starts, one.stops, strict=True), strict=True))
+    for index, start, stop in zip(b, other.starts, other.stops, strict=True):
+        if index in spans:
+            start, stop = max(start, spans[index][0]), min(stop, spans[index][1])
+        spans[index] = start, stop
+    return None if any(start >= stop for start, stop in spans.values()) else spans

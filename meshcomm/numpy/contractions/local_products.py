@@ -1,0 +1,259 @@
+"""Products of blocks: what one device multiplies, by NumPy's matmul on views, within a limit of memory.
+
+An index is of one of five kinds, by the arrays that have it: a *stack* index is in both operands and the result, a
+*row* in the first operand and the result, a *column* in the second and the result, an *inner* one in both operands
+only; others are summed before. With rows or columns and inner indices that is a product of matrices, which BLAS does.
+It needs rows or columns that are consecutive in memory, and several indices of a kind as one axis. Where the views are
+not like that they are copied; what is added to the result is computed first. If either takes too much memory, the
+longest index is cut in two halves, and so on.
+"""
+
+from functools import lru_cache
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._types import Array, DType
+from meshcomm.core.memory.copies import contiguous
+
+
+class Block(NamedTuple):
+    """A block of an operand or a result, and the index of each axis."""
+
+    array: Array
+    indices: str
+
+    def lengths(self) -> dict[str, int]:
+        """Return the number of elements of each index."""
+        return dict(zip(self.indices, self.array.shape, strict=True))
+
+    def taken(self, index: str, start: int, stop: int) -> "Block":
+        """Return the view of some elements of *index*; all, if the block does not have it."""
+        if index not in self.indices:
+            return self
+        return Block(self.array[(slice(None),) * self.indices.index(index) + (slice(start, stop),)], self.indices)
+
+    def ordered(self, indices: str) -> Array:
+        """Return the view with axes in the order of *indices*, and an axis of length 1 for each that is missing."""
+        axes = [self.indices.index(index) for index in indices if index in self.indices]
+        array = self.array.transpose(axes)
+        return array[tuple(slice(None) if index in self.indices else None for index in indices)]
+
+    def by_stride(self, indices: str) -> str:
+        """Return *indices* in the order of their axes in memory."""
+        strides = dict(zip(self.indices, self.array.strides, strict=True))
+        return "".join(sorted(indices, key=lambda index: -abs(strides[index])))
+
+
+def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) -> None:
+    """Write the sum of the products of one or two blocks to the block of a result, or add it.
+
+    Parameters
+    ----------
+    operands: one or two
+    result: what is written to; its dtype is that of the arithmetic, but float16 is added up in float32
+    adds: whether the products are added to what is there
+    limit: bytes of memory; a few elements may take more
+    """
+    if len(operands) == 2 and not adds and _is_straight(operands[0], operands[1], result):  # the most common case
+        np.matmul(operands[0].array, operands[1].array, out=result.array)
+        return
+    if result.array.size == 0:
+        return
+    lengths = {index: n for block in operands for index, n in block.lengths().items()}
+    if 0 in lengths.values():
+        if not adds:
+            result.array[...] = 0
+        return
+    work = _work(operands, result, adds)
+    if work.needed > limit and prod(lengths.values()) > 1:
+        index = max(lengths, key=lambda i: lengths[i])
+        half = lengths[index] // 2
+        for number, (start, stop) in enumerate(((0, half), (half, lengths[index]))):
+            some = [block.taken(index, start, stop) for block in operands]
+            again = adds or (number > 0 and index not in result.indices)
+            multiply(some, result.taken(index, start, stop), adds=again, limit=limit)
+        return
+    work.run()
+
+
+def _is_straight(a: Block, b: Block, result: Block) -> bool:
+    """Return whether NumPy's matmul takes the blocks as they are, without a copy."""
+    arrays = a.array, b.array, result.array
+    dtype = result.array.dtype
+    return (
+        _is_matmul(a.indices, b.indices, result.indices)
+        and all(array.flags.c_contiguous and array.dtype == dtype for array in arrays)
+        and dtype != np.float16
+    )
+
+
+@lru_cache(maxsize=1024)
+def _is_matmul(a: str, b: str, result: str) -> bool:
+    """Return whether indices are those of `numpy.matmul`.
+
+    >>> _is_matmul("sij", "sjk", "sik"), _is_matmul("ij", "jk", "ki")
+    (True, False)
+    """
+    stack, last = a[:-2], a[-1:]
+    expected = b[:-2] == stack and b[-2:-1] == last and result == a[:-1] + b[-1:]
+    return expected and len(a) == len(b) >= 2 and len(set(a + b)) == len(a) + 1
+
+
+class _Summed:
+    """The sum of one block over indices that the result lacks."""
+
+    def __init__(self, block: Block, result: Block, adds: bool) -> None:
+        self._block, self._result, self._adds = block, result, adds
+        self.needed = result.array.nbytes if adds or len(block.indices) > len(result.indices) else 0
+
+    def run(self) -> None:
+        block, (into, indices) = self._block, self._result
+        axes = tuple(axis for axis, index in enumerate(block.indices) if index not in indices)
+        kept = "".join(index for index in block.indices if index in indices)
+        found = Block(block.array, kept)
+        if axes:
+            found = Block(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), kept)
+        stored(found.ordered(indices), into, adds=self._adds)
+
+
+class _Elementwise:
+    """The products of two blocks that share no summed index, or that have nothing but stacks of vectors."""
+
+    def __init__(self, operands: list[Block], result: Block, adds: bool) -> None:
+        self._operands, self._result, self._adds = operands, result, adds
+        self._inner = "".join(i for i in operands[0].indices if i not in result.indices)
+        widened = result.array.dtype != _arithmetic(result.array.dtype)
+        self.needed = result.array.nbytes * (1 + widened) if adds or self._inner or widened else 0
+
+    def run(self) -> None:
+        (a, b), (into, indices), dtype = self._operands, self._result, _arithmetic(self._result.array.dtype)
+        if self._inner:
+            axes = {index: number for number, index in enumerate(indices + self._inner)}
+            lists = [[axes[index] for index in block.indices] for block in (a, b)]
+            out = [axes[index] for index in indices]
+            found = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
+            stored(found, into, adds=self._adds)
+            return
+        left, right = a.ordered(indices), b.ordered(indices)
+        if self._adds or dtype != into.dtype:
+            stored(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, adds=self._adds)
+        else:
+            np.multiply(left, right, out=into, dtype=dtype, casting="unsafe")
+
+
+class _Matrices:
+    """Products of matrices: stacks of (rows, inner) times (inner, columns)."""
+
+    def __init__(self, operands: list[Block], result: Block, adds: bool) -> None:
+        a, b = operands
+        self._adds, self._result = adds, result
+        dtype = self._dtype = _arithmetic(result.array.dtype)
+        both = set(a.indices) & set(b.indices)
+        stack = "".join(i for i in result.indices if i in both)
+        rows = result.by_stride("".join(i for i in result.indices if i in a.indices and i not in both))
+        columns = result.by_stride("".join(i for i in result.indices if i in b.indices and i not in both))
+        larger = a if a.array.nbytes >= b.array.nbytes else b
+        inner = larger.by_stride("".join(i for i in a.indices if i in both and i not in result.indices))
+        self._groups = stack, rows, columns
+        self._left = _Matrix(a, (stack, rows, inner), dtype)
+        self._right = _Matrix(b, (stack, inner, columns), dtype)
+        self._into = _Matrix(result, (stack, rows, columns), dtype)
+        self.direct = not adds and not self._into.copied
+        made = 0 if self.direct else result.array.size * dtype.itemsize
+        self.needed = self._left.copied + self._right.copied + made
+
+    def run(self) -> None:
+        left, right = self._left.get(), self._right.get()
+        if self.direct:
+            np.matmul(left, right, out=self._into.view)
+            return
+        stack, rows, columns = self._groups
+        lengths = self._result.lengths()
+        found = np.matmul(left, right)
+        order = stack + rows + columns
+        made = Block(found.reshape([lengths[index] for index in order]), order)
+        stored(made.ordered(self._result.indices), self._result.array, adds=self._adds)
+
+
+class _Matrix:
+    """A block as a stack of matrices: a view, or *copied* bytes if BLAS cannot take the view."""
+
+    def __init__(self, block: Block, groups: tuple[str, str, str], dtype: DType) -> None:
+        self._block, self._groups, self._dtype = block, groups, dtype
+        lengths = block.lengths()
+        stack = tuple(lengths[index] for index in groups[0])
+        self._shape = (*stack, *(prod(lengths[index] for index in group) for group in groups[1:]))
+        view = _joined(block.ordered("".join(groups)), len(groups[0]), len(groups[1]), self._shape)
+        fits = view is not None and view.dtype == dtype and _is_for_blas(view)
+        self.view = view if fits else None
+        self.copied = 0 if fits else block.array.size * dtype.itemsize
+
+    def get(self) -> Array:
+        """Return the matrices."""
+        if self.view is not None:
+            return self.view
+        ordered = self._block.ordered("".join(self._groups))
+        found = contiguous(ordered) if ordered.dtype == self._dtype else ordered.astype(self._dtype, order="C")
+        return found.reshape(self._shape)
+
+
+def _work(operands: list[Block], result: Block, adds: bool) -> "_Summed | _Elementwise | _Matrices":
+    if len(operands) == 1:
+        return _Summed(operands[0], result, adds)
+    a, b = operands
+    both = set(a.indices) & set(b.indices)
+    inner = both - set(result.indices)
+    outer = (set(a.indices) ^ set(b.indices)) & set(result.indices)
+    if not inner or not outer:
+        return _Elementwise(operands, result, adds)
+    return _Matrices(operands, result, adds)
+
+
+def _arithmetic(dtype: DType) -> DType:
+    """Return the dtype in which numbers are multiplied and added up."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def summed_up(shares: Array) -> Array:
+    """Return the sum of partial sums, one after the other along the first axis."""
+    found: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
+    return np.asarray(found, shares.dtype, order="C")
+
+
+def stored(found: Array, into: Array, *, adds: bool) -> None:
+    """Write an array into another one, or add it."""
+    if adds:
+        np.add(into, found, out=into, casting="unsafe")
+    else:
+        np.copyto(into, found, casting="unsafe")
+
+
+def _joined(array: Array, stacks: int, rows: int, shape: tuple[int, ...]) -> Array | None:
+    """Return *array* with the axes after *stacks* joined to two, of which the first has *rows* axes; None if no view
+    is like that.
+    """
+    if array.ndim == stacks + 2 and rows == 1:
+        return array
+    strides = list(array.strides[:stacks])
+    for start, stop in ((stacks, stacks + rows), (stacks + rows, array.ndim)):
+        long = [axis for axis in range(start, stop) if array.shape[axis] != 1]
+        if any(array.strides[a] != array.strides[b] * array.shape[b] for a, b in pairwise(long)):
+            return None
+        strides.append(array.strides[long[-1]] if long else array.itemsize)
+    return np.lib.stride_tricks.as_strided(array, shape, strides)
+
+
+def _is_for_blas(array: Array) -> bool:
+    """Return whether BLAS takes the matrices of *array* as they are: their rows or columns are consecutive."""
+    if array.dtype.kind not in "fc" or array.dtype.itemsize > 16 or array.dtype.char in "gG":
+        return True  # NumPy's own loops take anything
+    (rows, columns), (down, along), size = array.shape[-2:], array.strides[-2:], array.itemsize
+    if rows == 1 or columns == 1:
+        long = along if rows == 1 else down
+        return max(rows, columns) == 1 or (long > 0 and long % size == 0)
+    by_rows = along == size and down % size == 0 and down >= columns * size
+    by_columns = down == size and along % size == 0 and along >= rows * size
+    return by_rows or by_columns

@@ -1,0 +1,535 @@
+"""NumPy's products of two tensors or more: dot, tensordot, vecdot, outer, kron, cross and their kin.
+
+Where something is summed, they are cases of `einsum`, which says what moves and which layout the result has. Where
+nothing is, as in outer and kron, they are products element by element: :mod:`meshcomm.numpy.elementwise.rules` says
+the same there.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import index
+from string import ascii_letters
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_array, counted, quote
+from meshcomm.core._callers import warn
+from meshcomm.core._tracing import Value, traceable
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.create import from_callback
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.contractions.contractions import contracted, matmul
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, aligned_blocks, relaid, store, written
+from meshcomm.numpy.elementwise.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
+from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.reductions.reductions import inner_of_alike
+from meshcomm.numpy.shapes.shaping import axis_of
+
+Factor: TypeAlias = DTensor | ArrayLike
+Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
+"""The axes of the first operand that are summed over, and those of the second one."""
+
+
+def _factors(name: str, *operands: object) -> list[Value]:
+    """Return *operands* as tensors and arrays; ``TypeError`` for what is none of them."""
+    held = [unwrapped(x) for x in operands]
+    for x in held:
+        if not is_operand(x):
+            raise TypeError(not_operand(f"numpy.{name}", x))
+    return [x if isinstance(x, DTensor) else as_array(x) for x in held]
+
+
+def _call(function: Callable[..., object], *args: object, **options: object) -> DTensor:
+    """Return what *function*, one of NumPy, makes of tensors."""
+    made: DTensor = function(*args, **options)  # type: ignore[assignment]  # by NumPy's protocol
+    return made
+
+
+# -- sums over pairs of axes ------------------------------------------------------------------------------------------
+
+
+def axes_of_tensordot(axes: object) -> Axes:
+    """Return the axes that `numpy.tensordot` sums over: *axes* is its argument of this name.
+
+    >>> [list(each) for each in axes_of_tensordot(2)], axes_of_tensordot((0, [1]))
+    ([[-2, -1], [0, 1]], ([0], [1]))
+    """
+    try:
+        pair: list[Any] = list(axes)  # type: ignore[call-overload]  # else a number
+    except TypeError:
+        count = index(axes)  # type: ignore[arg-type]  # a TypeError says so
+        return range(-count, 0), range(max(count, 0))
+    if len(pair) != 2:
+        raise ShapeError(f"numpy.tensordot: axes has {counted(len(pair), 'entry')}; it has one for each operand")
+    first, second = (list(each) if isinstance(each, Iterable) else [each] for each in pair)
+    return first, second
+
+
+def axes_of_inner(left: int, right: int) -> Axes:
+    """Return the axes that `numpy.inner` sums over: those of operands with this many axes; none for numbers."""
+    return ([-1], [-1]) if left and right else ([], [])
+
+
+def axes_of_dot(left: int, right: int) -> Axes:
+    """Return the axes that `numpy.dot` sums over: those of operands with this many axes; none for numbers."""
+    return ([-1], [-2 if right > 1 else 0]) if left and right else ([], [])
+
+
+def subscripts_of(left: int, right: int, axes: Axes) -> str:
+    """Return the subscripts of a product, for `einsum`, of operands with this many axes.
+
+    >>> subscripts_of(3, 2, ([-1, 0], [0, 1]))
+    'abc,ca->b'
+    """
+    first, second = list(ascii_letters[:left]), list(ascii_letters[left : left + right])
+    for one, other in zip(*axes, strict=True):
+        second[other] = first[one]
+    kept = [letter for letter in first + second if not (letter in first and letter in second)]
+    return f"{''.join(first)},{''.join(second)}->{''.join(kept)}"
+
+
+def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> DTensor:
+    """Return the product of two operands, summed over pairs of *axes*. Collective.
+
+    ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
+    """
+    left, right = operands
+    pairs = [[axis_of(axis, x.ndim) for axis in each] for x, each in zip(operands, axes, strict=True)]
+    if len(pairs[0]) != len(pairs[1]) or any(len(set(each)) < len(each) for each in pairs):
+        raise ShapeError(
+            f"numpy.{name}: axes {quote(pairs[0])} of the first operand and {quote(pairs[1])} of the second are no "
+            "pairs: each names as many axes, each of them once"
+        )
+    for one, other in zip(*pairs, strict=True):
+        _check_lengths(f"numpy.{name}", (left.shape, one), (right.shape, other))
+    return _einsum(name, subscripts_of(left.ndim, right.ndim, (pairs[0], pairs[1])), operands, out)
+
+
+def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) -> DTensor:
+    """Return what `einsum` makes of *operands*, in *out* unless that is None. Collective."""
+    if out is None:
+        return contracted(f"numpy.{name}", subscripts, operands)
+    terms, _, result = subscripts.partition("->")
+    lengths = {
+        letter: n
+        for term, x in zip(terms.split(","), operands, strict=True)
+        for letter, n in zip(term, x.shape, strict=True)
+    }
+    target = _exact(name, out, tuple(lengths[letter] for letter in result), operands)
+    store(f"numpy.{name}", (target,), [contracted(f"numpy.{name}", subscripts, operands, layout=target.layout)])
+    return target
+
+
+def _check_lengths(name: str, one: tuple[Shape, int], other: tuple[Shape, int]) -> None:
+    (first, i), (second, k) = one, other
+    if first[i] != second[k]:
+        raise ShapeError(
+            f"{name} of shapes {first} and {second}: axis {i % len(first)} of the first has "
+            f"{counted(first[i], 'element')} and axis {k % len(second)} of the second {second[k]}; they must be equal"
+        )
+
+
+def _exact(name: str, out: object, shape: Shape, operands: Sequence[Value]) -> DTensor:
+    """Return *out*, a tensor that is like the result; ``ShapeError`` or ``ValueError`` if it is not, as in NumPy."""
+    if not isinstance(out, DTensor):
+        raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
+    dtype = np.result_type(*(x.dtype for x in operands))
+    if out.shape != shape:
+        raise ShapeError(f"numpy.{name}: out has shape {out.shape}, but the product has {shape}")
+    if out.dtype != dtype:
+        raise ValueError(f"numpy.{name}: out has dtype {out.dtype}, but the product has {dtype}; they must be equal")
+    check_writable(f"numpy.{name}: out=", out)
+    return out
+
+
+@traceable(2, twin=np.tensordot)
+def tensordot(a: Factor, b: Factor, axes: object = 2) -> DTensor:
+    """Return the sums of products over pairs of axes, as numpy.tensordot. Collective over the mesh.
+
+    Parameters
+    ----------
+    a, b: tensors, or one of them a plain array
+    axes: how many of the last axes of *a* and of the first of *b*; or two lists, the axes of *a* and those of *b*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.distribute(np.arange(6).reshape(2, 3), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+    >>> np.tensordot(t, t, axes=([0], [0])).to_numpy().tolist()
+    [[9, 12, 15], [12, 17, 22], [15, 22, 29]]
+    """
+    return _summed("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
+
+
+@traceable(2, twin=np.inner)
+def inner(a: Factor, b: Factor) -> DTensor:
+    """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
+    left, right = _factors("inner", a, b)
+    if not left.ndim or not right.ndim:
+        return _call(np.multiply, left, right)
+    return _summed("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
+
+
+@traceable(2, twin=np.dot)
+def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
+    """Return the sums of products over the last axis of *a* and the last but one of *b*. Collective over the mesh.
+
+    As numpy.dot: with a number the product, and of vectors and matrices what ``a @ b`` is.
+    """
+    left, right = _factors("dot", a, b)
+    found = None if out is not None else inner_of_alike(left, right)
+    if found is not None:
+        return found
+    if left.ndim and right.ndim:
+        return _summed("dot", (left, right), axes_of_dot(left.ndim, right.ndim), out)
+    if out is None:
+        return _call(np.multiply, left, right)
+    _exact("dot", out, left.shape or right.shape, (left, right))
+    return _call(np.multiply, left, right, out=out)
+
+
+@traceable(2, twin=np.vdot)
+def vdot(a: Factor, b: Factor) -> DTensor:
+    """Return the sum of all products, of the complex conjugates of *a*, as numpy.vdot. Collective over the mesh.
+
+    Operands of one shape are not flattened; others are, in C order, and may have to move for that.
+    """
+    left, right = _factors("vdot", a, b)
+    if left.size != right.size:
+        raise ShapeError(
+            f"numpy.vdot of shapes {left.shape} and {right.shape}: the first has {counted(left.size, 'element')} and "
+            f"the second {right.size}; they must be equal"
+        )
+    if left.shape != right.shape:
+        left, right = np.reshape(left, -1), np.reshape(right, -1)
+    found = inner_of_alike(left, right) if left.dtype.kind == "f" else None
+    if found is not None:
+        return found
+    every = range(left.ndim)
+    return _summed("vdot", (_conjugate(left), right), (every, every))
+
+
+def _conjugate(x: Value) -> Value:
+    return np.conjugate(x) if x.dtype.kind == "c" else x
+
+
+def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> DTensor:
+    """Return the product of matrices in the cheapest order, as numpy.linalg.multi_dot. Collective over the mesh.
+
+    The first and the last may be vectors. ``LinAlgError`` if another one is no matrix.
+    """
+    factors = _factors("linalg.multi_dot", *arrays)
+    if len(factors) < 2:
+        raise ShapeError(f"numpy.linalg.multi_dot takes two matrices or more, not {len(factors)}")
+    if len(factors) == 2:
+        return dot(factors[0], factors[1], out)
+    for number, x in enumerate(factors):
+        ends = number in (0, len(factors) - 1)
+        if x.ndim != 2 and not (ends and x.ndim == 1):
+            raise np.linalg.LinAlgError(
+                f"numpy.linalg.multi_dot takes matrices, and vectors as the first and the last one; operand {number} "
+                f"has shape {x.shape}"
+            )
+        if number:
+            _check_lengths("numpy.linalg.multi_dot", (factors[number - 1].shape, -1), (x.shape, 0))
+    while len(factors) > _MOST_FACTORS:
+        factors[:_MOST_FACTORS] = [multi_dot(factors[:_MOST_FACTORS])]
+    terms = [ascii_letters[i : i + 2] for i in range(len(factors))]
+    terms[0], terms[-1] = terms[0][-factors[0].ndim :], terms[-1][: factors[-1].ndim]
+    result = terms[0][:-1] + terms[-1][1:]
+    return _einsum("linalg.multi_dot", f"{','.join(terms)}->{result}", factors, out)
+
+
+_MOST_FACTORS = 24
+"""Matrices in one call of `einsum`, which has a letter for each axis."""
+
+
+def matrix_power(a: DTensor, n: int) -> DTensor:
+    """Return the power *n* of square matrices, by repeated squares, as numpy.linalg.matrix_power. Collective.
+
+    A negative power is that of the inverse. ``LinAlgError`` if they are not square, or have no inverse.
+    """
+    name, tensor = "numpy.linalg.matrix_power", as_tensor("numpy.linalg.matrix_power", a)
+    if tensor.ndim < 2 or tensor.shape[-1] != tensor.shape[-2]:
+        raise np.linalg.LinAlgError(f"{name}: the last two axes must be square, but the shape is {tensor.shape}")
+    try:
+        power = index(n)
+    except TypeError:
+        raise TypeError(f"{name}: the exponent must be an integer, not {quote(n)}") from None
+    if power < 0:
+        tensor, power = _call(np.linalg.inv, tensor), -power
+    if not power:
+        return _identity(tensor)
+    result = tensor
+    for bit in f"{power:b}"[1:]:
+        result = matmul(result, result)
+        if bit == "1":
+            result = matmul(result, tensor)
+    return result
+
+
+def _identity(like: DTensor) -> DTensor:
+    """Return identity matrices in the shape, dtype and layout of a tensor."""
+
+    def make(slices: tuple[slice, ...]) -> Array:
+        rows, columns = (np.arange(like.shape[-1])[each] for each in slices[-2:])
+        eye = (rows[:, np.newaxis] == columns).astype(like.dtype)
+        return np.broadcast_to(eye, [len(range(n)[each]) for n, each in zip(like.shape, slices, strict=True)])
+
+    return from_callback(like.shape, like.dtype, like.layout, make)
+
+
+# -- products without sums --------------------------------------------------------------------------------------------
+
+
+@traceable(2, twin=np.outer)
+def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
+    """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
+    rows, columns = (np.reshape(x, -1) for x in _factors("outer", a, b))
+    into = {} if out is None else {"out": out}
+    return _call(np.multiply, rows[:, np.newaxis], columns[np.newaxis], **into)
+
+
+def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
+    first, second = _factors("linalg.outer", x1, x2)
+    if first.ndim != 1 or second.ndim != 1:
+        raise ShapeError(f"numpy.linalg.outer takes vectors, not shapes {first.shape} and {second.shape}")
+    return outer(first, second)
+
+
+@traceable(2, twin=np.kron)
+def kron(a: Factor, b: Factor) -> DTensor:
+    """Return the Kronecker product, as numpy.kron. Collective over the mesh.
+
+    It is the outer product with the axes of *a* and *b* in turns, reshaped. Elements move if *b* is sharded.
+    """
+    left, right = _factors("kron", a, b)
+    ndim = max(left.ndim, right.ndim)
+    first, second = ((1,) * (ndim - x.ndim) + x.shape for x in (left, right))
+    product = _call(np.multiply, _in_turns(left, ndim, 0), _in_turns(right, ndim, 1))
+    return _call(np.reshape, product, tuple(n * m for n, m in zip(first, second, strict=True)))
+
+
+def _in_turns(x: Value, ndim: int, turn: int) -> Value:
+    """Return *x* with new axes, so that its own are the last ones of each second of 2 *ndim* axes."""
+    own = [2 * axis + turn for axis in range(ndim - x.ndim, ndim)]
+    return np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own))
+
+
+@traceable(2, twin=np.cross)
+def cross(  # noqa: PLR0917 - NumPy's
+    a: Factor, b: Factor, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+) -> DTensor:
+    """Return the cross products of vectors with 2 or 3 components, as numpy.cross. Collective over the mesh.
+
+    The axes of the components are gathered, if they are sharded; the others come together as in a sum.
+
+    Parameters
+    ----------
+    a, b: tensors, or one of them a plain array
+    axisa, axisb: the axis of *a*, and that of *b*, that has the components
+    axisc: that of the result; it has none if all vectors have 2 components
+    axis: all three
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.distribute(np.eye(3, dtype=int), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)])))
+    >>> np.cross(t, [0, 0, 1]).to_numpy().tolist()
+    [[0, -1, 0], [1, 0, 0], [0, 0, 0]]
+    """
+    name, given = "numpy.cross", _factors("cross", a, b)
+    axes = (axisa, axisb, axisc) if axis is None else (axis,) * 3
+    factors = agree_on_plain(name, given, mesh_of(given))
+    dtype = _dtype_of_cross(factors, axes)
+    left, right = (_components_last(name, x, along) for x, along in zip(factors, axes, strict=False))
+    shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
+    layout = common_layout(shape, [x for x in (left, right) if isinstance(x, DTensor)])
+    blocks = aligned_blocks(name, (left, right), shape, layout)
+    local = None if location_in(layout.mesh) is None else _crossed(blocks[0], blocks[1], dtype)
+    made = DTensor(local, layout, shape, dtype)
+    if 3 in (left.shape[-1], right.shape[-1]):
+        return _call(np.moveaxis, made, -1, axes[-1])
+    return DTensor(local, Layout(layout.axes[:-1], layout.mesh), shape[:-1], dtype)
+
+
+def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DType:
+    """Return the dtype of cross products; NumPy's errors, and its warning about vectors with 2 components.
+
+    NumPy is asked with single vectors. All have 3 components: for 2 it would warn, and name a line of ours.
+    """
+    asked, lengths = [], []
+    for x, axis in zip(factors, axes, strict=False):
+        place = axis % x.ndim if x.ndim else 0
+        lengths.append(x.shape[place] if x.ndim else 0)
+        known = 3 if lengths[-1] == 2 else lengths[-1]
+        asked.append(np.ones([known if number == place else 1 for number in range(x.ndim)], x.dtype))
+    both = lengths == [2, 2]  # the result has no axis of components
+    dtype = np.asarray(_call(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
+    if 2 in lengths and hasattr(np, "vecdot"):  # since NumPy 2
+        warn(
+            "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
+            "in NumPy 2.0)",
+            DeprecationWarning,
+        )
+    return dtype
+
+
+def _components_last(name: str, x: Value, axis: int) -> Value:
+    turned = np.moveaxis(x, axis, -1)
+    return relaid(turned, (*turned.layout.axes[:-1], ()), name) if isinstance(turned, DTensor) else turned
+
+
+def _crossed(a: Array, b: Array, dtype: DType) -> Array:
+    """Return the cross products along the last axes, as numpy.cross, which would warn once more."""
+    several = 3 in (a.shape[-1], b.shape[-1])
+    made = np.empty((*np.broadcast_shapes(a.shape[:-1], b.shape[:-1]), 3), dtype)
+
+    def product(one: int, other: int) -> Array | None:
+        there = one < a.shape[-1] and other < b.shape[-1]
+        return np.multiply(a[..., one], b[..., other], dtype=dtype) if there else None
+
+    for number in range(3) if several else [2]:
+        i, k = (number + 1) % 3, (number + 2) % 3
+        first, second = product(i, k), product(k, i)
+        if second is None:
+            made[..., number] = first
+        elif first is None:
+            np.negative(second, out=made[..., number])
+        else:
+            np.subtract(first, second, out=made[..., number])
+    return made if several else made[..., 2].copy()
+
+
+def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
+    first, second = _factors("linalg.cross", x1, x2)
+    for x in (first, second):
+        if x.shape[axis_of(axis, x.ndim)] != 3:
+            raise ShapeError(
+                f"numpy.linalg.cross takes vectors of 3 components, not shape {x.shape} along axis {axis}"
+            )
+    return cross(first, second, axis=axis)
+
+
+# -- universal functions with core axes -------------------------------------------------------------------------------
+
+
+def _vecdot(x1: Value, x2: Value) -> DTensor:
+    _check_lengths("numpy.vecdot", (x1.shape, -1), (x2.shape, -1))
+    return contracted("numpy.vecdot", "...i,...i->...", (_conjugate(x1), x2))
+
+
+def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
+    return _call(np.vecdot, x1, x2, axis=axis)
+
+
+def _matvec(x1: Value, x2: Value) -> DTensor:
+    _check_lengths("numpy.matvec", (x1.shape, -1), (x2.shape, -1))
+    return contracted("numpy.matvec", "...ij,...j->...i", (x1, x2))
+
+
+def _vecmat(x1: Value, x2: Value) -> DTensor:
+    _check_lengths("numpy.vecmat", (x1.shape, -1), (x2.shape, -2))
+    return contracted("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
+
+
+_CORES: dict[str, Callable[[Value, Value], DTensor]] = {
+    "matmul": matmul,
+    "vecdot": _vecdot,
+    "matvec": _matvec,
+    "vecmat": _vecmat,
+}
+_PRODUCTS = {getattr(np, name): function for name, function in _CORES.items() if hasattr(np, name)}
+"""What is called for universal functions of NumPy with core axes, which are the last ones."""
+
+
+def is_product(ufunc: np.ufunc) -> bool:
+    """Return whether *ufunc* of NumPy is a product that `core_product` makes."""
+    return ufunc in _PRODUCTS
+
+
+def core_product(
+    ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: Mapping[str, Any]
+) -> DTensor:
+    """Return what NumPy's matmul, vecdot, matvec or vecmat makes of tensors. Collective over the mesh.
+
+    Parameters
+    ----------
+    ufunc: one of them
+    operands: tensors, and arrays
+    out: a tensor to write the result to, or none
+    options: NumPy's: dtype, casting, axes, axis, keepdims
+
+    ``ShapeError`` if shapes do not fit, NumPy's ``TypeError`` for dtypes and options that it does not take.
+    """
+    name, product = f"numpy.{ufunc.__name__}", _PRODUCTS[ufunc]
+    factors: list[Value] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
+    if product is matmul and not options and not out:
+        return matmul(factors[0], factors[1])
+    dtype = _asked(ufunc, factors, (), options)
+    if out:
+        _asked(ufunc, factors, out, options)
+    factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
+    axes, keepdims = _core_axes(options), options.get("keepdims", False)
+    factors = [_moved(x, each, None) for x, each in zip(factors, axes, strict=False)]
+    made: Value = product(factors[0], factors[1])
+    if keepdims:
+        made = np.expand_dims(made, -1)
+    made = _moved(made, None, axes[2])
+    return written(name, out or None, made, options.get("casting", "same_kind"))
+
+
+_CONVERTING = {"dtype", "signature", "sig"}
+"""Options that say in which dtype to compute."""
+
+
+def _asked(ufunc: np.ufunc, factors: Sequence[Value], out: Sequence[DTensor], options: Mapping[str, Any]) -> DType:
+    """Return the dtype of a product, or of *out*; NumPy's errors for numbers of axes, dtypes and options."""
+    ones = [np.ones((1,) * x.ndim, x.dtype) for x in (*factors, *out)]
+    try:
+        with np.errstate(all="ignore"):
+            return np.asarray(ufunc(*ones, **options)).dtype
+    except np.exceptions.AxisError:
+        raise
+    except ValueError as error:
+        name = ufunc.__name__
+        raise ShapeError(f"numpy.{name}: {str(error).removeprefix(f'{name}: ')}") from None
+
+
+def _core_axes(options: Mapping[str, Any]) -> list[Any]:
+    """Return where the core axes of both operands and of the result are; None where they are the last ones."""
+    if "axis" in options:
+        return [(options["axis"],)] * 2 + [(options["axis"],) if options.get("keepdims") else None]
+    given = [each if isinstance(each, tuple) else (each,) for each in options.get("axes", ())]
+    return [*given, *[None] * (3 - len(given))]
+
+
+def _moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | None) -> Value:
+    """Return *x* with the axes *source* as the last ones, or with the last ones as the axes *target*."""
+    if source is not None:
+        return np.moveaxis(x, source, tuple(range(-len(source), 0)))
+    return x if target is None else np.moveaxis(x, tuple(range(-len(target), 0)), target)
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.tensordot: tensordot,
+    np.inner: inner,
+    np.dot: dot,
+    np.vdot: vdot,
+    np.outer: outer,
+    np.kron: kron,
+    np.cross: cross,
+    np.linalg.multi_dot: multi_dot,
+    np.linalg.matrix_power: matrix_power,
+}
+"""NumPy's functions of this module that are defined for tensors."""
+
+if hasattr(np.linalg, "vecdot"):  # since NumPy 2
+    FUNCTIONS |= {
+        np.linalg.matmul: matmul,
+        np.linalg.tensordot: tensordot,
+        np.linalg.vecdot: _vecdot_along,
+        np.linalg.outer: _outer_of_vectors,
+        np.linalg.cross: _cross_of_three,
+    }

@@ -1,0 +1,1 @@
+"""Functions that compute each element by itself, and how their operands come together."""

@@ -1,0 +1,287 @@
+"""Functions of NumPy that compute each element by itself: angle, interp, nan_to_num, piecewise and their kin.
+
+Each device calls NumPy's function on its block. And apply_along_axis, which does so for lines that are whole.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import date
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Axis, Shape
+from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise, replicated, written
+from meshcomm.numpy.elementwise.rules import mesh_of
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.stretches import in_stretches
+from meshcomm.numpy.elementwise.values import astype
+from meshcomm.numpy.elementwise.whole import gathered, of_whole_blocks, whole_along
+
+
+def _of_blocks(function: Function, count: int = 1) -> Function:
+    """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others its own."""
+    name = f"numpy.{function.__name__}"
+
+    def applied(*args: object, **options: Value) -> object:
+        operands, rest = [_as_day(unwrapped(x)) for x in args[:count]], list(args[count:])
+        if not operands:  # by its name
+            operands.append(unwrapped(options.pop(next(iter(options)))))
+        out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
+        made: Value = elementwise(name, lambda *blocks: function(*blocks, *rest, **options), operands)
+        return written(name, out, made)
+
+    return applied
+
+
+def i0(x: DTensor) -> DTensor:
+    """Return the modified Bessel function of the first kind, order 0, as numpy.i0.
+
+    Collective over the mesh for texts, which NumPy takes for numbers: what one rank cannot convert is an error on all.
+    """
+    tensor = as_tensor("numpy.i0", x)
+    given = astype(tensor, float) if tensor.dtype.kind in "SU" else tensor
+    found = elementwise("numpy.i0", lambda block: in_stretches(np.i0, block, ()), [given])
+    assert isinstance(found, DTensor)
+    return found
+
+
+def _as_day(x: Value) -> Value:
+    """Return a date that is a text, or Python's, as NumPy's; what else it is, as it is."""
+    return np.datetime64(x, "D") if isinstance(x, str | date) else x
+
+
+def nan_to_num(
+    x: DTensor,
+    copy: bool = True,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> DTensor:
+    """Return the tensor with numbers in place of NaN and infinities, as numpy.nan_to_num.
+
+    Parameters
+    ----------
+    x: a tensor
+    copy: whether to make a new tensor; else they are written to *x*
+    nan, posinf, neginf: the numbers; None is the largest, or the smallest, of the dtype
+    """
+    made: Value = elementwise("nan_to_num", lambda b: np.nan_to_num(b, True, nan, posinf, neginf), [unwrapped(x)])
+    return written("numpy.nan_to_num", None if copy else x, made)
+
+
+def interp(
+    x: DTensor | ArrayLike,
+    xp: DTensor | ArrayLike,
+    fp: DTensor | ArrayLike,
+    left: complex | None = None,
+    right: complex | None = None,
+    period: float | None = None,
+) -> DTensor:
+    """Return values between points, as numpy.interp. Collective over the mesh if an operand is a plain array.
+
+    Parameters
+    ----------
+    x: where to compute values
+    xp, fp: points, ascending, and the values there: all of them are gathered to every rank
+    left, right: the values beyond the points; None is that of the outermost point
+    period: of *xp*, which may then be in any order
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([0.5, 1.25]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.interp(t, [0, 1, 2], [10, 20, 40]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[15.0], [25.0]]
+    """
+    name = "numpy.interp"
+    operands = [unwrapped(each) for each in (x, xp, fp)]
+    mesh = mesh_of(operands)
+    known, *table_of_values = agree_on_plain(name, operands, mesh)
+    points, values = (gathered(name, each) for each in table_of_values)
+    at = known if isinstance(known, DTensor) else replicated(known, mesh)
+    made: Value = elementwise(name, lambda b: np.interp(b, points, values, left, right, period), [at])
+    return made  # type: ignore[no-any-return]
+
+
+def piecewise(
+    x: DTensor | ArrayLike, condlist: Value, funclist: Sequence[Value], *args: object, **kw: object
+) -> DTensor:
+    """Return what functions give where their conditions hold, as numpy.piecewise. Collective if a condition moves.
+
+    Functions get the elements of one device, as an array. If several conditions hold, the last one counts.
+
+    Parameters
+    ----------
+    x: a tensor
+    condlist: boolean tensors or arrays, or one
+    funclist: a function or a number for each condition, and one more for where none holds
+    args, kw: more arguments of the functions
+    """
+    name = "numpy.piecewise"
+    operands = [unwrapped(x), *map(unwrapped, condlist if isinstance(condlist, list | tuple) else [condlist])]
+    tensor = operands[0] if isinstance(operands[0], DTensor) else replicated(operands[0], mesh_of(operands))
+    several = isinstance(condlist, list | tuple) and isinstance(condlist[0], list | np.ndarray | DTensor)
+    if isinstance(condlist, np.ndarray | DTensor):
+        several = condlist.ndim > tensor.ndim
+    conditions = list(condlist) if several or tensor.ndim == 0 < np.ndim(condlist) else [condlist]
+
+    def made(block: Array, *conditions: Array) -> Array:
+        shaped = [np.broadcast_to(each, block.shape) for each in conditions]
+        return np.piecewise(block, shaped, list(funclist), *args, **kw)
+
+    found: Value = elementwise(name, made, [tensor, *map(unwrapped, conditions)])
+    return found  # type: ignore[no-any-return]
+
+
+def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, **kwargs: object) -> DTensor:
+    """Return what a function makes of each line along *axis*, as numpy.apply_along_axis. Collective over the mesh.
+
+    Lines are whole on each device first. The function runs for the lines of the device only: it must not make
+    collective calls.
+
+    Parameters
+    ----------
+    func1d: takes an array of one axis; its results have one shape and dtype
+    axis: of the lines
+    arr: a tensor
+    args, kwargs: more arguments of the function
+
+    What the function raises on one rank, all ranks raise. ``ValueError`` if there is no line.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(6).reshape(2, 3), mc.Layout([mc.UNSHARDED, "x"], mc.create_mesh([("x", 2)])))
+    ...     return np.apply_along_axis(lambda line: line[::-1] * 10, 1, t).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [[20, 10, 0], [50, 40, 30]]
+    """
+    name, tensor = "numpy.apply_along_axis", as_tensor("numpy.apply_along_axis", arr)
+    (along,) = normalised_axes(axis, tensor.ndim)
+    if prod(n for number, n in enumerate(tensor.shape) if number != along) == 0:
+        raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
+    lines = whole_along(tensor, [along], name)
+    layout, mesh, block = lines.layout, lines.mesh, lines.local
+    shapes = [layout.block_shape(lines.shape, device) for device in range(mesh.size)]
+    filled = [all(n for number, n in enumerate(shape) if number != along) for shape in shapes]
+    call = f"{name} along axis {along} of {tensor.shape} {tensor.dtype}"
+    with collective(name, mesh) as here:
+        if here is None or block is None:
+            raise ShapeError(f"{name}: a rank outside of the mesh cannot know what the function returns")
+
+        def compute() -> Array | None:
+            if not filled[here.device]:
+                return None
+            return np.asarray(np.apply_along_axis(func1d, along, block, *args, **kwargs), order="C")
+
+        made = agree_on(here.team, call, compute)
+
+        def look() -> tuple[Shape, str]:
+            assert made is not None
+            return made.shape[along : made.ndim - (tensor.ndim - along - 1)], dtype_text(made.dtype)
+
+        told, text = told_by_root(filled.index(True), look, call, mesh, here)
+
+        def check() -> None:
+            if made is not None and list(look()[0]) != list(told):
+                raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {told}")
+
+        agree_on(here.team, f"{call}: its results have one shape", check)
+    dtype, axes = dtype_of_text(text), layout.axes
+    own = shapes[here.device]
+    local = (
+        np.empty((*own[:along], *told, *own[along + 1 :]), dtype) if made is None else made.astype(dtype, copy=False)
+    )
+    shape = (*tensor.shape[:along], *told, *tensor.shape[along + 1 :])
+    return DTensor(local, Layout((*axes[:along], *((),) * len(told), *axes[along + 1 :]), mesh), shape, dtype)
+
+
+def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
+    """Return what a reduction makes of one axis after the other, as numpy.apply_over_axes. Collective over the mesh.
+
+    Parameters
+    ----------
+    func: takes a tensor and an axis
+    a: a tensor
+    axes: one axis, or several; they stay, with length 1
+    """
+    tensor = as_tensor("numpy.apply_over_axes", a)
+    for axis in normalised_axes(axes, tensor.ndim):
+        made: Value = func(tensor, axis)
+        if made.ndim == tensor.ndim - 1:
+            made = np.expand_dims(made, axis)
+        if made.ndim != tensor.ndim:
+            raise ValueError(f"numpy.apply_over_axes: a function of {tensor.ndim} axes gave {made.ndim}")
+        tensor = made
+    return tensor
+
+
+def packbits(a: DTensor, axis: int | None = None, bitorder: Literal["big", "little"] = "big") -> DTensor:
+    """Return eight bits in each byte, as numpy.packbits. Collective over the mesh if the axis has to be whole."""
+    return _bits("numpy.packbits", a, axis, lambda n: -(-n // 8), lambda b, along: np.packbits(b, along, bitorder))
+
+
+def unpackbits(
+    a: DTensor, axis: int | None = None, count: int | None = None, bitorder: Literal["big", "little"] = "big"
+) -> DTensor:
+    """Return the bits of bytes, as numpy.unpackbits. Collective over the mesh if the axis has to be whole.
+
+    *count* is how many bits to return; if it is negative, how many to leave out at the end.
+    """
+
+    def length(n: int) -> int:
+        return 8 * n if count is None else max(8 * n + count, 0) if count < 0 else count
+
+    def made(block: Array, along: int) -> Array:
+        return np.unpackbits(block, along, count, bitorder)
+
+    return _bits("numpy.unpackbits", a, axis, length, made)
+
+
+def _bits(
+    name: str, a: DTensor, axis: int | None, length: Callable[[int], int], function: Callable[[Array, int], Array]
+) -> DTensor:
+    tensor = as_tensor(name, a)
+    tensor, axis = (tensor.ravel(), 0) if axis is None else (tensor, axis)
+    (along,) = normalised_axes(axis, tensor.ndim)
+    function(np.zeros((1,) * tensor.ndim, tensor.dtype), along)  # NumPy's error for the dtype, on all ranks
+    local, layout = of_whole_blocks(tensor, [along], name, lambda block: function(block, along))
+    shape = (*tensor.shape[:along], length(tensor.shape[along]), *tensor.shape[along + 1 :])
+    return DTensor(local, layout, shape, np.dtype(np.uint8))
+
+
+_WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument
+_ROWS = (
+    "angle",
+    "sinc",
+    "iscomplex",
+    "isreal",
+    "isneginf",
+    "isposinf",
+    "fix",
+    "datetime_as_string",
+    "is_busday",
+)
+_PAIRS = ("busday_count", "busday_offset")
+
+FUNCTIONS: dict[Function, Function] = {
+    **{getattr(np, name): _of_blocks(getattr(np, name)) for name in _ROWS},
+    **{getattr(np, name): _of_blocks(getattr(np, name), 2) for name in _PAIRS},
+    **table((np.nan_to_num, nan_to_num), (np.interp, interp), (np.packbits, packbits), (np.unpackbits, unpackbits)),
+    np.i0: i0,
+    np.piecewise: piecewise,
+    np.apply_along_axis: apply_along_axis,
+    np.apply_over_axes: apply_over_axes,
+}
+"""NumPy's functions of this module that are defined for tensors."""

@@ -1,0 +1,64 @@
+"""Public functions that differ in their names only: one body with one signature serves them all."""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import cleandoc, signature
+from typing import Concatenate, Generic, ParamSpec, TypeVar
+
+from meshcomm.core.ranks.local_errors import refusable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Family(Generic[P, R]):
+    """The functions that one body serves.
+
+    Parameters
+    ----------
+    source: the module of whose functions they take the arguments
+    like: the function whose arguments they take, as docstrings say; by default the first of the family
+    body: takes the name of a function, and then what the function takes
+    """
+
+    def __init__(self, source: str, like: str, body: Callable[Concatenate[str, P], R]) -> None:
+        self._source, self._like, self._body = source, like, body
+
+    def __call__(self, name: str, summary: str, arguments: str = "") -> Callable[P, R]:
+        """Return the public function of this *name*.
+
+        Parameters
+        ----------
+        name: of the function
+        summary: the first paragraph of its docstring
+        arguments: the rest of its docstring; by default it names the function whose arguments this one takes
+        """
+        self._like = self._like or name
+        rest = cleandoc(arguments or f"Arguments are those of `{self._like}`.")
+        one = partial(self._body, name)
+        vars(one).update(
+            __name__=name,
+            __qualname__=name,
+            __module__=self._body.__module__,
+            __annotations__=self._body.__annotations__,
+            __doc__=f"{summary}\n\nSource: {self._source}.{name}.\n\n{rest}\n",
+        )
+        function = refusable(one)
+        vars(function).clear()  # doctest would look at what is wrapped, which is no function
+        vars(function)["__signature__"] = signature(one)
+        return function
+
+
+def family(source: str, like: str = "") -> Callable[[Callable[Concatenate[str, P], R]], Family[P, R]]:
+    """Return a decorator for the body of functions that take the arguments of those in the module *source*.
+
+    Arguments are those of `Family`.
+
+    >>> @family("doc")
+    ... def _say(name: str, what: int = 1) -> str:
+    ...     return f"{name} {what}"
+    >>> one = _say("one", "Return a text.", "what: a number")
+    >>> one(2), one.__name__, str(signature(one)), one.__doc__.splitlines()[0]
+    ('one 2', 'one', '(what: int = 1) -> str', 'Return a text.')
+    """
+    return partial(Family, source, like)

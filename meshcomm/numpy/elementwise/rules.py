@@ -1,0 +1,182 @@
+"""The rules of operations on tensors: which operands they take, and the shape, dtype and layout of a result.
+
+How the operands of an elementwise function come together:
+
+1. Shapes broadcast as NumPy's do. An axis of length 1 that is stretched counts as unsharded.
+2. The tensors are asked in the order of their sizes, the largest first; tensors of equal size from left to right. Each
+   adds its sharding on the axes of the result that are unsharded yet, with the mesh dimensions that are unused yet.
+   If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
+   the other one moves.
+3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is
+   only sliced.
+
+So ``[x, unsharded] + [unsharded, y]`` is ``[x, y]``, ``[x, unsharded] + [unsharded, x]`` is ``[x, unsharded]``, and
+``x + relayout_like(ones, x)`` moves nothing. With ``out=``, as in ``x += y``, the layout is that of *out*.
+
+The dtype of a result is the one that NumPy gives: it is asked with small arrays of the dtypes of the operands.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, DType, Names, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.refinement import same_grid
+from meshcomm.core.layouts.specs import free_names
+from meshcomm.errors import LayoutError, MeshError, ShapeError
+
+Number: TypeAlias = bool | int | float | complex | np.generic
+Operand: TypeAlias = DTensor | Array | Number
+
+NUMBERS = (bool, int, float, complex, np.generic)
+ADVICE = "use t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
+
+
+# -- operands ---------------------------------------------------------------------------------------------------------
+
+
+def is_operand(x: object) -> bool:
+    """Return whether *x* can be combined with a DTensor: a tensor, a number, an array, or nested lists of numbers."""
+    return isinstance(x, (DTensor, np.ndarray, list, tuple, *NUMBERS))
+
+
+def text_as_scalar(x: object) -> object:
+    """Return a text of Python as NumPy's, which is an operand; anything else as it is."""
+    return np.asarray(x)[()] if isinstance(x, str | bytes) else x
+
+
+def not_operand(name: str, x: object) -> str:
+    """Return why *x* cannot be an operand of the function *name*."""
+    return f"{name} of DTensors takes tensors, arrays and numbers, not {type(x).__name__} {quote(x)}"
+
+
+def is_plain(x: object) -> bool:
+    """Return whether *x* is a plain array, or a list, with axes that can be sharded."""
+    if isinstance(x, (DTensor, *NUMBERS)):
+        return False
+    return isinstance(x, list | tuple) or np.ndim(x) > 0  # type: ignore[arg-type]  # whatever NumPy takes
+
+
+def mesh_of(operands: Iterable[object]) -> Mesh:
+    """Return the mesh that all tensors among *operands* are on; ``MeshError`` if there are several."""
+    meshes = [x.mesh for x in operands if isinstance(x, DTensor)]
+    if not meshes:
+        raise LayoutError("one of the operands must be a DTensor; NumPy has its own functions for arrays")
+    first = meshes[0]
+    for mesh in meshes[1:]:
+        if mesh is not first and (not same_grid(first, mesh) or first.world is not mesh.world):
+            raise MeshError(f"operands must be on one mesh, but are on the {first} and the {mesh}")
+    return first
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def shape_of(operand: Operand) -> Shape:
+    """Return the shape of *operand*; that of a number is (). ``TypeError`` for what is no operand."""
+    if isinstance(operand, bool | int | float | complex):
+        return ()
+    try:
+        return operand.shape
+    except AttributeError:
+        raise TypeError(not_operand("a function", operand)) from None
+
+
+def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
+    """Return the shape that *shapes* broadcast to; ``ShapeError`` if they do not."""
+    distinct = set(filter(None, shapes))
+    if len(distinct) < 2:  # the most common case, and NumPy takes long for it
+        return next(iter(distinct), ())
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        text = ", ".join(map(str, shapes))
+        raise ShapeError(
+            f"{name}: operands of shapes {text} could not be broadcast together: from the last axis on, lengths must "
+            "be equal or 1"
+        ) from None
+
+
+def without(shape: Sequence[int], axes: Sequence[int]) -> Shape:
+    """Return *shape* without *axes*.
+
+    >>> without((2, 3, 4), (0, 2))
+    (3,)
+    """
+    return tuple(n for axis, n in enumerate(shape) if axis not in axes)
+
+
+# -- dtypes -----------------------------------------------------------------------------------------------------------
+
+
+def sample(operand: Operand) -> Array | Number:
+    """Return a small array with the dtype and the number of axes of *operand*; a number or an array of none as it is.
+
+    What NumPy makes of samples tells the dtype of a result, and raises what NumPy raises.
+    """
+    if not isinstance(operand, DTensor | np.ndarray):
+        return operand
+    if operand.ndim == 0:
+        return np.ones((), operand.dtype) if isinstance(operand, DTensor) else operand
+    return np.empty((0,) * operand.ndim, operand.dtype)
+
+
+def result_dtype(
+    function: Callable[..., object], dtypes: Iterable[DType], ndim: int, dtype: DTypeLike | None = None
+) -> DType:
+    """Return the dtype of what *function* makes of arrays of *ndim* axes; *dtype* is its argument of this name."""
+    options = {} if dtype is None else {"dtype": dtype}
+    return np.asarray(function(*(np.ones((1,) * ndim, each) for each in dtypes), **options)).dtype
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
+    """Return the layout to which *tensors* are relaid for a result of *shape*: see the top of this module."""
+    mesh, used = tensors[0].mesh, set[str]()
+    if all(t.shape == shape and t.layout is tensors[0].layout for t in tensors):
+        return tensors[0].layout
+    axes: list[Names] = [()] * len(shape)
+    sizes = [0] * len(shape)  # of the tensor that an axis has its sharding from
+    for tensor in sorted(tensors, key=lambda t: t.size, reverse=True):  # equal sizes stay in order
+        skipped = len(shape) - tensor.ndim
+        for axis, names in enumerate(tensor.layout.axes, skipped):
+            if tensor.shape[axis - skipped] != shape[axis]:
+                continue
+            if not axes[axis]:
+                axes[axis], sizes[axis] = free_names(names, used), tensor.nbytes
+                used.update(axes[axis])
+            elif tuple(names) == tuple(axes[axis]) and tensor.nbytes > sizes[axis]:
+                axes[axis], sizes[axis] = names, tensor.nbytes
+    found = tuple(axes)
+    for tensor in tensors:
+        if tensor.layout.axes == found and tensor.mesh is mesh:
+            return tensor.layout
+    return Layout(found, mesh)
+
+
+def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:
+    """Return how an operand of this shape is sharded for a result of *shape* in *layout*.
+
+    >>> mesh = Mesh(range(4), {"x": 2, "y": 2})
+    >>> aligned_axes((1, 6), (5, 4, 6), Layout([(), "x", "y"], mesh))
+    ((), ('y',))
+    """
+    skipped = len(shape) - len(operand)
+    return tuple(
+        names if n == shape[axis + skipped] else ()
+        for axis, (n, names) in enumerate(zip(operand, layout.axes[skipped:], strict=True))
+    )
+
+
+def sharding(mesh: Mesh, names: Iterable[str]) -> Names:
+    """Return those of *names* that cut something, in the order of the mesh."""
+    wanted = set(names)
+    return tuple(name for name, size in mesh.dims if name in wanted and size > 1)

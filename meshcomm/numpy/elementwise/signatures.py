@@ -1,0 +1,67 @@
+"""NumPy's functions as callers write them: arguments by NumPy's names, and a clear no to those that are not taken."""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from inspect import Parameter, Signature, signature
+from itertools import repeat
+from operator import is_not
+from typing import TypeAlias
+
+from meshcomm.core._arguments import NO_VALUE
+from meshcomm.core._types import Casting
+from meshcomm.core.arrays.dtensor import as_tensor
+from meshcomm.numpy.elementwise.elementwise import written
+
+Function: TypeAlias = Callable[..., object]
+
+_SAME_KIND = {"ptp": "biufcmM", "std": "biufc", "nanstd": "biufc", "nanmean": "fc", "nanvar": "fc"}
+"""Functions that convert their result to ``out=`` by the rule ``same_kind`` only, for these kinds of operands."""
+
+
+def like_numpy(function: Function, ours: Function) -> Function:
+    """Return *ours* with the arguments of NumPy's *function*, which it takes by name; some may be missing there.
+
+    What it does not take may be passed with NumPy's default; otherwise there is a ``TypeError``. The result is written
+    to the tensor ``out=``, by the conversions of NumPy's function: most reductions take any.
+    """
+    name = f"numpy.{function.__name__}"
+    taken = frozenset(signature(ours).parameters)
+
+    def called(*args: object, **kwargs: object) -> object:
+        if len(args) == 1 and taken.issuperset(kwargs) and all(map(is_not, kwargs.values(), repeat(NO_VALUE))):
+            return ours(*args, **kwargs)  # as the methods of tensors call it
+        form = _form(function)
+        given = form.bind(*args, **kwargs).arguments
+        out = None if "out" in taken else given.pop("out", None)
+        for argument in [argument for argument in given if argument not in taken]:
+            value = given.pop(argument)
+            if not _is_default(value, form.parameters[argument]):
+                raise TypeError(f"{name}: {argument}= is not supported for DTensors; leave it out")
+        made = ours(**{argument: value for argument, value in given.items() if value is not NO_VALUE})
+        if out is None or out is NO_VALUE:
+            return made
+        kinds = _SAME_KIND.get(function.__name__)
+        casting: Casting = "same_kind" if kinds and _kind(given) in kinds else "unsafe"
+        return written(name, out, made, casting)  # type: ignore[arg-type]
+
+    return called
+
+
+def table(*pairs: tuple[Function, Function]) -> dict[Function, Function]:
+    """Return what is called for functions of NumPy, from pairs of one of those and ours: see `like_numpy`."""
+    return {function: like_numpy(function, ours) for function, ours in pairs}
+
+
+def _kind(given: Mapping[str, object]) -> str:
+    """Return the kind of the dtype of the first argument."""
+    return as_tensor("a reduction", next(iter(given.values()))).dtype.kind
+
+
+@lru_cache(maxsize=256)
+def _form(function: Function) -> Signature:
+    return signature(function)
+
+
+def _is_default(value: object, parameter: Parameter) -> bool:
+    unset = value is None or value is NO_VALUE or value is parameter.default
+    return unset or (value is True and parameter.name == "where")

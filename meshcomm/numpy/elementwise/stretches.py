@@ -1,0 +1,52 @@
+"""Reductions of long blocks, stretch by stretch, so that what NumPy makes on the way stays small."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from meshcomm.core._tuning import STRETCH_BYTES
+from meshcomm.core._types import Array
+
+
+def in_stretches(
+    function: Callable[[Array], object],
+    block: Array,
+    axes: tuple[int, ...],
+    *,
+    leading: int = 0,
+    keepdims: bool = False,
+) -> object:
+    """Return what *function* makes of a *block* by reducing *axes*: of a long one, stretch by stretch of another axis.
+
+    So the arrays that it makes on the way are small, also if the block is a view of many windows. The stretches are
+    those of the axis that is outermost in memory: if that is reduced, columns would be cut, which takes longer.
+
+    Parameters
+    ----------
+    function: takes a stretch of the block
+    block: any array
+    axes: those that it reduces
+    leading: how many axes of its result are new, before the others
+    keepdims: whether reduced axes stay in its result
+
+    >>> in_stretches(lambda rows: rows.sum(axis=1), np.ones((2**18, 4)), (1,)).shape
+    (262144,)
+    """
+    count = -(-block.nbytes // STRETCH_BYTES)
+    if count < 2:
+        return function(block)
+    steps = [abs(step) if n > 1 else 0 for n, step in zip(block.shape, block.strides, strict=True)]
+    along = max((a for a in range(block.ndim) if a not in axes), key=steps.__getitem__, default=None)
+    if along is None or steps[along] < max(steps) or block.shape[along] < 4:
+        return function(block)
+    at = leading + along - (0 if keepdims else len([a for a in axes if a < along]))
+    made: Array | None = None
+    stop = 0
+    # Two rows at least: of one, NumPy adds up in another order.
+    for stretch in np.array_split(block, min(count, block.shape[along] // 2), along):
+        found = np.asarray(function(stretch))
+        start, stop = stop, stop + stretch.shape[along]
+        if made is None:
+            made = np.empty((*found.shape[:at], block.shape[along], *found.shape[at + 1 :]), found.dtype)
+        made[(*(slice(None),) * at, slice(start, stop))] = found
+    return made

@@ -1,0 +1,145 @@
+"""Elementwise functions of NumPy that are no universal functions: astype, real and imag, clip, round."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import as_dtype
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.views import alike_strides, check_writable, strides_of, view_of
+from meshcomm.core.memory.copies import exact_copy
+from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.errors import DTypeError
+from meshcomm.numpy.elementwise.elementwise import elementwise
+from meshcomm.numpy.elementwise.rules import ADVICE
+from meshcomm.numpy.elementwise.signatures import Function
+
+
+def astype(
+    x: DTensor, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True, device: object = None
+) -> DTensor:
+    """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
+
+    Collective over the mesh if texts become numbers: what one rank cannot convert is an error on all. ``TypeError`` if
+    the rule *casting* of NumPy does not allow the conversion.
+    """
+    tensor = as_tensor("astype", x)
+    if device not in (None, "cpu"):
+        raise TypeError(f"numpy.astype: device={device!r} is not supported for DTensors; blocks are in memory")
+    kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
+    if kind == tensor.dtype:
+        return tensor.copy() if copy else tensor
+    local = tensor.local
+    if local is not None and tensor.dtype.kind in "SU" and kind.kind not in "SUV":
+        block = local
+        with collective("astype", tensor.mesh) as here:
+            assert here is not None
+            call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
+            local = agree_on(here.team, call, lambda: block.astype(kind, order="C"))
+    elif local is not None:
+        local = local.astype(kind, order="C")
+    return DTensor(local, tensor.layout, tensor.shape, kind)
+
+
+def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
+    """Return a tensor of the same memory with another dtype.
+
+    ``DTypeError`` if elements of another size do not fit: then the last axis must be whole on each device.
+    """
+    tensor = as_tensor("t.view", a)
+    kind = tensor.dtype if dtype is None else as_dtype(dtype)
+    shape, strides, size = tensor.shape, strides_of(tensor), tensor.dtype.itemsize
+    if kind.itemsize != size:
+        last = shape[-1] * size if shape else 0
+        if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or strides[-1] != 1:
+            raise DTypeError(
+                f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive "
+                f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes, not {last}"
+            )
+        shape = (*shape[:-1], last // kind.itemsize)
+        strides = (*(stride * size // kind.itemsize for stride in strides[:-1]), 1)
+    local = None if tensor.local is None else tensor.local.view(kind)
+    return view_of(tensor, local, tensor.layout, shape, strides, dtype=kind)
+
+
+def clip(
+    a: object, a_min: object = None, a_max: object = None, out: object = None, **options: object
+) -> object:  # as NumPy's, with min= and max= as other names
+    """Return the values of *a* within bounds, which may be tensors. Collective if an operand has to move."""
+    low, high = options.pop("min", a_min), options.pop("max", a_max)
+    if options:
+        raise TypeError(f"numpy.clip of DTensors takes no {', '.join(options)}=; it takes a_min, a_max, and out")
+    bounds = [unwrapped(x) for x in (low, high)]
+    given = [x for x in bounds if x is not None]
+
+    def clipped(block: Array, *others: Array, **into: Any) -> object:
+        found = iter(others)
+        return np.clip(block, *(None if x is None else next(found) for x in bounds), **_single(into))
+
+    return elementwise("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
+
+
+def around(a: object, decimals: int = 0, out: object = None) -> object:
+    """Return the values of *a* rounded to *decimals*, as numpy.round."""
+
+    def rounded(block: Array, **into: Any) -> object:
+        made = np.round(block, decimals, **_single(into))
+        return exact_copy(made) if made is block else made  # NumPy returns integers as they are
+
+    return elementwise("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
+
+
+def real(val: object) -> object:
+    """Return the real parts: a view of complex numbers, and real numbers themselves."""
+    tensor = as_tensor("real", val)
+    return tensor if tensor.dtype.kind != "c" else _component(tensor, np.real)
+
+
+def imag(val: object) -> object:
+    """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
+    tensor = as_tensor("imag", val)
+    if tensor.dtype.kind == "c":
+        return _component(tensor, np.imag)
+    local = None if tensor.local is None else np.zeros(tensor.local.shape, tensor.dtype)
+    strides = alike_strides(tensor.shape, strides_of(tensor))
+    return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
+
+
+def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
+    local = None if tensor.local is None else function(tensor.local)
+    strides = tuple(2 * stride for stride in strides_of(tensor))  # in elements of half the size
+    dtype = as_dtype(np.empty(0, tensor.dtype).real.dtype)
+    return view_of(tensor, local, tensor.layout, tensor.shape, strides, dtype=dtype)
+
+
+def _outs(name: str, out: object) -> tuple[DTensor, ...]:
+    if out is None:
+        return ()
+    targets = tuple(map(unwrapped, out if isinstance(out, tuple) else (out,)))
+    if len(targets) != 1 or not isinstance(targets[0], DTensor):
+        raise TypeError(f"numpy.{name}: out= must be a DTensor where an operand is one; {ADVICE}")
+    check_writable(f"numpy.{name}: out=", targets[0])
+    return targets
+
+
+def _single(into: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that say where to write, for functions that take one array and no tuple."""
+    return {name: out[0] for name, out in into.items()}
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.ndarray.astype: astype,
+    np.ndarray.view: view,
+    np.real: real,
+    np.imag: imag,
+    np.clip: clip,
+    np.round: around,
+    np.around: around,
+}
+"""NumPy's functions of this module that are defined for tensors."""
+
+if hasattr(np, "astype"):  # since NumPy 2.1
+    FUNCTIONS[np.astype] = astype

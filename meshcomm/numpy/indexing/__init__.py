@@ -1,0 +1,1 @@
+"""Elements by index: to get, to set, and to find."""

@@ -1,0 +1,188 @@
+"""Elements chosen among several arrays: choose, select; and indices: ix_, unravel_index, ravel_multi_index."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_shape
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Indices, Shape, ShapeLike
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import elementwise, written
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.whole import whole_along
+from meshcomm.numpy.indexing.index_tuples import check_mode, check_square, check_within, on_mesh
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.indexing.nonzero import indices_of_mask
+
+_choose: Value = np.choose  # NumPy's types know modes and orders by their values only
+_unravel: Value = np.unravel_index
+_ravel: Value = np.ravel_multi_index
+
+
+def choose(
+    a: DTensor | ArrayLike, choices: Sequence[DTensor | ArrayLike] | DTensor, out: object = None, mode: str = "raise"
+) -> DTensor:
+    """Return elements of the *choices*, each from the one that *a* says, as numpy.choose. Collective if they move.
+
+    Parameters
+    ----------
+    a: integers, which broadcast with the choices
+    choices: several tensors and arrays, or one with an axis more
+    out: a tensor to write the result to
+    mode: what to do about an integer that is no number of a choice: a ``ValueError`` on all ranks, or to wrap or to
+        clip it
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([0, 1, 1]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.choose(t, [t - 10, t + 10]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[-10, 11], [11]]
+    """
+    name = "numpy.choose"
+    check_mode(name, mode)
+    given = unwrapped(choices)
+    if isinstance(given, DTensor):
+        whole = whole_along(given, (0,), name)
+        listed: list[object] = [getitem(whole, number) for number in range(len(whole))]
+    else:
+        listed = list(given)
+    if not listed:
+        raise ShapeError(f"{name}: there must be a choice")
+    numbers, *others = on_mesh(name, [a, *listed])
+    np.empty(0, numbers.dtype).astype(np.intp, casting="safe")  # NumPy's error
+    if mode == "raise":
+        error = ValueError(f"{name}: an element is no number of one of the {len(others)} choices")
+        check_within(name, [numbers], [(0, len(others))], lambda number, n: error)
+        mode = "clip"  # a sample is one, which may be no choice
+    made = elementwise(
+        name,
+        lambda block, *arrays: _choose(np.asarray(block).astype(np.intp), arrays, mode=mode),
+        [numbers, *others],
+    )
+    assert isinstance(made, DTensor)
+    return written(name, out, made)
+
+
+def select(
+    condlist: Sequence[DTensor | ArrayLike], choicelist: Sequence[DTensor | ArrayLike], default: object = 0
+) -> DTensor:
+    """Return elements of the first choice whose condition is true, as numpy.select. Collective if operands move.
+
+    ``ShapeError`` unless there are as many choices as conditions, and some; ``TypeError`` for conditions of no bools.
+    """
+    name, count = "numpy.select", len(condlist)
+    if count != len(choicelist) or not count:
+        raise ShapeError(f"{name}: {count} conditions and {len(choicelist)} choices; there must be as many, and some")
+
+    def chosen(*blocks: Array) -> Array:
+        conditions = [np.asarray(block) for block in blocks[:count]]
+        return np.select(conditions, blocks[count:-1], blocks[-1])
+
+    made = elementwise(name, chosen, [unwrapped(x) for x in (*condlist, *choicelist, default)])
+    assert isinstance(made, DTensor)
+    return made
+
+
+def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple[DTensor, ...]:
+    """Return the index for each axis of *shape* from flat ones, as numpy.unravel_index. Collective over the mesh.
+
+    ``ValueError`` on all ranks for one that is out of bounds.
+    """
+    name = "numpy.unravel_index"
+    tensor = as_tensor(name, indices)
+    lengths = as_shape(shape)
+    size = int(np.prod(lengths, dtype=object))
+    _unravel(np.empty(0, tensor.dtype), lengths, order)
+    check_within(
+        name,
+        [tensor],
+        [(0, size)],
+        lambda index, n: ValueError(f"{name}: index {index} is out of bounds for array with size {n}"),
+    )
+
+    def row_numbers(block: Array) -> tuple[Array, ...]:
+        if not size:
+            return tuple(np.zeros(np.shape(block), np.intp) for _ in lengths)
+        found: tuple[Array, ...] = _unravel(
+            np.asarray(block) % size, lengths, order
+        )  # a sample is one, which may be out of bounds
+        return found
+
+    made = elementwise(name, row_numbers, [tensor])
+    assert isinstance(made, tuple)
+    return made
+
+
+def ravel_multi_index(
+    multi_index: Sequence[DTensor | ArrayLike], dims: Shape, mode: str | tuple[str, ...] = "raise", order: str = "C"
+) -> DTensor:
+    """Return flat indices from those for each axis, as numpy.ravel_multi_index. Collective over the mesh.
+
+    ``ValueError`` on all ranks for one that is out of bounds, unless *mode* is wrap or clip, or a tuple of modes.
+    """
+    name = "numpy.ravel_multi_index"
+    lengths = (dims,) if isinstance(dims, int) else tuple(dims)
+    index = on_mesh(name, multi_index)
+    modes = (mode,) * len(lengths) if isinstance(mode, str) else tuple(mode)
+    for each in modes:
+        check_mode(name, each)
+    if not len(index) == len(lengths) == len(modes):
+        raise ShapeError(f"{name}: {len(index)} indices and {len(modes)} modes for {len(lengths)} axes")
+    _ravel([np.empty(0, each.dtype) for each in index], lengths, "clip", order)
+    strict = [number for number, each in enumerate(modes) if each == "raise"]
+    check_within(
+        name,
+        [index[number] for number in strict],
+        [(0, lengths[number]) for number in strict],
+        lambda number, n: ValueError(f"{name}: invalid entry {number} in coordinates array, for an axis of {n}"),
+    )
+    safe = tuple("clip" if each == "raise" else each for each in modes)
+    made = elementwise(
+        name,
+        lambda *blocks: np.asarray(_ravel(blocks, lengths, safe, order)),
+        index,
+    )
+    assert isinstance(made, DTensor)
+    return made
+
+
+def ix_(*args: object) -> tuple[object, ...]:
+    """Return an index for each of several sequences, as numpy.ix_, so that together they index their outer product.
+
+    A mask stands for where it is true. Collective over the mesh of a tensor of bool.
+    """
+    made = list[object]()
+    for number, each in enumerate(args):
+        held = unwrapped(each)
+        one: DTensor | Array = held if isinstance(held, DTensor) else np.asarray(held)
+        if one.ndim != 1:
+            raise ShapeError("numpy.ix_: Cross index must be 1 dimensional")
+        if not isinstance(one, DTensor) and not one.size:
+            one = one.astype(np.intp)
+        if one.dtype == bool:
+            (one,) = indices_of_mask(one)
+        others = [axis for axis in range(len(args)) if axis != number]
+        made.append(np.expand_dims(one, tuple(others)))
+    return tuple(made)
+
+
+def diag_indices_from(arr: DTensor) -> tuple[Indices, ...]:
+    """Return plain indices of the main diagonal of *arr*, as numpy.diag_indices_from."""
+    tensor = as_tensor("numpy.diag_indices_from", arr)
+    check_square("numpy.diag_indices_from", tensor.shape, 1)
+    return np.diag_indices(tensor.shape[0], tensor.ndim)
+
+
+FUNCTIONS = {np.ix_: ix_} | table(
+    (np.diag_indices_from, diag_indices_from),
+    (np.choose, choose),
+    (np.select, select),
+    (np.unravel_index, unravel_index),
+    (np.ravel_multi_index, ravel_multi_index),
+)
+"""NumPy's functions that this module defines for tensors."""

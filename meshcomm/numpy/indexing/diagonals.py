@@ -1,0 +1,102 @@
+"""Diagonals of tensors: views that cannot be written to, as NumPy's."""
+
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import integer
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.views import moved_from, strides_of, view_of
+from meshcomm.core.layouts.diagonal import kept_diagonal
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.reductions.reductions import sum
+from meshcomm.numpy.shapes.shaping import axis_of
+
+
+def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> DTensor:
+    """Return the diagonals of matrices along the last axis: a view that cannot be written to.
+
+    Each element stays on its device, in `Cuts` over the mesh dimensions of both axes. The result is a copy, and this
+    Collective, if one of the axes has blocks dealt round.
+
+    Parameters
+    ----------
+    a: a tensor of two axes or more
+    offset: how many columns the diagonal is right of the main one
+    axis1, axis2: the axis of the rows, and that of the columns
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return np.diagonal(mc.distribute(np.arange(9).reshape(3, 3), rows)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0, 4], [8]]
+    """
+    tensor = as_tensor("diagonal", a)
+    if tensor.ndim < 2:
+        raise ShapeError(f"diagonal takes a tensor of 2 axes or more, not of shape {tensor.shape}")
+    rows, columns = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    if rows == columns:
+        raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
+    offset, given = integer(offset, "offset", TypeError), strides_of(tensor)
+    others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
+    strides = (*(given[axis] for axis in others), given[rows] + given[columns])
+    found = _kept(tensor, rows, columns, offset)
+    if found is not None:
+        return view_of(tensor, found.local, found.layout, found.shape, strides, writeable=False)
+    plain = tuple(
+        tuple(names) if axis in (rows, columns) and isinstance(names, Cyclic) else names
+        for axis, names in enumerate(tensor.layout.axes)
+    )
+    moved = _kept(relaid(tensor, plain, "diagonal"), rows, columns, offset)
+    assert moved is not None
+    return moved_from(tensor, moved, strides, writeable=False)
+
+
+def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
+    """Return a diagonal that stays where it is, or None."""
+    found = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
+    if found is None:
+        return None
+    others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
+    layout = Layout([*(tensor.layout.axes[axis] for axis in others), found.spec], tensor.mesh)
+    local = tensor.local
+    if local is not None:
+        taken = [slice(None)] * tensor.ndim
+        taken[rows], taken[columns] = found.rows, found.columns
+        local = np.diagonal(local[tuple(taken)], 0, rows, columns)
+    return DTensor(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
+
+
+def trace(
+    a: DTensor,
+    offset: int = 0,
+    axis1: SupportsIndex = 0,
+    axis2: SupportsIndex = 1,
+    dtype: DTypeLike | None = None,
+) -> DTensor:
+    """Return the sums of `diagonal`. Collective over the mesh if the diagonal is sharded."""
+    return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
+
+
+def _of_last_axes(x: DTensor, offset: int = 0) -> DTensor:
+    return diagonal(x, offset, -2, -1)
+
+
+def _trace_of_last_axes(x: DTensor, offset: int = 0, dtype: DTypeLike | None = None) -> DTensor:
+    return trace(x, offset, -2, -1, dtype)
+
+
+FUNCTIONS: dict[Function, Function] = {
+    **table((np.diagonal, diagonal), (np.trace, trace)),
+}
+"""NumPy's functions of this module that are defined for tensors."""
+
+if hasattr(np.linalg, "diagonal"):  # since NumPy 2
+    FUNCTIONS |= {np.linalg.diagonal: _of_last_axes, np.linalg.trace: _trace_of_last_axes}

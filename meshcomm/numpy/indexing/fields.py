@@ -1,0 +1,84 @@
+"""Structured tensors, whose elements have fields: ``t["name"]``, and ``==``, which compares them."""
+
+import operator
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.views import c_strides, moved_from, strides_of, view_of
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import DTypeError
+from meshcomm.numpy.elementwise.elementwise import elementwise
+from meshcomm.numpy.elementwise.rules import text_as_scalar
+
+
+def field(tensor: DTensor, name: str) -> DTensor:
+    """Return a field of all elements, a view. A field that is an array adds axes. ``ValueError`` if there is none."""
+    assert tensor.dtype.names is not None
+    if name not in tensor.dtype.names:
+        raise ValueError(f"no field of name {name}; the tensor has {', '.join(tensor.dtype.names)}")
+    kind = tensor.dtype[name]
+    base, inner = kind.subdtype or (kind, ())
+    local = None if tensor.local is None else tensor.local[name]
+    step = -(-tensor.dtype.itemsize // max(1, base.itemsize))  # more than 1 where other fields lie between
+    strides = (*(step * each for each in strides_of(tensor)), *c_strides(inner))
+    layout = tensor.layout if not inner else Layout([*tensor.layout.axes, *((),) * len(inner)], tensor.mesh)
+    return view_of(tensor, local, layout, (*tensor.shape, *inner), strides, dtype=base)
+
+
+def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
+    """Return some fields of all elements, a copy that refuses writes, where NumPy has a view."""
+    kind = _checked(tensor, names)
+    local = None
+    if tensor.local is not None:
+        local = np.zeros(tensor.local.shape, kind)
+        for name in names:
+            local[name] = tensor.local[name]
+    return moved_from(tensor, DTensor(local, tensor.layout, tensor.shape, kind), strides_of(tensor))
+
+
+def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:
+    """Write *value* to some fields of all elements, as NumPy does: its fields in their order, or the same to each.
+
+    *assign* writes a value to a tensor.
+    """
+    kind = _checked(tensor, names)
+    given = unwrapped(value)
+    if isinstance(given, tuple):
+        given = np.array(given, kind)
+    of = given.dtype.names if isinstance(given, DTensor | np.ndarray | np.void) else None
+    if of is not None and len(of) != len(names):
+        raise DTypeError(f"a value with the fields {', '.join(of)} is assigned to {', '.join(names)}")
+    for number, name in enumerate(names):
+        assign(field(tensor, name), given if of is None else given[of[number]])  # type: ignore[index]
+
+
+def _checked(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
+    """Return the dtype of some fields. ``KeyError`` if there is no such one, as NumPy raises it."""
+    found: np.dtype[np.void] = np.empty(0, tensor.dtype)[list(names)].dtype
+    return found
+
+
+def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
+    """Return the names of fields that an index is: one, or a list of them; None if it is another index."""
+    if tensor.dtype.names is None:
+        return None
+    if isinstance(index, str):
+        return index
+    names = isinstance(index, list) and bool(index) and all(isinstance(each, str) for each in index)
+    return list(index) if names else None  # type: ignore[call-overload]
+
+
+def _compared(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
+    def compared(left: object, right: object) -> object:
+        return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(each)) for each in (left, right)])
+
+    return compared
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
+    operator.eq: _compared(operator.eq),
+    operator.ne: _compared(operator.ne),
+}
+"""What comparisons call where `numpy.equal` has no loop: of fields, and of dtypes that are never equal."""

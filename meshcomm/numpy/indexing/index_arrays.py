@@ -1,0 +1,550 @@
+"""Index arrays: ``t[[0, 2]]``, ``t[i, j]``, ``t[mask, 1]``, ``t[tensor]``, to get, to set, and to sum up.
+
+    1. slices, new axes and ... are taken first, as a view; the axes with index arrays stay whole: `_Request.base`
+    2. the index arrays broadcast to one shape, and say for each of its elements one row of the base
+    3. each rank asks the owners of these rows for them, or sends them rows: :mod:`meshcomm.numpy.indexing.owners`
+
+The axes of the index are cut as its tensors are. Plain arrays are the same on all ranks: then those axes are cut as
+the axes that they replace. Other axes keep their cut.
+
+To set elements, rows travel in the order of the index, so that the last one of equal indices wins, as in NumPy.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm._kernels import find_rows
+from meshcomm.core._arguments import as_array, counted, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType, Indices, Names, Shape
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut, global_indices
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.partition import Consecutive
+from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
+from meshcomm.core.layouts.specs import free_names
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.teams import Location
+from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
+from meshcomm.numpy.elementwise.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of, sharding
+from meshcomm.numpy.indexing.owners import Owned, Ranks, Write, deliver, fetch
+from meshcomm.numpy.reductions.reductions import group_along
+
+Take: TypeAlias = Callable[[DTensor, Items], DTensor]
+"""Takes a slice of a tensor."""
+
+IndexArray: TypeAlias = DTensor | Indices
+
+_MOST_AXES = 64
+"""Axes. NumPy 2 allows no more."""
+
+
+class Request(NamedTuple):
+    """An index with arrays, in parts.
+
+    Parameters
+    ----------
+    items: the slices and new axes, for the base; axes with index arrays are whole
+    axes: of the base, those with index arrays, ascending
+    indices: for each of them, the indices; integers from 0 on, once they are checked
+    shape: that the indices broadcast to
+    at: where the axes of the index are among those of the result
+    """
+
+    items: Items
+    axes: tuple[int, ...]
+    indices: tuple[IndexArray, ...]
+    shape: Shape
+    at: int
+
+
+def has_arrays(index: object) -> bool:
+    """Return whether an *index* has arrays, tensors, lists or masks in it, so that it is no slice."""
+    for each in index if isinstance(index, tuple) else (index,):
+        if each is None or each is Ellipsis or (isinstance(each, slice | int | np.integer) and not _is_bool(each)):
+            continue
+        held = as_array_of(unwrapped(each))
+        if _is_bool(held) or isinstance(held, list | tuple | range):
+            return True
+        if isinstance(held, np.ndarray | DTensor) and (held.ndim or held.dtype == bool or held.dtype.kind not in "iu"):
+            return True
+    return False
+
+
+def as_array_of(x: object) -> object:
+    """Return an array of another library, such as one of pandas or xarray, as one of NumPy; all else as it is."""
+    if isinstance(x, np.ndarray | np.generic | DTensor) or not hasattr(x, "__array__"):
+        return x
+    return np.asarray(x)
+
+
+def _is_bool(x: object) -> bool:
+    return isinstance(x, bool | np.bool_)
+
+
+# -- from an index to a request ---------------------------------------------------------------------------------------
+
+
+def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], tuple[IndexArray, ...]]) -> Request:
+    """Return the *index* of *tensor* in parts. Collective over the mesh if it has plain arrays, or masks.
+
+    Parameters
+    ----------
+    name: of the operation
+    tensor: whose elements are meant
+    index: with arrays
+    nonzero: returns where a mask is true
+    """
+    given = [_normal(each) for each in (index if isinstance(index, tuple) else (index,))]
+    plain = [each for each in given if isinstance(each, np.ndarray)]
+    agree_on_plain(name, [tensor, *plain], mesh_of([tensor, *given]))  # which refuses an index on another mesh
+    full = _expanded(index, given, tensor.shape)
+    items: list[Item] = []  # of the base
+    arrays: dict[int, IndexArray] = {}
+    axis, positions = 0, list[int]()  # positions: where in the index an array is, or an integer
+    for position, each in enumerate(full):
+        if each is None:
+            items.append(None)
+        elif _is_mask(each):
+            _check_mask(each, tensor.shape, axis)
+            found: tuple[IndexArray, ...] = nonzero(each) if each.ndim else ()
+            if not each.ndim:  # true or false for an axis of its own
+                items.append(None)
+                found = (np.zeros(int(bool(each)), dtype=np.intp),)
+            for number, one in enumerate(found):
+                arrays[len(items) - (not each.ndim)] = one
+                if each.ndim:
+                    items.append(Stretch(0, tensor.shape[axis + number]))
+            axis += each.ndim
+            positions.append(position)
+        elif isinstance(each, np.ndarray | DTensor):
+            arrays[len(items)] = each
+            items.append(Stretch(0, tensor.shape[axis]))
+            positions.append(position)
+            axis += 1
+        else:
+            items.append(parsed(each, (tensor.shape[axis],))[0])
+            if isinstance(items[-1], int):  # an integer is an index array here
+                arrays[len(items) - 1] = np.asarray(items[-1], dtype=np.intp)
+                items[-1] = Stretch(0, tensor.shape[axis])
+                positions.append(position)
+            axis += 1
+    shape_found = _broadcast(arrays, len(items))
+    together = positions == list(range(positions[0], positions[0] + len(positions)))
+    return Request(tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0)
+
+
+def _normal(each: object) -> Value:
+    """Return one part of an index: an integer, slice, None or ..., or an array or a tensor of integers or bools."""
+    held = as_array_of(unwrapped(each))
+    if held is None or held is Ellipsis or isinstance(held, slice):
+        return held
+    if _is_bool(held):
+        return np.asarray(held)
+    if isinstance(held, list | tuple | range):
+        made = as_index(held) if len(held) else np.zeros(0, dtype=np.intp)
+        held = made.astype(np.intp) if not made.size and made.dtype.kind == "f" else made
+    if not isinstance(held, np.ndarray | DTensor):
+        return held
+    if held.dtype.kind not in "iub":
+        raise IndexError(f"index of dtype {held.dtype}: arrays used as indices have integers or bools")
+    return operator.index(held) if isinstance(held, np.ndarray) and not held.ndim and held.dtype != bool else held
+
+
+def as_index(items: Sequence[object]) -> Array:
+    """Return a list as an array; ``IndexError`` if it has others than numbers."""
+    try:
+        return as_array(items)
+    except DTypeError:
+        raise IndexError(f"a list used as index has integers or bools, not {quote(items)}") from None
+
+
+def _is_mask(each: object) -> bool:
+    return isinstance(each, np.ndarray | DTensor) and each.dtype == bool
+
+
+def _axes_of(each: object) -> int:
+    """Return how many axes of the tensor a part of an index is for."""
+    if each is None:
+        return 0
+    return each.ndim if _is_mask(each) else 1  # type: ignore[attr-defined]
+
+
+def _expanded(index: object, given: list[Any], shape: Shape) -> list[Any]:
+    """Return the parts of an index, with slices for the axes that ... stands for, or that are left."""
+    ellipses = [position for position, each in enumerate(given) if each is Ellipsis]
+    if len(ellipses) > 1:
+        raise IndexError(f"index {quote(index)} has {len(ellipses)} ellipses (...); one at most")
+    taken = sum(_axes_of(each) for each in given if each is not Ellipsis)
+    if taken > len(shape):
+        raise IndexError(
+            f"too many indices: {quote(index)} is for {taken} of the {counted(len(shape), 'axis')} of shape {shape}"
+        )
+    at = ellipses[0] if ellipses else len(given)
+    return [*given[:at], *[slice(None)] * (len(shape) - taken), *given[at + 1 :]]
+
+
+def _check_mask(mask: Value, shape: Shape, axis: int) -> None:
+    for number, n in enumerate(mask.shape):
+        if n != shape[axis + number]:
+            raise IndexError(
+                f"a mask of shape {mask.shape} for axis {axis} of a tensor of shape {shape}: it has {n} elements "
+                f"along its axis {number}, where the tensor has {shape[axis + number]}"
+            )
+
+
+def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
+    """Return the shape that index arrays broadcast to, for a base with so many *axes*."""
+    shapes = [array.shape for array in arrays.values()]
+    if max(axes, axes - len(shapes) + max(map(len, shapes)), len(shapes) + 1) > _MOST_AXES:
+        raise IndexError(
+            f"too many indices: an index has fewer than {_MOST_AXES} arrays, and a result at most {_MOST_AXES} axes"
+        )
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        text = " ".join(map(str, shapes))
+        raise IndexError(f"shape mismatch: index arrays could not be broadcast together with shapes {text}") from None
+
+
+# -- where the rows are -----------------------------------------------------------------------------------------------
+
+
+class _Share(NamedTuple):
+    """What this rank needs of an index array, and which box of it that is."""
+
+    array: Indices
+    box: Box
+
+
+class _Axis(NamedTuple):
+    """One axis of the base with an index: how it is cut, how long its blocks are, and who has them in the group."""
+
+    cut: AnyCut
+    lengths: Indices  # of the blocks, by their numbers
+    positions: Indices  # what the number of a block adds to the position of its owner
+
+    def find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the numbers of the blocks that have these elements, and where they are in them."""
+        if self.cut.blocks == 1:
+            return np.zeros((), dtype=np.intp), indices
+        if isinstance(self.cut, CyclicCut):
+            numbers = self.cut.owners(indices // self.cut.block)
+            return numbers, self.cut.before(numbers, indices)
+        numbers = self.cut.blocks_of(indices)
+        return numbers, indices - self.cut.starts(numbers)
+
+
+def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
+    mesh, cut = base.mesh, base.layout.cut(axis, base.shape[axis])
+    numbers = np.arange(cut.blocks, dtype=np.intp)
+    own = tuple(base.layout.axes[axis])
+    coordinates = (
+        dict(zip(own, np.unravel_index(numbers, [mesh.dim_size(name) for name in own]), strict=True)) if own else {}
+    )
+    positions = np.zeros(cut.blocks, dtype=np.intp)
+    stride = 1
+    for name in reversed(names):
+        if name in coordinates:
+            positions += coordinates[name] * stride
+        stride *= mesh.dim_size(name)
+    return _Axis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
+
+
+def _owned(axes: Sequence[_Axis], indices: Sequence[_Share], shape: Shape, of_base: Sequence[int]) -> Owned:
+    """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
+
+    ``IndexError`` for one that is out of bounds.
+
+    Parameters
+    ----------
+    axes, indices: of the base, and what is asked for along each of them
+    shape: of the index on this rank
+    of_base: the numbers of the axes, for messages
+    """
+    axis, cut = axes[0], axes[0].cut
+    if len(axes) == 1 and isinstance(cut, Consecutive):
+        flat = np.ascontiguousarray(np.broadcast_to(indices[0].array, shape), dtype=np.int64).reshape(-1)
+        owners, row_numbers = np.empty(len(flat), np.int32), np.empty(len(flat), np.intp)
+        boundaries = np.array(cut.all_starts(), dtype=np.int64)
+        wrong = find_rows(flat, boundaries, axis.positions.astype(np.int32), owners, row_numbers)
+        if wrong < 0:
+            return Owned(owners, row_numbers)
+    checked = [
+        _in_bounds(each, number, axis.cut.length) for axis, each, number in zip(axes, indices, of_base, strict=True)
+    ]
+    owners, row_numbers = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
+    for axis, each in zip(axes, checked, strict=True):
+        numbers, inside = axis.find(each)
+        owners = owners + axis.positions[numbers]
+        row_numbers = row_numbers * axis.lengths[numbers] + inside
+    return Owned(*[np.ascontiguousarray(np.broadcast_to(each, shape)).reshape(-1) for each in (owners, row_numbers)])
+
+
+def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
+    """Return who owns elements of *tensor*, and where, from their *indices* in C order, which are in bounds.
+
+    The owners are positions in the group along the mesh dimensions that shard it.
+    """
+    axes = range(tensor.ndim)
+    names = _names(tensor, axes)
+    found = [_Share(each, ((0, len(each)),)) for each in np.unravel_index(indices, tensor.shape)]
+    return _owned([_axis(tensor, axis, names) for axis in axes], found, indices.shape, axes)
+
+
+def _in_bounds(share: _Share, axis: int, length: int) -> Indices:
+    """Return indices from 0 on; ``IndexError`` for one that is out of bounds."""
+    indices = share.array
+    if not indices.size:
+        return indices.astype(np.intp)
+    if indices.min() >= 0 and indices.max() < length:
+        return indices.astype(np.intp, copy=False)
+    wrong = (indices < -length) | (indices >= length) if indices.dtype.kind == "i" else indices >= length
+    if wrong.any():
+        first = [each[:1] for each in np.nonzero(wrong)]
+        at = tuple(int(global_indices(span, each)[0]) for span, each in zip(share.box, first, strict=True))
+        where = f", at {at} of the index array" if at else ""
+        raise IndexError(f"index {indices[wrong][0]} is out of bounds for axis {axis} with size {length}{where}")
+    return np.where(indices < 0, indices + length, indices).astype(np.intp)
+
+
+def _text(name: str, base: DTensor, asked: Request) -> str:
+    specs = specs_text(base.layout.sharding_specs)
+    index = ", ".join(
+        f"{each.shape} {specs_text(each.layout.sharding_specs) if isinstance(each, DTensor) else 'plain'}"
+        for each in asked.indices
+    )
+    return f"{name} of {base.shape} {base.dtype} in {specs} on {location_text(base.mesh)} by {index} on {asked.axes}"
+
+
+def _group(here: Location, base: DTensor, names: Names, text: str) -> Ranks | None:
+    """Return the ranks that exchange rows; None if no index is for a sharded axis."""
+    if not names:
+        return None
+    group, position = group_along(here, base.mesh, names)
+    return Ranks(group, position, fingerprint(text))
+
+
+def _agreed(here: Location, text: str, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
+    """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
+
+    def make() -> Owned:
+        if 0 in asked.shape:  # as in NumPy, no index is out of bounds then
+            return Owned(np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.intp))
+        names = _names(base, asked.axes)
+        return _owned([_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
+
+    return agree_on(here.team, text, make)
+
+
+# -- get --------------------------------------------------------------------------------------------------------------
+
+
+def get(name: str, base: DTensor, asked: Request) -> DTensor:
+    """Return the elements that an index with arrays takes. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    base: what the slices of the index took
+    asked: the index
+    """
+    rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
+    layout = _index_layout(base, asked, rest)
+    index = [_local_index(name, each, asked.shape, layout) for each in asked.indices]
+    at, count = asked.at, len(asked.shape)
+    axes = [base.layout.axes[axis] for axis in rest]
+    specs = (*axes[:at], *layout.axes, *axes[at:])
+    lengths = [base.shape[axis] for axis in rest]
+    shape = (*lengths[:at], *asked.shape, *lengths[at:])
+    result = Layout(specs, base.mesh)
+    names = _names(base, asked.axes)
+    text = _text(name, base, asked)
+    with collective(name, base.mesh) as here:
+        if here is None:
+            return DTensor(None, result, shape, base.dtype)
+        with exchanging(here.team):
+            own = layout.block_shape(asked.shape, here.device)
+            owned = _agreed(here, text, base, asked, (own, index))
+            assert base.local is not None
+            made = new_block(result.block_shape(shape, here.device), base.dtype)
+            rows = np.moveaxis(made, range(at, at + count), range(count))
+            rows = rows.reshape(prod(own), *rows.shape[count:])  # a view: the axes of the index are together
+            block = np.moveaxis(base.local, asked.axes, range(len(asked.axes)))
+            fetch(_group(here, base, names, text), block, len(asked.axes), owned, rows)
+    return DTensor(made, result, shape, base.dtype)
+
+
+def _names(base: DTensor, axes: Sequence[int]) -> Names:
+    """Return the mesh dimensions that cut *axes* of the base, in the order of the mesh."""
+    return sharding(base.mesh, [name for axis in axes for name in base.layout.axes[axis]])
+
+
+def _index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
+    """Return how the axes of the index are cut, by mesh dimensions that the other axes do not have."""
+    used = {name for axis in rest for name in base.layout.axes[axis]}
+    tensors = [each for each in asked.indices if isinstance(each, DTensor)]
+    if tensors:
+        common = common_layout(asked.shape, tensors)
+        return Layout([free_names(names, used) for names in common.axes], base.mesh)
+    found: list[Names] = [()] * len(asked.shape)
+    for axis, index in zip(asked.axes, asked.indices, strict=True):
+        names = free_names(tuple(base.layout.axes[axis]), used)
+        offset = len(asked.shape) - index.ndim
+        long = [number for number in range(len(asked.shape)) if number >= offset and index.shape[number - offset] > 1]
+        if names and found:
+            to = long[0] if long else 0
+            found[to] = (*found[to], *names)
+            used.update(names)
+    return Layout(found, base.mesh)
+
+
+def _local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> _Share:
+    """Return the share of an index array that this rank needs. Collective if a tensor has to move."""
+    axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
+    box = Layout(axes, layout.mesh).block_box(index.shape, device)
+    local = relaid(index, axes, name, layout.mesh).local if isinstance(index, DTensor) else cut_out(index, box)
+    return _Share(np.asarray(local), box)
+
+
+# -- set --------------------------------------------------------------------------------------------------------------
+
+
+def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np.ufunc | None = None) -> None:
+    """Write *value* to the elements that an index with arrays takes. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    base: what the slices of the index took: a view
+    asked: the index
+    value: a number, array or tensor; None for a function of one operand
+    how: a universal function to combine what is there with the value, in the order of the index; by default, it
+        replaces that
+    """
+    rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
+    names, count = _names(base, asked.axes), len(asked.axes)
+    spread = None if value is None else _in_front(name, base, asked, rest, value)
+    constant = spread is None or all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
+    plain = not any(isinstance(each, DTensor) for each in asked.indices)
+    # Each rank may know all indices and rows: then it writes those that it owns, and nothing travels.
+    everywhere = not names or (plain and (constant or not isinstance(spread, DTensor)))
+    layout = _flat_layout(base, asked, () if everywhere else names)
+    index = [_local_index(name, each, asked.shape, layout) for each in asked.indices]
+    local: Array | None = None
+    if spread is not None:
+        cut = [()] * len(asked.shape) if constant else layout.axes
+        to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
+        shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
+        local = _local_rows(name, spread, shape, to, base.dtype if how is None else None)
+    text = _text(name, base, asked)
+    if value is not None and not isinstance(value, DTensor) and not shape_of(value):
+        text = f"{text}, of {value!r}"
+    with collective(name, base.mesh) as here:
+        if here is None:
+            return
+        with exchanging(here.team):
+            own = layout.block_shape(asked.shape, here.device)
+            owned = _agreed(here, text, base, asked, (own, index))
+            assert base.local is not None
+            block = np.moveaxis(base.local, asked.axes, range(count))
+            lines = None if local is None else _lines(local, None if constant else own, block, count)
+            write = _writer(block, lines if constant else None, how)
+            if constant:
+                lines = None
+            if names and everywhere:
+                mine = np.flatnonzero(owned.owners == group_along(here, base.mesh, names)[1])
+                owned = Owned(owned.owners[mine], owned.row_numbers[mine])
+                lines = None if lines is None else lines[mine]
+            ranks = None if everywhere else _group(here, base, names, text)
+            deliver(ranks, block.shape[:count], owned, lines, write, sums=how is not None)
+
+
+def _writer(block: Array, constant: Array | None, how: np.ufunc | None) -> Write:
+    """Return what writes rows to a block; all of them are *constant* if that is given."""
+
+    def write(index: tuple[Indices, ...], rows: Array | None) -> None:
+        given = rows if constant is None else constant
+        if not len(index[0]):
+            return
+        if how is None:
+            assert given is not None
+            opaque(block)[index] = opaque(given)
+        else:
+            how.at(block, index, *(() if given is None else (given,)))
+
+    return write
+
+
+def _lines(rows: Array, own: Shape | None, block: Array, count: int) -> Array:
+    """Return the rows that this rank has, one after the other, apart from the memory of *block*.
+
+    Parameters
+    ----------
+    rows: have the axes of the index first; those have length 1 where rows repeat
+    own: the shape of the index on this rank; None if all rows are one
+    block: to which rows are written, with its *count* axes that have an index first
+    """
+    row = block.shape[count:]
+    if own is None:
+        made = rows.reshape(rows.shape[rows.ndim - len(row) :])
+    else:
+        made = np.broadcast_to(rows, (*own, *row)).reshape(prod(own), *row)
+    return made.copy() if np.may_share_memory(made, block) else made
+
+
+def _flat_layout(base: DTensor, asked: Request, names: Names) -> Layout:
+    """Return a layout of the index in which *names* cut it into consecutive stretches, in the order of the ranks."""
+    first = next((axis for axis, n in enumerate(asked.shape) if n > 1), 0)
+    return Layout([names if axis == first else () for axis in range(len(asked.shape))], base.mesh)
+
+
+def _in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: Operand) -> Operand:
+    """Return *value* with the axes of the index first, and those of a row then; some may have length 1."""
+    lengths, at, count = [base.shape[axis] for axis in rest], asked.at, len(asked.shape)
+    shape = (*lengths[:at], *asked.shape, *lengths[at:])
+    given = shape_of(value)
+    extra = len(given) - len(shape)
+    wide = (1,) * -extra + given[max(extra, 0) :]
+    fits = all(n in (1, m) for n, m in zip(wide, shape, strict=True))
+    if not fits or any(n != 1 for n in given[: max(extra, 0)]):
+        raise ShapeError(
+            f"{name}: shape mismatch: a value of shape {given} could not be broadcast to the indexing result of "
+            f"shape {shape}"
+        )
+    if isinstance(value, DTensor):
+        value = np.reshape(value, wide) if given != wide else value
+    else:
+        value = np.asarray(value).reshape(wide)
+    return np.moveaxis(value, tuple(range(at, at + count)), tuple(range(count)))  # type: ignore[type-var]
+
+
+def _local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: DType | None) -> Array:
+    """Return what this rank needs of the *value*, with axes of length 1 where it repeats. Collective if it moves.
+
+    Parameters
+    ----------
+    name: of the operation
+    value: has as many axes as *shape*
+    shape, layout: of the rows
+    dtype: to which they are converted; None is that of the value
+    """
+    axes = aligned_axes(shape_of(value), shape, layout)
+    if isinstance(value, DTensor):
+        moved = relaid(value, axes, name, layout.mesh).local
+        local = np.empty(0, value.dtype) if moved is None else moved
+    else:
+        local = cut_out(np.asarray(value), Layout(axes, layout.mesh).block_box(shape_of(value), layout.mesh.rank or 0))
+    return local if dtype is None or local.dtype == dtype else local.astype(dtype)

@@ -1,0 +1,269 @@
+"""Indices as NumPy's functions take them, made into indices of ``t[index]``: along an axis, flat ones, with modes.
+
+A function such as `take` or `put` says for which axes its indices are, and what becomes of those that are out of
+bounds. What is made of that here is for :mod:`meshcomm.numpy.indexing.index_arrays`, which gets and sets the elements.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.core._arguments import as_array, quote
+from meshcomm.core._types import Array, Indices, Names, Shape
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.cyclic import indices_of
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.specs import free_names
+from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
+from meshcomm.numpy.elementwise.rules import mesh_of
+from meshcomm.numpy.indexing.index_arrays import IndexArray
+from meshcomm.numpy.indexing.indexing import setitem
+from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+
+Index: TypeAlias = tuple[slice | IndexArray, ...]
+
+MODES = ("raise", "wrap", "clip")
+"""What NumPy's functions do about indices that are out of bounds."""
+
+
+# -- operands ---------------------------------------------------------------------------------------------------------
+
+
+def on_mesh(name: str, operands: Sequence[object]) -> list[DTensor]:
+    """Return *operands* as tensors on the mesh of those that are some. Collective if there are plain arrays.
+
+    A plain array counts as replicated. *name* is the operation.
+    """
+    given = [unwrapped(x) for x in operands]
+    mesh = mesh_of(given)
+    known = agree_on_plain(name, given, mesh)
+    return [x if isinstance(x, DTensor) else distribute(x, Layout.replicated(mesh, np.ndim(x))) for x in known]
+
+
+def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
+    """Return 0, 1, ..., *n* - 1 along an *axis* that *names* cut; the other ones of *ndim* axes have length 1."""
+    shape: Shape = tuple(n if number == axis else 1 for number in range(ndim))
+    layout = Layout([names if number == axis else () for number in range(ndim)], mesh)
+    local: Indices | None = None
+    if mesh.rank is not None:
+        local = indices_of(layout.block_box(shape, mesh.rank)[axis])
+        local = local.reshape([-1 if number == axis else 1 for number in range(ndim)])
+    return DTensor(local, layout, shape, np.dtype(np.intp))
+
+
+def flattened(name: str, operand: object) -> IndexArray:
+    """Return a tensor, array or number with one axis. Collective if elements of a tensor have to move."""
+    given = unwrapped(operand)
+    if isinstance(given, DTensor):
+        return given if given.ndim == 1 else regrouped(given, (given.size,), name=name)
+    return np.ravel(as_array(given))
+
+
+def by_elements(name: str, function: Callable[[Array], Array], indices: IndexArray) -> IndexArray:
+    """Return what an elementwise *function* makes of *indices*."""
+    if not isinstance(indices, DTensor):
+        return function(indices)
+    made = elementwise(name, function, [indices])
+    assert isinstance(made, DTensor)
+    return made
+
+
+def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
+    """Run ``tensor[index] = value`` as a part of the operation *name*. Collective over the mesh."""
+    with collective(name, tensor.mesh):
+        setitem(tensor, index, value)
+
+
+# -- bounds and modes -------------------------------------------------------------------------------------------------
+
+
+def check_mode(name: str, mode: object) -> None:
+    """Raise ``ShapeError`` for a *mode* that is none."""
+    if mode not in MODES:
+        raise ShapeError(f"{name}: mode {quote(mode)}; it is 'raise', 'wrap' or 'clip'")
+
+
+def check_square(name: str, shape: Shape, free: int) -> None:
+    """Raise ``ShapeError`` unless *shape* has two axes or more; all equally long, if there are more than *free*."""
+    if len(shape) < 2:
+        raise ShapeError(f"{name} of shape {shape}: the tensor must be at least 2-d")
+    if len(shape) > free and len(set(shape)) > 1:
+        raise ShapeError(f"{name} of shape {shape}: all axes must be of equal length")
+
+
+def integers(name: str, indices: object) -> IndexArray:
+    """Return *indices* as integers; NumPy's ``TypeError`` for others than integers and bools."""
+    given = unwrapped(indices)
+    array = given if isinstance(given, DTensor) else as_array(given)
+    if (
+        not isinstance(array, DTensor)
+        and not array.size
+        and array.dtype.kind == "f"
+        and not isinstance(given, np.ndarray)
+    ):
+        return array.astype(np.intp)  # an empty list
+    np.empty(0, array.dtype).astype(np.intp, casting="same_kind")
+    if array.dtype == np.intp:
+        return array
+    return by_elements(name, lambda block: np.asarray(block).astype(np.intp), array)
+
+
+def with_mode(name: str, indices: IndexArray, n: int, mode: str) -> IndexArray:
+    """Return *indices* of *n* elements, with those that are out of bounds wrapped or clipped, if the mode says so."""
+    if prod(indices.shape) and not n:
+        raise IndexError(f"{name}: indices along an axis, or of a tensor, that has no elements")
+    if mode == "raise":
+        return indices
+    last = max(n - 1, 0)
+    return by_elements(
+        name, (lambda block: np.clip(block, 0, last)) if mode == "clip" else lambda block: block % (last + 1), indices
+    )
+
+
+def check_within(
+    name: str, arrays: Sequence[IndexArray], bounds: Sequence[tuple[int, int]], error: Callable[[int, int], Exception]
+) -> None:
+    """Raise an error on all ranks unless all elements are within bounds. Collective if some arrays are tensors.
+
+    Parameters
+    ----------
+    name: of the operation
+    arrays: of integers
+    bounds: for each of them, the lowest number, and the one after the highest
+    error: makes an exception of an element that is out of bounds, and the upper bound
+    """
+
+    def check() -> None:
+        for array, (low, end) in zip(arrays, bounds, strict=True):
+            block = array.local if isinstance(array, DTensor) else array
+            if block is None or not block.size:
+                continue
+            wrong = (block < low) | (block >= end)
+            if wrong.any():
+                raise error(int(block[wrong][0]), end)
+
+    tensors = [array for array in arrays if isinstance(array, DTensor)]
+    if not tensors:
+        check()
+        return
+    text = f"{name} of indices of {', '.join(str(each.shape) for each in arrays)} in {bounds}"
+    made_by_all(name, mesh_of(tensors), text, check)
+
+
+# -- tuples -----------------------------------------------------------------------------------------------------------
+
+
+def along(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str) -> Index:
+    """Return the index of *indices* along *axis*, or of the flattened tensor. Collective if they are a tensor.
+
+    ``IndexError`` for one that is out of bounds, if no mode is for those: for flat ones here, else where it is used.
+    """
+    check_mode(name, mode)
+    found = integers(name, indices)
+    if axis is None:
+        return flat(name, tensor, found, mode)
+    number = axis_of(axis, tensor.ndim)
+    return (*[slice(None)] * number, with_mode(name, found, tensor.shape[number], mode))
+
+
+def flat(name: str, tensor: DTensor, indices: IndexArray, mode: str = "raise") -> Index:
+    """Return the index of the elements of *tensor*, in C order, at *indices*. Collective if they are a tensor."""
+    size, shape = tensor.size, tensor.shape
+    within = with_mode(name, indices, size, mode)
+    if tensor.ndim == 1:
+        return (within,)
+    if mode == "raise":
+        check_within(
+            name,
+            [within],
+            [(-size, size)],
+            lambda index, n: IndexError(f"{name}: index {index} is out of bounds for axis 0 with size {n}"),
+        )
+    return unravelled(name, within, shape)
+
+
+def unravelled(name: str, indices: IndexArray, shape: Shape) -> Index:
+    """Return an index for each axis of *shape* from *indices* in C order, which are within bounds; -1 is the last."""
+    size = prod(shape)
+
+    def by_axis(block: Array) -> tuple[Indices, ...]:
+        if not size:
+            return tuple(np.zeros(np.shape(block), np.intp) for _ in shape)
+        return np.unravel_index(np.asarray(block) % size, shape)
+
+    if not isinstance(indices, DTensor):
+        return by_axis(indices)
+    made = elementwise(name, by_axis, [indices])
+    assert isinstance(made, tuple)
+    return made
+
+
+def beside(name: str, tensor: DTensor, indices: object, axis: int | None) -> tuple[IndexArray, int | None]:
+    """Return indices for each element along *axis*, and the axis, for the functions of NumPy ``..._along_axis``."""
+    given = unwrapped(indices)
+    found = given if isinstance(given, DTensor) else as_array(given)
+    if found.dtype.kind not in "iu":
+        raise IndexError(f"{name}: `indices` must be an integer array, not one of {found.dtype}")
+    if axis is None:
+        if found.ndim != 1:
+            raise ShapeError(f"{name}: with axis=None, indices have one axis, not shape {found.shape}")
+        return found, None
+    number = axis_of(axis, tensor.ndim)
+    if found.ndim != tensor.ndim:
+        raise ShapeError(
+            f"{name}: indices of shape {found.shape} must have as many axes as the tensor of {tensor.shape}"
+        )
+    for other, (n, m) in enumerate(zip(tensor.shape, found.shape, strict=True)):
+        if other != number and n != m and 1 not in (n, m):
+            raise IndexError(
+                f"{name}: shape mismatch: indices of shape {found.shape} do not broadcast with {tensor.shape} along "
+                f"axis {other}"
+            )
+    return found, number
+
+
+def beside_shape(tensor: DTensor, indices: IndexArray, axis: int) -> Shape:
+    """Return the shape of what indices for each element along *axis* take."""
+    pairs = enumerate(zip(tensor.shape, indices.shape, strict=True))
+    return tuple(m if number == axis else (m if n == 1 else n) for number, (n, m) in pairs)
+
+
+def beside_axes(tensor: DTensor, indices: IndexArray, axis: int) -> Axes:
+    """Return how that is cut: along *axis* as the indices are, a plain array as the tensor is; else as the tensor is.
+
+    Axes that the tensor does not cut are cut as the indices are, by mesh dimensions that are free.
+    """
+    shape = beside_shape(tensor, indices, axis)
+    axes: list[Names] = [
+        names if number != axis and tensor.shape[number] == shape[number] else ()
+        for number, names in enumerate(tensor.layout.axes)
+    ]
+    used = {name for names in axes for name in names}
+    if not isinstance(indices, DTensor):
+        axes[axis] = free_names(tuple(tensor.layout.axes[axis]), used)
+        return tuple(axes)
+    for number, names in enumerate(indices.layout.axes):
+        if not axes[number] and indices.shape[number] == shape[number]:
+            axes[number] = free_names(names, used)
+            used.update(axes[number])
+    return Layout(axes, tensor.mesh).axes
+
+
+def beside_index(tensor: DTensor, indices: IndexArray, axis: int) -> Index:
+    """Return the index for each axis of *tensor*: *indices* for *axis*, and numbers for the others."""
+    ndim, found = tensor.ndim, list[IndexArray]()
+    for number, n in enumerate(tensor.shape):
+        if number == axis:
+            found.append(indices)
+        elif isinstance(indices, DTensor):
+            names = indices.layout.axes[number] if indices.shape[number] == n else ()
+            found.append(numbers(tensor.mesh, number, ndim, names, n))
+        else:
+            found.append(np.arange(n, dtype=np.intp).reshape([-1 if a == number else 1 for a in range(ndim)]))
+    return tuple(found)

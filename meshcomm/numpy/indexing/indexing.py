@@ -1,0 +1,362 @@
+"""Indexing: ``t[index]``, ``t[index] = value``, and masks.
+
+:mod:`meshcomm.core.layouts.slicing` says how a slice keeps its elements where they are. Such a slice sends nothing,
+and its block is a view of the block of the tensor. An assignment relays the value to the layout of the slice, and then
+copies it.
+"""
+
+import operator
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from meshcomm.core._arguments import as_array
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.create import from_local
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from, view_of
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
+from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.core.memory.copies import exact_copy, opaque
+from meshcomm.core.ranks.calls import collective
+from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
+from meshcomm.numpy.elementwise.rules import Operand, aligned_axes, is_operand, shape_of
+from meshcomm.numpy.indexing import fields, index_arrays, rows
+from meshcomm.numpy.indexing.index_arrays import has_arrays
+from meshcomm.numpy.indexing.nonzero import indices_of_mask
+
+GET, SET = "t[index]", "t[index] = value"
+
+
+def getitem(tensor: DTensor, index: object) -> DTensor:
+    """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
+    names = fields.names_in(tensor, index)
+    if names is not None:
+        return fields.field(tensor, names) if isinstance(names, str) else fields.fields(tensor, names)
+    if has_arrays(index):
+        mask = _mask_in(index, tensor.shape)
+        if mask is not None:
+            return _compressed(tensor, mask)
+        return indexed(GET, tensor, index)
+    items = parsed(index, tensor.shape)
+    found = _taken(tensor, items)
+    if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
+        return DTensor(None if found.local is None else np.array(found.local), found.layout, (), found.dtype)
+    if type(index) is int or isinstance(index, np.integer):
+        rows.note(tensor, items, found)
+    return found
+
+
+def _has_ellipsis(index: object) -> bool:
+    return any(each is Ellipsis for each in index) if isinstance(index, tuple) else index is Ellipsis
+
+
+def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
+    """Return the elements that an *index* with arrays takes, as `index_arrays.get` does. Collective over the mesh."""
+    asked = index_arrays.request(name, tensor, index, indices_of_mask)
+    return index_arrays.get(name, _taken(tensor, asked.items), asked)
+
+
+def _taken(tensor: DTensor, items: Items) -> DTensor:
+    kept = kept_slice(tensor.layout, tensor.shape, items, tensor.mesh.rank)
+    strides = sliced_strides(strides_of(tensor), items)
+    if kept is None:
+        return moved_from(tensor, _moved(tensor, items), strides, items)
+    local = tensor.local
+    if local is not None:
+        taken: tuple[Any, ...] = (..., *kept.block)
+        local = local[taken].reshape(kept.lengths)  # a view: only axes of length 1 come and go
+    return view_of(tensor, local, kept.layout, kept.shape, strides)
+
+
+# -- slices whose elements move ---------------------------------------------------------------------------------------
+
+
+def _moved(tensor: DTensor, items: Items) -> DTensor:
+    """Return a slice whose elements have to move. Collective over the mesh."""
+    backward = [axis for axis, item in enumerate(_of_result(items)) if item is not None and item.step < 0]
+    if backward:
+        return np.flip(_taken(tensor, tuple(map(_forward, items))), tuple(backward))  # type: ignore[return-value]
+    of_axes = [item for item in items if item is not None]
+    first, then = list[Item](), list[Item]()
+    axes = list(tensor.layout.axes)
+    for axis, item in enumerate(of_axes):
+        cut, n = tensor.layout.cut(axis, tensor.shape[axis]), tensor.shape[axis]
+        if isinstance(item, int):
+            first.append(Stretch(item, 1))
+            then.append(0)
+            axes[axis] = ()  # every device along these mesh dimensions gets the elements
+        elif isinstance(cut, CyclicCut):
+            begin, end = _aligned_stretch(cut, item)
+            first.append(Stretch(begin, end - begin))
+            then.append(Stretch(item.start - begin, item.length, item.step))
+            axes[axis] = tuple(axes[axis])
+        else:
+            first.append(Stretch(0, n))
+            then.append(item)
+    some = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
+    rest = iter(then)
+    return _taken(some, tuple(None if item is None else next(rest) for item in items))
+
+
+def _of_result(items: Items) -> list[Stretch | None]:
+    return [item for item in items if not isinstance(item, int)]
+
+
+def _forward(item: Item) -> Item:
+    """Return the stretch of the same elements with a positive step."""
+    if not isinstance(item, Stretch) or item.step > 0:
+        return item
+    if not item.length:
+        return Stretch(0, 0)
+    return Stretch(item.start + (item.length - 1) * item.step, item.length, -item.step)
+
+
+def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
+    """Return the ends of a stretch with all elements of *item* that begins with a block dealt round."""
+    end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
+    return item.start // cut.block * cut.block, end
+
+
+# -- assignment -------------------------------------------------------------------------------------------------------
+
+
+def setitem(tensor: DTensor, index: object, value: object) -> None:
+    """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
+    names = fields.names_in(tensor, index)
+    if isinstance(names, str):
+        setitem(fields.field(tensor, names), Ellipsis, value)
+        return
+    if names is not None:
+        fields.set_fields(tensor, names, value, lambda each, own: setitem(each, Ellipsis, own))
+        return
+    check_writable(SET, tensor)
+    given = unwrapped(value)
+    if isinstance(given, DTensor):
+        rows.check_no_swap(tensor, index, given)
+    if isinstance(given, str | bytes) and tensor.dtype.kind in "mMSU":
+        given = np.asarray(given, tensor.dtype)
+    if not is_operand(given):
+        raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
+    _check_kind(tensor, given)
+    (operand,) = agree_on_plain(SET, [given], tensor.mesh)
+    if not has_arrays(index):
+        _assign(tensor, parsed(index, tensor.shape), operand)
+        return
+    mask = _mask_in(index, tensor.shape)
+    if mask is not None:
+        _assign_where(tensor, mask, operand)
+    else:
+        update(SET, tensor, index, operand)
+
+
+def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
+    """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
+    check_writable(name, tensor)
+    asked = index_arrays.request(name, tensor, index, indices_of_mask)
+    base = _taken(tensor, asked.items)
+    index_arrays.put(name, base, asked, value, how)
+    if taken_from(base) is not None:  # a copy, as elements had to move
+        _assign(tensor, asked.items, base)
+
+
+def fetch_again(source: DTensor, items: Items, moved: DTensor) -> None:
+    """Bring *moved*, a slice of *source* that had to move, up to date. Collective over the mesh."""
+    found = _moved(source, items)
+    if moved.local is not None and found.local is not None:
+        np.copyto(opaque(moved.local), opaque(found.local))
+
+
+def assign_back(source: DTensor, items: Items, moved: DTensor) -> None:
+    """Write *moved*, a slice of *source* that had to move, to where it came from. Collective over the mesh."""
+    _assign(source, items, moved)
+
+
+def _check_kind(tensor: DTensor, value: object) -> None:
+    """Raise NumPy's error for a number that the tensor cannot hold, on all ranks, also those without an element."""
+    if isinstance(value, DTensor):
+        if value.dtype.kind in "SUV" and value.dtype != tensor.dtype:
+            raise DTypeError(f"{SET}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
+    elif np.ndim(value) == 0:  # type: ignore[arg-type]
+        np.empty(1, tensor.dtype)[...] = value
+    else:
+        array = as_array(value)
+        if array.dtype.kind in "SU" and tensor.dtype.kind not in "SU":
+            array.astype(tensor.dtype)
+
+
+def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
+    """Copy *value* to the slice. The slice is taken with positive steps, and keeps the axes that an index drops."""
+    shape = result_shape(items)
+    region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
+    if isinstance(value, DTensor) or shape_of(value):
+        value = _spread_over(value, items, shape)
+    name = f"t{index_text(items)} = value"
+    kept = kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank)
+    if kept is not None:
+        _copy_to(_taken(tensor, region), value, name)
+        return
+    # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
+    outer, inner = [], []
+    for axis, item in enumerate(region):
+        assert isinstance(item, Stretch)
+        cut = tensor.layout.cut(axis, tensor.shape[axis])
+        begin, end = _aligned_stretch(cut, item) if isinstance(cut, CyclicCut) else (0, tensor.shape[axis])
+        outer.append(Stretch(begin, end - begin))
+        inner.append(Stretch(item.start - begin, item.length, item.step))
+    around = _taken(tensor, tuple(outer))
+    usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), name)
+    _copy_to(_taken(usual, tuple(inner)), value, name)
+    _copy_to(around, usual)
+
+
+def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
+    """Return *value* with an axis, in order, for each axis of the tensor; it has length 1 where the value repeats."""
+    given = shape_of(value)
+    extra = len(given) - len(shape)
+    lengths = (1,) * -extra + given[max(extra, 0) :]
+    fits = all(n in (1, m) for n, m in zip(lengths, shape, strict=True))
+    if not fits or any(n != 1 for n in given[: max(extra, 0)]):
+        raise ShapeError(f"{SET}: a value of shape {given} does not broadcast to the shape {shape} of the slice")
+    axes: list[int | None] = []  # for each axis of the tensor, which of the lengths it has; None: one that is dropped
+    number, backward = 0, []
+    for item in items:
+        if isinstance(item, int):
+            axes.append(None)
+            continue
+        if item is not None:
+            axes.append(number)
+            if item.step < 0 and lengths[number] > 1:
+                backward.append(len(axes) - 1)
+        number += 1
+    wanted = tuple(1 if axis is None else lengths[axis] for axis in axes)
+    if isinstance(value, DTensor):
+        kept = [None if axis is None or axis + extra < 0 else axis + extra for axis in axes]
+        stays = {axis for axis in kept if axis is not None and shape[axis - extra] == given[axis]}
+        value = _reaxed(value, wanted, kept, stays)
+    else:
+        value = np.asarray(value).reshape(wanted)
+    return np.flip(value, tuple(backward)) if backward else value
+
+
+def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int]) -> DTensor:
+    """Return *value* with other axes of length 1.
+
+    Parameters
+    ----------
+    value: a tensor
+    shape: of the result
+    axes: for each axis of the result, which one of *value* it is; None for a new one
+    stays: the axes of *value* that stay sharded; the others have length 1
+    """
+    whole = relaid(value, tuple(names if axis in stays else () for axis, names in enumerate(value.layout.axes)), SET)
+    layout = Layout([() if axis is None else whole.layout.axes[axis] for axis in axes], value.mesh)
+    local = whole.local
+    if local is not None:
+        local = local.reshape([1 if axis is None else local.shape[axis] for axis in axes])
+    return DTensor(local, layout, shape, value.dtype)
+
+
+def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
+    """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
+    found: Operand | None = value
+    if isinstance(value, DTensor):
+        found = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh).local
+    elif isinstance(value, np.ndarray) and value.ndim > 0 and region.mesh.rank is not None:
+        axes = aligned_axes(value.shape, region.shape, region.layout)
+        found = cut_out(value, Layout(axes, region.mesh).block_box(value.shape, region.mesh.rank))
+    if region.local is not None:
+        _copy(region.local, found)
+
+
+def _copy(block: Array, value: Operand | None) -> None:
+    if isinstance(value, np.ndarray) and np.may_share_memory(block, value):
+        value = exact_copy(value)  # NumPy's own copy of overlapping arrays of one axis may be wrong
+    if isinstance(value, np.ndarray) and value.dtype == block.dtype:
+        np.copyto(opaque(block), opaque(value))
+    else:
+        block[...] = value
+
+
+# -- masks ------------------------------------------------------------------------------------------------------------
+
+
+def _mask_in(index: object, shape: Shape) -> DTensor | Array | None:
+    """Return the mask that *index* is, if it is one; ``IndexError`` if it does not fit a tensor of *shape*."""
+    if isinstance(index, tuple) and len(index) == 1:
+        index = index[0]
+    index = index_arrays.as_array_of(unwrapped(index))
+    if isinstance(index, list) and index:
+        index = index_arrays.as_index(index)
+    if not isinstance(index, DTensor | np.ndarray) or index.ndim == 0 or index.dtype != bool:
+        return None
+    if index.shape != shape[: index.ndim]:
+        raise IndexError(
+            f"a mask of shape {index.shape} for a tensor of shape {shape}: the shape of a mask is that of the tensor, "
+            "or of its first axes"
+        )
+    return index
+
+
+def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
+    """Return the elements where *mask* is true, on one axis with `Cuts`. Collective over the mesh."""
+    rows, chosen = _in_rows(tensor, mask)
+    return _picked(rows, chosen, mask.ndim)
+
+
+def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
+    if rows.local is None or chosen is None:
+        raise ShapeError("t[mask]: a rank outside of the mesh cannot know how many elements are chosen")
+    axes = (tuple(rows.layout.axes[0]), *rows.layout.axes[ndim:])
+    specs = Layout([tuple(names) for names in axes], rows.mesh).sharding_specs
+    with collective(GET, rows.mesh):
+        return from_local(np.ascontiguousarray(rows.local[chosen]), "cuts", mesh=rows.mesh, sharding_specs=specs)
+
+
+def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | None]:
+    """Return *tensor*, with blocks in the order of the array, and the block of its mask. Collective over the mesh.
+
+    The axes of the mask are sharded along the first one only, and no axis is dealt round.
+    """
+    blocks = tensor.layout.shape
+    axes = [tuple(names) if isinstance(names, Cyclic) else names for names in tensor.layout.axes]
+    if any(count > 1 for count in blocks[1 : mask.ndim]):
+        axes[: mask.ndim] = [tuple(chain.from_iterable(axes[: mask.ndim])), *((),) * (mask.ndim - 1)]
+    rows = relaid(tensor, tuple(axes), GET)
+    return rows, _block_of_mask(mask, rows)
+
+
+def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
+    """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
+    layout = Layout(tensor.layout.axes[: mask.ndim], tensor.mesh)
+    if isinstance(mask, DTensor):
+        return relaid(mask, layout.axes, GET, tensor.mesh).local
+    (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
+    device = tensor.mesh.rank
+    return None if device is None else cut_out(np.asarray(agreed), layout.block_box(mask.shape, device))
+
+
+def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:
+    """Run ``tensor[mask] = value``. Collective over the mesh if *mask* has to move, or *value* has axes."""
+    if not isinstance(value, DTensor) and not shape_of(value):
+        chosen = _block_of_mask(mask, tensor)
+        if tensor.local is not None and chosen is not None:
+            tensor.local[chosen] = value
+        return
+    rows, chosen = _in_rows(tensor, mask)
+    picked = _picked(rows, chosen, mask.ndim)
+    _assign(picked, parsed(Ellipsis, picked.shape), value)
+    assert rows.local is not None
+    rows.local[chosen] = picked.local
+    if rows is not tensor:
+        _copy_to(tensor, rows)
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {operator.getitem: getitem, operator.setitem: setitem}
+"""What the methods of tensors call by the way of NumPy's protocol."""

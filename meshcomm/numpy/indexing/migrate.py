@@ -1,0 +1,124 @@
+"""Rows to ranks: each rank says which device gets each of its rows, such as particles that have left its block."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_array, counted, quote
+from meshcomm.core._types import Array, Indices
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.meshes import location_text, required_default_mesh
+from meshcomm.errors import DTypeError, MeshError, ShapeError
+from meshcomm.numpy.indexing.owners import Ranks, migrated
+from meshcomm.numpy.reductions.reductions import group_along
+
+Rows: TypeAlias = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
+
+
+class Migrated(NamedTuple):
+    """The rows that `migrate` brought to a device.
+
+    Parameters
+    ----------
+    rows: an array, or as many as were passed, in a list, tuple or dict as they were
+    sources: of each row, the device that had it; ascending
+    """
+
+    rows: Any
+    sources: Indices
+
+
+Migrated.__module__ = "meshcomm"  # a NamedTuple cannot say so in its body
+
+
+class _Given(NamedTuple):
+    """What a rank passes: its arrays, where each row goes, and what all ranks have alike."""
+
+    arrays: list[Array]
+    devices: Indices
+    text: str
+    again: Callable[[list[Array]], Any]  # puts arrays together as they were passed
+
+
+def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrated:
+    """Send each row to a device of the mesh, and return those that come to this one. Collective over the mesh.
+
+    A row is what an array has at one index of its first axis: a number, a record, or an array. Each rank may pass
+    another number of rows. They arrive in the order of the devices that had them, and of one device in its order.
+    Beyond the result, a rank uses memory within the scratch limit of a relayout. Source: MPI_Alltoallv.
+
+    Parameters
+    ----------
+    rows: a plain array; or a list, tuple or dict of arrays with as many rows each, which travel together. Dtypes,
+        and the shapes of rows, are the same on all ranks
+    devices: for each row, the device that gets it
+    mesh: by default the one of `default_mesh`
+
+    On all ranks ``ShapeError`` if there are not as many devices as rows, ``DTypeError`` if they are no integers,
+    ``MeshError`` for one that is not in the mesh, ``CollectiveMismatch`` for rows that differ between ranks.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     found = mc.migrate(10 * mesh.rank + np.arange(3), [1, 0, 1], mesh)
+    ...     return found.rows.tolist(), found.sources.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([1, 11], [0, 1]), ([0, 2, 10, 12], [0, 0, 1, 1])]
+    """
+    where = required_default_mesh("mesh=") if mesh is None else mesh
+    if not isinstance(where, Mesh):
+        raise MeshError(f"migrate: mesh must be a Mesh, not {quote(mesh)}")
+    with collective("migrate", where) as here:
+        if here is None:
+            raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
+        with exchanging(here.team):
+
+            def call(given: _Given) -> str:
+                return f"migrate {given.text} on {location_text(where)}"
+
+            given = agree_on(here.team, call, lambda: _given(rows, devices, where.size))
+            group, position = group_along(here, where, tuple(where.dim_names))
+            ranks = Ranks(group, position, fingerprint(call(given)))
+            arrays, told = migrated(ranks, given.arrays, given.devices, f"{call(given)}: blocks for what comes")
+    return Migrated(given.again(arrays), np.repeat(np.arange(len(told)), told))
+
+
+def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
+    """Return what a rank passes after its checks; *size* is that of the mesh."""
+    items, names, again = _taken_apart(rows)
+    arrays = [as_array(item) for item in items]
+    to = as_array(devices)
+    if to.size and to.dtype.kind not in "iu":
+        raise DTypeError(f"migrate: devices are integers, not {to.dtype}")
+    for name, array in zip(names, arrays, strict=True):
+        if array.ndim == 0:
+            raise ShapeError(f"migrate: rows{name} has no axes, but its first axis counts rows")
+        if to.shape != array.shape[:1]:
+            raise ShapeError(
+                f"migrate: rows{name} has {counted(array.shape[0], 'row')}, but devices has shape {to.shape}: "
+                "it says for each row which device gets it"
+            )
+    wrong = np.flatnonzero((to < 0) | (to >= size))
+    if wrong.size:
+        at = int(wrong[0])
+        raise MeshError(f"migrate: row {at} is for device {to[at]}, but the mesh has devices 0 to {size - 1}")
+    text = ", ".join(
+        f"rows{name} of {array.shape[1:]} {array.dtype}" for name, array in zip(names, arrays, strict=True)
+    )
+    return _Given(arrays, to.astype(np.intp, copy=False), text, again)
+
+
+def _taken_apart(rows: Rows) -> tuple[list[Any], list[str], Callable[[list[Array]], Any]]:
+    """Return the arrays in *rows*, what messages call each one, and what puts arrays together in the same way."""
+    if isinstance(rows, Mapping):
+        keys = list(rows)
+        return list(rows.values()), [f"[{key!r}]" for key in keys], lambda arrays: dict(zip(keys, arrays, strict=True))
+    if isinstance(rows, list | tuple) and any(isinstance(each, np.ndarray) and each.ndim for each in rows):
+        whole = getattr(rows, "_make", list if isinstance(rows, list) else tuple)  # a named tuple has _make
+        return list(rows), [f"[{number}]" for number in range(len(rows))], whole
+    return [rows], [""], lambda arrays: arrays[0]

@@ -1,0 +1,103 @@
+"""Where a tensor is not zero: nonzero, argwhere, flatnonzero.
+
+The elements that are found are in C order, as in NumPy: a tensor whose blocks are not in this order is relaid first,
+as one of bool. The results have one axis, with `Cuts`: each rank has the indices of the elements of its block.
+"""
+
+import numpy as np
+
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import from_local
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.layouts.cyclic import global_indices
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.calls import collective
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import elementwise
+from meshcomm.numpy.elementwise.rules import sharding
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.whole import in_flat_order
+
+
+def nonzero(a: DTensor) -> tuple[DTensor, ...]:
+    """Return where *a* is not zero, as numpy.nonzero: an index for each of its axes. Collective over the mesh.
+
+    ``ValueError`` for a tensor without axes; ``ShapeError`` on a rank outside of the mesh, which does not know how
+    many elements there are.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([0, 3, 0, 4, 5]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.nonzero(t)[0].local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1], [3, 4]]
+    """
+    tensor = as_tensor("numpy.nonzero", a)
+    if not tensor.ndim:
+        raise ValueError("numpy.nonzero of a tensor without axes is not allowed; use numpy.atleast_1d(t)")
+    return where_true("numpy.nonzero", truth(tensor))
+
+
+def argwhere(a: DTensor) -> DTensor:
+    """Return where *a* is not zero, as numpy.argwhere: a row of indices for each element. Collective over the mesh."""
+    tensor = as_tensor("numpy.argwhere", a)
+    found = where_true("numpy.argwhere", np.atleast_1d(truth(tensor)))  # type: ignore[arg-type]
+    first, axes = found[0], found[: tensor.ndim]
+    lines = [each.local for each in axes]
+    made = np.stack(lines, axis=1) if lines else np.zeros((len(first.local), 0), np.intp)
+    return DTensor(made, Layout((*first.layout.axes, ()), first.mesh), (*first.shape, tensor.ndim), first.dtype)
+
+
+def flatnonzero(a: DTensor) -> DTensor:
+    """Return where the flattened *a* is not zero, as numpy.flatnonzero. Collective over the mesh."""
+    tensor = np.atleast_1d(as_tensor("numpy.flatnonzero", a))
+    return flat_true("numpy.flatnonzero", truth(tensor))  # type: ignore[arg-type]  # by NumPy's protocol
+
+
+def truth(tensor: DTensor) -> DTensor:
+    """Return the tensor as one of bool: itself if it is one."""
+    if tensor.dtype == np.bool_:
+        return tensor
+    found = elementwise("astype", lambda block: np.asarray(block).astype(bool), [tensor])
+    assert isinstance(found, DTensor)
+    return found
+
+
+def flat_true(name: str, mask: DTensor) -> DTensor:
+    """Return where the flattened *mask* is true. Collective over the mesh."""
+    found = where_true(name, mask)
+    if len(found) == 1:
+        return found[0]
+    flat = np.ravel_multi_index([each.local for each in found], mask.shape) if mask.size else found[0].local
+    return DTensor(flat, found[0].layout, found[0].shape, found[0].dtype)
+
+
+def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
+    """Return where *mask* is true: an index for each of its axes. Collective over the mesh.
+
+    *name* is the operation. ``ShapeError`` on a rank outside of the mesh.
+    """
+    rows = in_flat_order(mask, name)
+    if rows.local is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know how many elements are chosen")
+    device = rows.mesh.rank
+    assert device is not None
+    box = rows.layout.block_box(rows.shape, device)
+    found = [
+        np.ascontiguousarray(global_indices(span, each))
+        for span, each in zip(box, np.nonzero(rows.local), strict=True)
+    ]
+    names = sharding(rows.mesh, [each for spec in rows.layout.axes for each in spec])
+    with collective(name, rows.mesh):
+        first = from_local(found[0], "cuts", mesh=rows.mesh, sharding_specs=[names])
+    return tuple(DTensor(each, first.layout, first.shape, first.dtype) for each in found)
+
+
+def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:
+    """Return where the mask of an index is true, as `where_true`. Collective over the mesh of a tensor."""
+    return where_true("t[mask]", mask) if isinstance(mask, DTensor) else np.nonzero(mask)
+
+
+FUNCTIONS = table((np.nonzero, nonzero), (np.argwhere, argwhere), (np.flatnonzero, flatnonzero))
+"""NumPy's functions that this module defines for tensors."""

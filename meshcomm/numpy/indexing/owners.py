@@ -1,0 +1,420 @@
+"""Rows of the blocks of other ranks: a rank asks their owners for them, or sends rows to their owners.
+
+An answer of an owner may also be what it makes of a question, such as where a value is in its block: `ask`.
+
+A row is what a block has at one index of its first axes. Each rank says for each of its rows who owns it, and which
+row of the owner's block it is:
+
+    fetch       numbers ──> owners, rows <── owners
+    deliver     numbers and rows ──> owners
+    migrated    rows ──> owners, who keep them in the order of the ranks
+    ask         questions ──> owners, answers <── owners
+
+Rows travel in messages of MPI. Their owners and counts depend on the data, so the ranks tell each other how many there
+are, and agree on a number of rounds that keeps within the scratch limit. On a node that shares memory, `fetch` reads
+the rows straight from the blocks of the owners, and no number travels.
+
+A message of numbers says runs of consecutive numbers by their starts and lengths, if that is shorter.
+"""
+
+from collections.abc import Callable, Iterator
+from math import prod
+from time import monotonic_ns
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm._kernels import RowCopies
+from meshcomm.core._tuning import DEFAULT_SCRATCH
+from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core.memory._rendezvous import Routes
+from meshcomm.core.memory.blocks import as_bytes, new_block
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.memory.pools import locate
+from meshcomm.core.ranks.calls import agree_on
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.traffic import note_received
+
+Counts: TypeAlias = Indices
+Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
+"""Writes rows to the block of this rank: takes an index for each of its first axes, and rows, if there are."""
+
+_NUMBER = np.dtype(np.int64)
+_KEPT = 40  # bytes that a rank keeps for each of its rows while they travel: who owns it, where, and in which order
+
+
+class Owned(NamedTuple):
+    """Which rows: for each one its owner, a position in the group, and its number there, in C order."""
+
+    owners: NDArray[np.int32] | Indices
+    row_numbers: Indices
+
+
+class Ranks(NamedTuple):
+    """The ranks that exchange rows, and which one this is.
+
+    Parameters
+    ----------
+    group, position: of this rank
+    number: what tells the call from others, the same on all ranks
+    """
+
+    group: Group
+    position: int
+    number: int
+
+    @property
+    def communicator(self) -> Communicator:
+        """The communicator of the group. Collective when it is opened."""
+        return self.group.communicator()
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.group.members)
+
+    def largest(self, *values: int) -> list[int]:
+        """Return the largest of each value over the ranks. Collective."""
+        found: list[int] = self.communicator.allreduce_max(np.array(values, dtype=_NUMBER)).tolist()
+        return found
+
+    def told(self, counts: Counts) -> Counts:
+        """Return what each rank tells this one, from what this one tells each. Collective."""
+        size = _NUMBER.itemsize
+        sides = [size] * self.size, [*range(0, size * self.size, size)]
+        sent, told = np.ascontiguousarray(counts, _NUMBER), np.empty(self.size, _NUMBER)
+        self.communicator.alltoallv((as_bytes(sent), *sides), (as_bytes(told), *sides))
+        return told
+
+    def exchanged(self, array: Array, counts: Counts, into: Array, told: Counts, *, at: Counts | None = None) -> None:
+        """Send consecutive rows of *array*, *counts* to each rank, and receive *told* rows of each. Collective.
+
+        Those of a rank are written from *at* on, by default after those of the rank before it.
+        """
+        starts, sides = (np.cumsum(counts) - counts, np.cumsum(told) - told if at is None else at), []
+        mine = [
+            slice(int(start[self.position]), int(start[self.position] + n[self.position]))
+            for n, start in zip((counts, told), starts, strict=True)
+        ]
+        for each, n, start in zip((array, into), (counts, told), starts, strict=True):
+            row = each.dtype.itemsize * prod(each.shape[1:])
+            others = np.where(np.arange(self.size) == self.position, 0, n)
+            sides.append((as_bytes(each), (others * row).tolist(), (start * row).tolist()))
+        began = monotonic_ns()
+        pending = self.communicator.start_messages(*sides)
+        opaque(into)[mine[1]] = opaque(array)[mine[0]]
+        pending.wait()
+        note_received(self.group.team, self.group.members, sides[1][1], began)
+
+
+# -- fetch ------------------------------------------------------------------------------------------------------------
+
+
+def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+    """Write the *wanted* rows, one after the other, to *into*. Collective over the ranks.
+
+    Parameters
+    ----------
+    ranks: those that ask each other; None if this rank owns all that it wants
+    block: of this rank
+    axes: how many of the first axes of *block* rows are numbered by; the others are those of a row
+    wanted: which rows
+    into: has one axis for the rows, and those of a row
+    """
+    if ranks is None:
+        opaque(into)[...] = _rows_at(block, axes, wanted.row_numbers)
+        return
+    row = block.dtype.itemsize * prod(block.shape[axes:])
+    in_order = block.flags.c_contiguous and into.flags.c_contiguous
+    rendezvous = ranks.group.rendezvous
+    shares = rendezvous is not None and rendezvous.size == ranks.size and in_order and row > 0
+    if shares and block.nbytes:
+        shares = locate(as_bytes(block)) >= 0
+    rows, hidden = ranks.largest(len(wanted.row_numbers), not shares)
+    if rows == 0 or row == 0:  # the rows of all ranks have as many bytes, or none of their own
+        return
+    if not hidden:
+        _read(ranks, block, wanted, into, rows)
+        return
+    for chunk in _chunks(rows, len(wanted.row_numbers), _KEPT + row):
+        some = Owned(wanted.owners[chunk], wanted.row_numbers[chunk])
+        _ask(ranks, block, axes, some, into[chunk])
+
+
+def _read(ranks: Ranks, block: Array, wanted: Owned, into: Array, most: int) -> None:
+    """Read the rows from the shared blocks of their owners, at *most* so many on any rank. Collective."""
+    rendezvous = ranks.group.rendezvous
+    assert rendezvous is not None
+    others = [(position, False) for position in range(ranks.size) if position != ranks.position]
+    sizes = ranks.told(np.full(ranks.size, block.nbytes)).tolist()
+    number = ranks.number ^ ranks.group.team.call_digest
+    data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
+    for chunk in _chunks(most, len(wanted.row_numbers), 4):
+        regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
+        copies = RowCopies(sizes, row, regions, np.ascontiguousarray(wanted.row_numbers[chunk]))
+        routes = Routes(ranks.size, ranks.position, others, others, _always(copies))
+        rendezvous.exchange(routes, number, data, as_bytes(into[chunk]))
+
+
+def _always(copies: RowCopies) -> Callable[[tuple[int, ...], tuple[int, ...]], tuple[RowCopies, None]]:
+    return lambda reads_from, writes_to: (copies, None)
+
+
+def _ask(ranks: Ranks, block: Array, axes: int, wanted: Owned, into: Array) -> None:
+    """Ask the owners for rows, by messages. Collective."""
+    order, counts = _by_owner(wanted.owners, ranks.size)
+    row_numbers = wanted.row_numbers[order]
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    new = np.ones(len(row_numbers), dtype=bool)  # equal numbers, one after the other, travel once
+    new[1:] = row_numbers[1:] != row_numbers[:-1]
+    new[starts[:-1][counts > 0]] = True
+    repeats = not new.all()
+    if repeats:
+        number = np.cumsum(new) - 1
+        counts = np.diff(np.concatenate([[0], number + 1])[starts])
+        row_numbers = row_numbers[new]
+    told = ranks.told(counts)
+    row = (block.dtype.itemsize * prod(block.shape[axes:])) or 1
+    rounds = _rounds(ranks, int(told.sum()), row)
+    found = opaque(new_block((len(row_numbers), *block.shape[axes:]), block.dtype)) if repeats or rounds > 1 else None
+    for turn, mine, theirs in _rounds_of(counts, told, rounds):
+        asked = _sent_numbers(ranks, row_numbers if turn is None else row_numbers[turn], mine, theirs)
+        answer = _rows_at(block, axes, asked)
+        rows = opaque(new_block((int(mine.sum()), *block.shape[axes:]), block.dtype))
+        ranks.exchanged(answer, theirs, rows, mine)
+        if found is None:
+            _put_in_order(into, order, rows)
+        else:
+            found[slice(None) if turn is None else turn] = rows
+    if found is not None:
+        _put_in_order(into, order, found, number if repeats else None)
+
+
+def _rows_at(block: Array, axes: int, row_numbers: Indices) -> Array:
+    """Return the rows *row_numbers* of the first *axes* of a block, in consecutive memory.
+
+    NumPy's take copies rows; an index array would copy them element by element.
+    """
+    if block.flags.c_contiguous:
+        return opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:]).take(row_numbers, axis=0)
+    return np.ascontiguousarray(opaque(block)[unravelled(row_numbers, block.shape[:axes])])
+
+
+def _put_in_order(into: Array, order: Indices, rows: Array, which: Indices | None = None) -> None:
+    """Write *rows* to *into*: the first one to its row order[0], and so on.
+
+    If *which* is given, the row which[0] is the first one, and so on.
+    """
+    if not into.flags.c_contiguous:
+        opaque(into)[order] = rows if which is None else rows[which]
+        return
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order)) if which is None else which
+    rows.take(inverse, axis=0, out=opaque(into), mode="clip")
+
+
+# -- deliver ----------------------------------------------------------------------------------------------------------
+
+
+def deliver(
+    ranks: Ranks | None, shape: Shape, to: Owned, rows: Array | None, write: Write, *, sums: bool = False
+) -> None:
+    """Let the owners write rows of their blocks. Collective over the ranks.
+
+    An owner gets the rows of the ranks in their order, and of one rank in its order. Where several are for one row, it
+    writes the last one last, also if they come in several rounds.
+
+    Parameters
+    ----------
+    ranks: those that send each other rows; None if this rank owns all that it has
+    shape: of the axes of this rank's block that rows are numbered by
+    to: which rows
+    rows: as many; None if *write* needs none
+    write: is called for what comes, maybe several times
+    sums: whether all that is for one row counts, in any order of the rounds, rather than the last one
+    """
+    if ranks is None:
+        write(unravelled(to.row_numbers, shape), rows)
+        return
+    row = _NUMBER.itemsize + (0 if rows is None else rows.dtype.itemsize * prod(rows.shape[1:]))
+    (most,) = ranks.largest(len(to.row_numbers))
+    last: Indices | None = None
+    chunks = list(_chunks(most, len(to.row_numbers), _KEPT + row))
+    for chunk in chunks:
+        order, counts = _by_owner(to.owners[chunk], ranks.size)
+        told = ranks.told(counts)
+        rounds = _rounds(ranks, int(told.sum()), row)
+        if len(chunks) * rounds > 1 and last is None and not sums:
+            last = np.zeros(prod(shape), np.uint16 if ranks.size > 256 else np.uint8)
+        for turn, mine, theirs in _rounds_of(counts, told, rounds):
+            some = order if turn is None else order[turn]
+            row_numbers = _sent_numbers(ranks, to.row_numbers[chunk][some], mine, theirs)
+            came = None
+            if rows is not None:
+                came = new_block((int(theirs.sum()), *rows.shape[1:]), rows.dtype)
+                ranks.exchanged(opaque(rows[chunk]).take(some, axis=0), mine, opaque(came), theirs)
+            if last is not None:
+                row_numbers, came = _still_last(row_numbers, came, theirs, last)
+            write(unravelled(row_numbers, shape), came)
+
+
+def _still_last(row_numbers: Indices, rows: Array | None, told: Counts, last: Indices) -> tuple[Indices, Array | None]:
+    """Return what no later rank has written in an earlier round; *last* is who wrote each row last."""
+    sources = np.repeat(np.arange(len(told)), told).astype(last.dtype)
+    stays = sources >= last[row_numbers]
+    if not stays.all():
+        row_numbers, sources = row_numbers[stays], sources[stays]
+        rows = None if rows is None else rows[stays]
+    last[row_numbers] = sources  # ascending, so that the last of equal numbers is the largest
+    return row_numbers, rows
+
+
+# -- migrated ---------------------------------------------------------------------------------------------------------
+
+
+def migrated(ranks: Ranks, arrays: list[Array], owners: Indices, call: str) -> tuple[list[Array], Counts]:
+    """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
+
+    Parameters
+    ----------
+    ranks: those that send each other rows
+    arrays: have as many rows
+    owners: of the rows
+    call: what the ranks compare, if one lacks memory
+    """
+    told = ranks.told(np.bincount(owners, minlength=ranks.size))
+    (most,) = ranks.largest(len(owners))
+    rows, at = int(told.sum()), np.cumsum(told) - told
+    made = agree_on(
+        ranks.group.team, call, lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays]
+    )
+    row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
+    for chunk in _chunks(most, len(owners), _KEPT + row):
+        order, counts = _by_owner(owners[chunk], ranks.size)
+        coming = ranks.told(counts)
+        for array, into in zip(arrays, made, strict=True):
+            sent = np.ascontiguousarray(opaque(array[chunk])[order])
+            ranks.exchanged(sent, counts, opaque(into), coming, at=at)
+        at = at + coming
+    return made, told
+
+
+# -- ask --------------------------------------------------------------------------------------------------------------
+
+
+def ask(
+    ranks: Ranks, owners: NDArray[np.int32] | Indices, questions: Array, answer: Callable[[Array], Array], into: Array
+) -> None:
+    """Write to *into* what the owners answer to questions. Collective over the ranks.
+
+    Parameters
+    ----------
+    ranks: those that ask each other
+    owners: of each question, a position in the group
+    questions: have one axis
+    answer: makes the answers of this rank to questions, in the dtype of *into*
+    into: has one element for each question
+    """
+    (most,) = ranks.largest(len(questions))
+    row = questions.dtype.itemsize + into.dtype.itemsize
+    for chunk in _chunks(most, len(questions), _KEPT + row):
+        order, counts = _by_owner(owners[chunk], ranks.size)
+        told, few = ranks.told(counts), into[chunk]
+        for turn, mine, theirs in _rounds_of(counts, told, _rounds(ranks, int(told.sum()), row)):
+            some = order if turn is None else order[turn]
+            asked = new_block((int(theirs.sum()),), questions.dtype)
+            ranks.exchanged(questions[chunk][some], mine, asked, theirs)
+            answers = new_block((len(some),), into.dtype)
+            ranks.exchanged(answer(asked), theirs, answers, mine)
+            few[some] = answers
+
+
+# -- rounds and messages ----------------------------------------------------------------------------------------------
+
+
+def _chunks(most: int, count: int, each: int) -> Iterator[slice]:
+    """Return stretches of *count* rows, as many on each rank; *most* is the largest count, *each* bytes of one."""
+    size = max(1, DEFAULT_SCRATCH // 2 // each)
+    for start in range(0, most, size):
+        yield slice(min(start, count), min(start + size, count))
+
+
+def _rounds(ranks: Ranks, incoming: int, row: int) -> int:
+    """Return in how many rounds the rows travel, the same on all ranks. Collective."""
+    return max(1, *ranks.largest(-(-incoming * (row + _NUMBER.itemsize) // (DEFAULT_SCRATCH // 2))))
+
+
+def _rounds_of(counts: Counts, told: Counts, rounds: int) -> Iterator[tuple[Indices | None, Counts, Counts]]:
+    """Return for each round which rows, sorted by owners, travel, and how many go to and come from each rank."""
+    if rounds == 1:
+        yield None, counts, told
+        return
+    starts = np.cumsum(counts) - counts
+    for number in range(rounds):
+        first, last = (counts * n // rounds for n in (number, number + 1))
+        mine, theirs = last - first, told * (number + 1) // rounds - told * number // rounds
+        yield _ranges(starts + first, mine), mine, theirs
+
+
+def _ranges(starts: Indices, lengths: Indices) -> Indices:
+    """Return the numbers of several ranges, one after the other.
+
+    >>> _ranges(np.array([3, 10]), np.array([2, 3])).tolist()
+    [3, 4, 10, 11, 12]
+    """
+    before = np.cumsum(lengths) - lengths
+    found: Indices = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+    return found
+
+
+def _by_owner(owners: NDArray[np.int32] | Indices, ranks: int) -> tuple[Indices, Counts]:
+    """Return the order that sorts rows by their owners, with those of one owner in their order, and how many each has.
+
+    NumPy sorts short integers by counting.
+    """
+    short = owners.astype(np.uint8 if ranks <= 256 else np.uint16 if ranks <= 65536 else np.intp)
+    return np.argsort(short, kind="stable"), np.bincount(owners, minlength=ranks).astype(np.intp)
+
+
+def _sent_numbers(ranks: Ranks, row_numbers: Indices, counts: Counts, told: Counts) -> Indices:
+    """Return the numbers that come to this rank, from those that it sends, *counts* to each rank. Collective."""
+    ends = np.cumsum(counts)
+    begins = np.zeros(len(row_numbers), dtype=bool)  # whether a run of consecutive numbers begins here
+    begins[1:] = row_numbers[1:] != row_numbers[:-1] + 1
+    begins[(ends - counts)[counts > 0]] = True
+    start = np.flatnonzero(begins)
+    runs = counts
+    if 2 * len(start) < len(row_numbers):
+        runs = np.bincount(np.searchsorted(ends, start, side="right"), minlength=len(counts))
+    as_runs = 2 * runs < counts
+    words = np.where(as_runs, 2 * runs, counts)
+    if as_runs.any():
+        lengths = np.diff(np.append(start, len(row_numbers)))
+        run_ends = np.cumsum(runs)
+        pieces = list[Indices]()
+        for rank in np.flatnonzero(counts):
+            some = slice(run_ends[rank] - runs[rank], run_ends[rank])
+            whole = slice(ends[rank] - counts[rank], ends[rank])
+            pieces += [row_numbers[start[some]], lengths[some]] if as_runs[rank] else [row_numbers[whole]]
+        sent = np.concatenate(pieces).astype(_NUMBER)
+    else:
+        sent = np.ascontiguousarray(row_numbers, _NUMBER)
+    coming = ranks.told(words)
+    came = np.empty(int(coming.sum()), _NUMBER)
+    ranks.exchanged(sent, words, came, coming)
+    if (coming == told).all():
+        return came.astype(np.intp, copy=False)
+    found, end = [], np.cumsum(coming)
+    for rank in np.flatnonzero(told):
+        message = came[end[rank] - coming[rank] : end[rank]]
+        found.append(message if len(message) == told[rank] else _ranges(*message.reshape(2, -1)))
+    return np.concatenate(found).astype(np.intp, copy=False)
+
+
+def unravelled(row_numbers: Indices, shape: Shape) -> tuple[Indices, ...]:
+    """Return an index for each axis of *shape* from numbers in C order."""
+    if len(shape) == 1:
+        return (row_numbers,)
+    return np.unravel_index(row_numbers, shape) if prod(shape) else tuple(row_numbers[:0] for _ in shape)

@@ -1,0 +1,304 @@
+"""Chosen or repeated elements: take, take_along_axis, compress, extract, repeat, tile.
+
+:mod:`meshcomm.numpy.indexing.index_arrays` finds the elements. So the axes of the indices are cut as these are, if
+they are a tensor; as the axis that they replace, if they are a plain array; and the other axes keep their cut.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_array, counted, integer, quote
+from meshcomm.core._types import Array, Indices, Names
+from meshcomm.core.arrays.create import distribute, from_local
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, written
+from meshcomm.numpy.elementwise.rules import aligned_axes
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.indexing.index_arrays import IndexArray
+from meshcomm.numpy.indexing.index_tuples import (
+    along,
+    beside,
+    beside_axes,
+    beside_index,
+    beside_shape,
+    flat,
+    flattened,
+    on_mesh,
+)
+from meshcomm.numpy.indexing.indexing import getitem, indexed
+from meshcomm.numpy.indexing.nonzero import truth, where_true
+from meshcomm.numpy.shapes.shaping import axis_of, broadcast_to, regrouped
+
+
+def take(
+    a: DTensor, indices: DTensor | ArrayLike, axis: int | None = None, out: object = None, mode: str = "raise"
+) -> DTensor:
+    """Return the elements at *indices* along *axis*, as numpy.take. Collective over the mesh.
+
+    Parameters
+    ----------
+    a: a tensor
+    indices: a tensor in any layout, or a plain array, which is the same on all ranks
+    axis: which axis; None for the elements in C order
+    out: a tensor to write the result to
+    mode: what to do about indices that are out of bounds: an ``IndexError``, or to wrap or to clip them
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t, index = (mc.distribute(np.array(x), mc.Layout(["x"], mesh)) for x in ([10, 11, 12], [2, 2, 0, 1]))
+    ...     return np.take(t, index).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     print(world.run(program))
+    [[12, 12], [10, 11]]
+    """
+    return written("numpy.take", out, _taken("numpy.take", as_tensor("numpy.take", a), indices, axis, mode))
+
+
+def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: str = "raise") -> DTensor:
+    given = unwrapped(indices)
+    if not isinstance(given, DTensor) and not np.ndim(given):  # type: ignore[arg-type]  # whatever NumPy takes
+        agree_on_plain(name, [tensor, np.atleast_1d(as_array(given))], tensor.mesh)
+    if axis is None and not tensor.ndim:
+        tensor = regrouped(tensor, (1,), name=name)
+    return indexed(name, tensor, along(name, tensor, given, axis, mode))
+
+
+def rows_on(tensor: DTensor, axis: int, indices: Indices, number: int) -> DTensor:
+    """Return the elements at *indices* of a sharded *axis*, all in the block of this *number*. Collective."""
+    names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
+    spec = Cuts(names, [0 if block <= number else len(indices) for block in range(blocks + 1)])
+    index = distribute(indices, Layout([spec], tensor.mesh))
+    return indexed("pad", tensor, (*[slice(None)] * axis, index))
+
+
+def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None = -1) -> DTensor:
+    """Return the elements at *indices* along *axis*, which are others for each line. Collective over the mesh.
+
+    As numpy.take_along_axis: *indices* broadcast with *arr* along the other axes, as those of argsort do. These keep
+    their cut; *axis* is cut as the indices are.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     t = mc.distribute(np.array([[3, 1, 2], [4, 6, 5]]), rows)
+    ...     return np.take_along_axis(t, np.argsort(t), 1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[1, 2, 3]], [[4, 5, 6]]]
+    """
+    name = "numpy.take_along_axis"
+    tensor, index = unwrapped(arr), unwrapped(indices)
+    if not isinstance(tensor, DTensor):
+        tensor, index = on_mesh(name, [tensor, index])
+    found, number = beside(name, tensor, index, axis)
+    if number is None:
+        return _taken(name, tensor, found, None)
+    shape, axes = beside_shape(tensor, found, number), beside_axes(tensor, found, number)
+    layout = Layout(axes, tensor.mesh)
+    own = aligned_axes(found.shape, shape, layout)
+    if isinstance(found, DTensor):
+        at_hand = relaid(found, own, name)
+    else:
+        agree_on_plain(name, [tensor, found], tensor.mesh)
+        at_hand = distribute(found, Layout(own, tensor.mesh))
+    if not _at_hand(tensor, layout, number):
+        return indexed(name, tensor, beside_index(tensor, at_hand, number))
+    text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
+    block, index = tensor.local, at_hand.local
+    local = made_by_all(
+        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, index, number)
+    )
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
+    """Return whether a result in *layout* has its elements from the same blocks of *tensor*, with *axis* whole."""
+    others = [number for number in range(tensor.ndim) if number != axis]
+    whole = all(tensor.layout.num_shards(number) == 1 for number in range(tensor.ndim) if tensor.shape[number] == 1)
+    return (
+        tensor.layout.num_shards(axis) == 1
+        and whole
+        and all(layout.axes[number] == tensor.layout.axes[number] or tensor.shape[number] == 1 for number in others)
+    )
+
+
+def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None, out: object = None) -> DTensor:
+    """Return the elements along *axis* where *condition* is true, as numpy.compress. Collective over the mesh.
+
+    *condition* has one axis, which may be shorter or longer than that of *a*, as long as nothing is true there.
+    """
+    name = "numpy.compress"
+    given = unwrapped(condition)
+    if np.ndim(given) != 1:
+        raise ShapeError(f"{name}: condition must have one axis, not shape {np.shape(given)}")
+    tensor = unwrapped(a)
+    if not isinstance(tensor, DTensor):
+        (tensor, given) = on_mesh(name, [tensor, given])
+    return written(name, out, _taken(name, tensor, _chosen(name, tensor, given), axis))
+
+
+def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
+    """Return where a *condition* of one axis is true. Collective over the mesh."""
+    if isinstance(condition, DTensor):
+        return where_true(name, truth(condition))[0]
+    (agreed,) = agree_on_plain(name, [as_array(condition)], tensor.mesh)
+    return np.flatnonzero(agreed)
+
+
+def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
+    """Return the elements of *arr*, in C order, where *condition* is true, as numpy.extract. Collective over the mesh.
+
+    Of one shape, it is ``arr[condition]``.
+    """
+    name = "numpy.extract"
+    given, tensor = unwrapped(condition), unwrapped(arr)
+    if not isinstance(tensor, DTensor):
+        (given, tensor) = on_mesh(name, [given, tensor])
+    if not isinstance(given, DTensor):
+        given = as_array(given).astype(bool)
+    if given.shape == tensor.shape and tensor.ndim:
+        return getitem(tensor, truth(given) if isinstance(given, DTensor) else given)
+    if not tensor.ndim:
+        tensor = regrouped(tensor, (1,), name=name)
+    index = _chosen(name, tensor, flattened(name, given))
+    return indexed(name, tensor, flat(name, tensor, index))
+
+
+# -- repeat and tile --------------------------------------------------------------------------------------------------
+
+
+def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) -> DTensor:
+    """Return each element *repeats* times along *axis*, or flattened, as numpy.repeat. Elements stay where they are.
+
+    Collective if there are several counts: they are a tensor, which comes to the elements, or a plain array.
+    """
+    name = "numpy.repeat"
+    tensor = as_tensor("repeat", a)
+    counts = unwrapped(repeats)
+    if axis is None:
+        tensor, axis = regrouped(tensor, (tensor.size,), name="repeat"), 0
+    axis = axis_of(axis, tensor.ndim)
+    n = tensor.shape[axis]
+    if not isinstance(counts, DTensor):
+        counts = np.atleast_1d(as_array(counts))
+        counts = counts if counts.size else counts.astype(np.intp)
+    np.empty(0, counts.dtype).astype(np.intp, casting="safe")  # NumPy's error
+    if counts.ndim > 1 or counts.size not in (1, n):
+        raise ShapeError(
+            f"repeat by counts of shape {counts.shape}: one count, or one for each of {counted(n, 'element')}"
+        )
+    if counts.size != 1 or n == 1:
+        return _repeated(name, tensor, counts, axis)
+    return _repeated_alike(tensor, _only(name, counts), axis)
+
+
+def _only(name: str, counts: IndexArray) -> int:
+    """Return the only count. Collective over the mesh of a tensor."""
+    whole = counts.to_numpy() if isinstance(counts, DTensor) else counts
+    if whole is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")
+    (times,) = whole.reshape(-1).tolist()
+    if times < 0:
+        raise ShapeError(f"repeat by {times}: counts are not negative")
+    return int(times)
+
+
+def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
+    """Return each element as often as its count says. Collective over the mesh."""
+    names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
+    if isinstance(tensor.layout.axes[axis], Cyclic):
+        tensor = relaid(tensor, _redistribute(tensor.layout, axis, names), "repeat")
+    line = Layout([tensor.layout.axes[axis]], mesh)
+    if isinstance(counts, DTensor):
+        at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
+    else:
+        agree_on_plain(name, [tensor, counts], mesh)
+        at_hand = distribute(counts, line)
+
+    def check() -> None:
+        wrong = [] if at_hand.local is None else at_hand.local[at_hand.local < 0]
+        if len(wrong):
+            raise ShapeError(f"repeat by {wrong[0]}: counts are not negative")
+
+    made_by_all(name, mesh, f"{name} of {tensor.shape} by {at_hand.shape} {at_hand.dtype} on axis {axis}", check)
+    index = None if at_hand.local is None else np.repeat(np.arange(len(at_hand.local), dtype=np.intp), at_hand.local)
+    if isinstance(counts, DTensor):
+        if index is None:
+            raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")
+        with collective(name, mesh):
+            cuts = from_local(index, "cuts", mesh=mesh, sharding_specs=[names])
+        spec, length = cuts.layout.axes[0], cuts.shape[0]
+    else:
+        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts))
+        spec, length = names, ends[-1]
+        if cut.blocks > 1:
+            assert not isinstance(cut, CyclicCut)
+            spec = Cuts(names, [ends[cut.start(number)] for number in range(cut.blocks + 1)])
+    shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
+    local = None if tensor.local is None else taken(tensor.local, index, axis)
+    return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), mesh), shape, tensor.dtype)
+
+
+def taken(block: Array, indices: Indices, axis: int) -> Array:
+    """Return the elements of a block at *indices* of one axis."""
+    return opaque(block).take(indices, axis=axis).view(block.dtype)
+
+
+def _redistribute(layout: Layout, axis: int, names: Names) -> tuple[Names, ...]:
+    """Return the axes of *layout* with another spec on one of them, as a layout has them."""
+    return Layout([names if a == axis else each for a, each in enumerate(layout.axes)], layout.mesh).axes
+
+
+def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
+    """Return each element so many *times*, where it was."""
+    spec = _repeated_spec(tensor, axis, times)
+    shape = (*tensor.shape[:axis], tensor.shape[axis] * times, *tensor.shape[axis + 1 :])
+    local = None if tensor.local is None else np.repeat(opaque(tensor.local), times, axis).view(tensor.dtype)
+    return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), tensor.mesh), shape, tensor.dtype)
+
+
+def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
+    """Return how *axis* is cut if each element is there so many *times*, where it was."""
+    names = tensor.layout.axes[axis]
+    cut = tensor.layout.cut(axis, tensor.shape[axis])
+    if not names or cut.blocks == 1 or not times:
+        return tuple(names)
+    if isinstance(cut, CyclicCut):
+        return Cyclic(tuple(names), cut.block * times, cut.offset)
+    return Cuts(tuple(names), [cut.start(number) * times for number in range(cut.blocks + 1)])
+
+
+def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumPy's name
+    """Return the tensor *reps* times along each axis. Collective if the elements of a sharded axis have to move."""
+    tensor = as_tensor("tile", A)
+    times = [integer(n, "reps", TypeError) for n in (reps if isinstance(reps, list | tuple | np.ndarray) else [reps])]
+    if any(n < 0 for n in times):
+        raise ShapeError(f"tile by {quote(reps)}: repetitions are 0 or more")
+    ndim = max(len(times), tensor.ndim)
+    lengths, times = (1,) * (ndim - tensor.ndim) + tensor.shape, [1] * (ndim - len(times)) + times
+    between = regrouped(tensor, tuple(m for n in lengths for m in (1, n)), name="tile")
+    wide = broadcast_to(between, tuple(m for n, r in zip(lengths, times, strict=True) for m in (r, n)))
+    found = regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
+    return found if found._view is None else found.copy()  # NumPy's is never a view
+
+
+FUNCTIONS: dict[Function, Function] = {
+    **table(
+        (np.take, take),
+        (np.take_along_axis, take_along_axis),
+        (np.compress, compress),
+        (np.extract, extract),
+        (np.repeat, repeat),
+    ),
+    np.tile: tile,
+}
+"""NumPy's functions of this module that are defined for tensors."""

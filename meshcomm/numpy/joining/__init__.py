@@ -1,0 +1,1 @@
+"""Tensors joined, split, padded and rolled along axes."""

@@ -1,0 +1,268 @@
+"""Tensors joined and split along axes: concatenate, stack, split, and NumPy's other names for them."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import accumulate, pairwise
+from operator import index
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import as_dtype, counted
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.create import distribute, empty
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.mistakes import no_layout, such_as
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, written
+from meshcomm.numpy.elementwise.rules import mesh_of
+from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.values import astype
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.joining.pieces import joined as join_blocks
+from meshcomm.numpy.joining.pieces import put
+from meshcomm.numpy.shapes.shaping import axis_of, expand_dims, regrouped
+
+
+@refusable
+def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout | None = None) -> DTensor:
+    """Return tensors joined along *axis*. Collective over the meshes if elements have to move.
+
+    Along an axis that the largest tensor does not shard, nothing moves but tensors in other layouts than this one.
+    Along a sharded axis, elements move to the blocks that the result has: the usual ones of the new length.
+
+    Parameters
+    ----------
+    tensors: tensors, and plain arrays that all ranks have; one of them must be a tensor
+    axis: an axis that all of them have; None joins them flattened
+    layout: of the result; by default that of the largest tensor, the first one if there are several
+
+    ``ShapeError`` if other axes than *axis* differ in length; ``MeshError`` for tensors on several meshes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.concatenate([t, t + 10]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0, 1, 2, 3], [10, 11, 12, 13]]
+    """
+    return _joined("concatenate", list(tensors), axis, layout)
+
+
+@refusable
+def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None) -> DTensor:
+    """Return tensors of one shape joined along a new axis. Collective over the meshes if elements have to move.
+
+    The new axis is unsharded, so nothing moves where the tensors have one layout. The parameters are those of
+    `concatenate`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.stack([t, -t]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[0, 1], [0, -1]], [[2, 3], [-2, -3]]]
+    """
+    return _stacked(tensors, axis, layout)
+
+
+def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: Any) -> DTensor:
+    listed = [unwrapped(x) for x in tensors]
+    shapes = {np.shape(x) for x in listed}  # type: ignore[arg-type]  # a tensor has a shape, too
+    if len(shapes) > 1:
+        raise ShapeError(f"stack of shapes {', '.join(map(str, sorted(shapes)))}: all shapes must be equal")
+    ndim = len(next(iter(shapes), ())) + 1
+    new = axis_of(axis, ndim)
+    wide = [expand_dims(x, new) if isinstance(x, DTensor) else np.expand_dims(x, new) for x in listed]  # type: ignore[arg-type]
+    return _joined("stack", wide, new, layout, **kinds)
+
+
+def _joined(
+    name: str, listed: Sequence[object], axis: int | None, layout: Layout | None = None, **kinds: Any
+) -> DTensor:
+    """Return operands joined along *axis*. *kinds* are NumPy's arguments dtype and casting."""
+    operands = [unwrapped(x) for x in listed]
+    mesh = mesh_of(operands)
+    given = agree_on_plain(f"numpy.{name}", operands, mesh)
+    if axis is None:
+        arrays = [regrouped(x, (x.size,), name=name) if isinstance(x, DTensor) else np.ravel(x) for x in given]
+        axis = 0
+    else:
+        arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in given]
+        axis = axis_of(axis, max(x.ndim for x in arrays))
+    shape = _joined_shape(name, [x.shape for x in arrays], axis)
+    dtype = _joined_dtype(arrays, **kinds)
+    largest = max((x for x in arrays if isinstance(x, DTensor)), key=lambda t: t.nbytes)
+    if layout is None:
+        axes = [tuple(names) if a == axis else names for a, names in enumerate(largest.layout.axes)]
+        target = largest.layout if largest.layout.num_shards(axis) == 1 else Layout(axes, mesh)
+    else:
+        target = _checked(name, layout, shape)
+    if target.num_shards(axis) == 1 and target.mesh is mesh:
+        return _joined_blocks(name, arrays, axis, dtype, target)
+    result, start = empty(shape, dtype, target), 0
+    for piece in arrays:
+        if not isinstance(piece, DTensor):
+            piece = distribute(piece, Layout.replicated(mesh, piece.ndim))
+        stop = start + piece.shape[axis]
+        where = tuple(slice(start, stop) if a == axis else slice(None) for a in range(len(shape)))
+        put(name, result, where, astype(piece, dtype, copy=False))
+        start = stop
+    return result
+
+
+def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> DTensor:
+    """Return tensors joined along an axis that is not sharded."""
+    shape = _joined_shape(name, [x.shape for x in arrays], axis)
+    blocks: list[Array | None] = []
+    for piece in arrays:
+        if isinstance(piece, DTensor):
+            blocks.append(astype(relaid(piece, layout.axes, name), dtype, copy=False).local)
+        else:
+            blocks.append(distribute(piece.astype(dtype, copy=False), layout).local)
+    found = [block for block in blocks if block is not None]
+    local = join_blocks(found, axis, dtype) if found else None
+    return DTensor(local, layout, shape, dtype)
+
+
+def _checked(name: str, layout: object, shape: Shape) -> Layout:
+    if not isinstance(layout, Layout):
+        raise no_layout(f"{name} takes a Layout", layout)
+    refuse_match(layout)
+    if layout.ndim != len(shape):
+        raise LayoutError(
+            f"{name} to shape {shape}, which has {counted(len(shape), 'axis')}, but the layout is for {layout.ndim}"
+            + such_as(layout, len(shape))
+        )
+    layout.check_fits(shape)
+    return layout
+
+
+def _joined_shape(name: str, shapes: Sequence[Shape], axis: int) -> Shape:
+    first = shapes[0]
+    for number, shape in enumerate(shapes):
+        rests = [each[:axis] + each[axis + 1 :] for each in (first, shape)]
+        if len(shape) != len(first) or rests[0] != rests[1]:
+            raise ShapeError(
+                f"{name} along axis {axis}: operand 0 has shape {first}, operand {number} has {shape}; all other axes "
+                "must be equally long"
+            )
+    return (*first[:axis], sum(shape[axis] for shape in shapes), *first[axis + 1 :])
+
+
+def _joined_dtype(
+    arrays: Sequence[DTensor | Array], dtype: DTypeLike | None = None, casting: Any = "same_kind"
+) -> DType:
+    """Return the dtype of arrays that are joined; NumPy's ``TypeError`` if there is none."""
+    samples = [np.empty(0, x.dtype) for x in arrays]
+    return as_dtype(np.concatenate(samples, dtype=dtype, casting=casting).dtype)
+
+
+def _like_numpy(name: str, join: Function) -> Function:
+    """Return *join* with NumPy's arguments after the first one."""
+
+    def joined(
+        arrays: Sequence[Tensor],
+        axis: int | None = 0,
+        out: object = None,
+        *,
+        dtype: Any = None,
+        casting: str = "same_kind",
+    ) -> object:
+        made: DTensor = join(arrays, axis, dtype=dtype, casting=casting)  # type: ignore[assignment]
+        return written(f"numpy.{name}", out, made)
+
+    return joined
+
+
+def _after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
+    """Return a function that joins operands after *widen*, along the axis for their number of axes."""
+
+    def joined(tup: Sequence[Tensor], *, dtype: Any = None, casting: str = "same_kind") -> DTensor:
+        wide: list[Any] = [widen(unwrapped(x)) for x in tup]
+        return _joined(name, wide, axis_of_ndim(max(map(np.ndim, wide))), dtype=dtype, casting=casting)
+
+    return joined
+
+
+def _as_column(x: Any) -> object:
+    column = np.atleast_1d(x)
+    return np.expand_dims(column, 1) if np.ndim(column) == 1 else column
+
+
+# -- split ------------------------------------------------------------------------------------------------------------
+
+
+def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
+    """Return slices of the tensor along *axis*: so many, or between these indices. Each one has its elements where
+    they are; a slice of blocks dealt round may have to move.
+    """
+    tensor = as_tensor("array_split", ary)
+    axis = axis_of(axis, tensor.ndim)
+    n = tensor.shape[axis]
+    try:
+        count = index(indices_or_sections)  # type: ignore[arg-type]
+    except TypeError:
+        bounds: list[int | None] = [0, *map(index, indices_or_sections), None]  # type: ignore[arg-type]
+    else:
+        if count < 1:
+            raise ShapeError(f"array_split into {count} sections; there is 1 or more")
+        sizes = [n // count + (number < n % count) for number in range(count)]
+        bounds = [*accumulate(sizes, initial=0)]
+    slices = (slice(start, stop) for start, stop in pairwise(bounds))
+    return [getitem(tensor, (*(slice(None),) * axis, each)) for each in slices]
+
+
+def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
+    """Return `array_split`; ``ShapeError`` if sections would differ in length."""
+    tensor = as_tensor("split", ary)
+    n = tensor.shape[axis_of(axis, tensor.ndim)]
+    if isinstance(indices_or_sections, int | np.integer) and indices_or_sections > 0 and n % indices_or_sections:
+        raise ShapeError(
+            f"split of {counted(n, 'element')} into {indices_or_sections} sections: they must be equally long"
+        )
+    return array_split(tensor, indices_or_sections, axis)
+
+
+def _split_along(name: str, axis: int, least: int) -> Function:
+    """Return a split along *axis*, of tensors with *least* axes; hsplit takes the only axis if there is one."""
+
+    def split_along(ary: DTensor, indices_or_sections: int | Sequence[int]) -> list[DTensor]:
+        if ary.ndim < least:
+            raise ShapeError(f"{name} takes a tensor of {least} axes or more, not of shape {ary.shape}")
+        return split(ary, indices_or_sections, min(axis, ary.ndim - 1))
+
+    return split_along
+
+
+def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
+    """Return the slices along *axis*, each without it."""
+    tensor = as_tensor("unstack", x)
+    before = (slice(None),) * axis_of(axis, tensor.ndim)
+    return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
+
+
+_vstack = _after(np.atleast_2d, lambda ndim: 0, "vstack")
+
+FUNCTIONS: dict[Function, Function] = {
+    np.concatenate: _like_numpy("concatenate", partial(_joined, "concatenate")),
+    np.stack: _like_numpy("stack", _stacked),
+    **{getattr(np, name): _vstack for name in ("vstack", "row_stack") if hasattr(np, name)},
+    np.hstack: _after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"),
+    np.dstack: _after(np.atleast_3d, lambda ndim: 2, "dstack"),
+    np.column_stack: _after(_as_column, lambda ndim: 1, "column_stack"),
+    np.split: split,
+    np.array_split: array_split,
+    np.vsplit: _split_along("vsplit", 0, 2),
+    np.hsplit: _split_along("hsplit", 1, 1),
+    np.dsplit: _split_along("dsplit", 2, 3),
+}
+"""NumPy's functions of this module that are defined for tensors."""
+
+if hasattr(np, "unstack"):  # since NumPy 2.1
+    FUNCTIONS[np.unstack] = unstack

@@ -1,0 +1,190 @@
+"""Tensors with more elements around them: pad.
+
+The elements of the tensor stay on their devices: the first and the last block along a padded axis grow. These two
+devices get what they need of the others, by `rows_on`. An axis that is dealt round gets the usual cut first.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._types import Array, Indices
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cuts
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.indexing.taking import rows_on, taken
+from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
+from meshcomm.numpy.joining.pieces import joined
+from meshcomm.numpy.shapes.shaping import axis_of
+
+Width: TypeAlias = tuple[int, int]
+
+MODES: dict[str, Callable[[Indices, int], Indices]] = {
+    "edge": lambda at, n: np.clip(at, 0, n - 1),
+    "reflect": lambda at, n: _folded(at, max(2 * n - 2, 1), n, 2 * n - 2),
+    "symmetric": lambda at, n: _folded(at, 2 * n, n, 2 * n - 1),
+    "wrap": lambda at, n: at % n,
+}
+"""Modes, and which of *n* elements is at an index outside of them."""
+
+
+def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
+    within = at % period
+    return np.where(within < n, within, last - within)
+
+
+def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) -> DTensor:
+    """Return the tensor with more elements around it, as numpy.pad. Collective if what they are has to move.
+
+    Blocks stay where they are; the first and the last one of a padded axis grow (`Cuts`).
+    """
+    tensor = as_tensor("pad", array)
+    widths = _widths(pad_width, tensor.ndim)
+    options = _options(mode, options)
+    axes = list(tensor.layout.axes)
+    for axis, width in enumerate(widths):
+        if any(width) and isinstance(tensor.layout.cut(axis, tensor.shape[axis]), CyclicCut):
+            axes[axis] = tuple(axes[axis])
+    tensor = relaid(tensor, tuple(axes), "pad")
+    if mode in ("constant", "empty"):
+        return _with_constants(tensor, widths, options.get("constant_values", 0))
+    empty = next((axis for axis, width in enumerate(widths) if any(width) and not tensor.shape[axis]), None)
+    if empty is not None:
+        raise ShapeError(f"pad with mode {mode!r} along axis {empty}, which has no elements to repeat")
+    if mode in STATISTICS:
+        np.pad(np.zeros((1,) * tensor.ndim, tensor.dtype), 0, mode, **options)  # raises on all ranks what NumPy raises
+    for axis, width in enumerate(widths):
+        if any(width):
+            tensor = _along(tensor, axis, width, mode, options)
+    return tensor if any(map(any, widths)) else tensor.copy()
+
+
+def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a mode. ``TypeError`` and ``ValueError`` for others, as NumPy raises them."""
+    known: dict[str, tuple[str, ...]] = {
+        "constant": ("constant_values",),
+        "empty": (),
+        "linear_ramp": ("end_values",),
+        **dict.fromkeys(STATISTICS, ("stat_length",)),
+        **dict.fromkeys(MODES, ()),
+        "reflect": ("reflect_type",),
+        "symmetric": ("reflect_type",),
+    }
+    if not isinstance(mode, str) or mode not in known:
+        what = "a function is not supported" if callable(mode) else f"{quote(mode)} is unknown"
+        error = TypeError if callable(mode) else ValueError
+        raise error(f"numpy.pad: mode {what} for DTensors; it is {', '.join(known)}")
+    wrong = [name for name in options if name not in known[mode]]
+    if wrong:
+        raise ValueError(f"unsupported keyword arguments for mode {mode!r}: {', '.join(wrong)}")
+    return options
+
+
+def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[str, Any]) -> DTensor:
+    """Return the tensor padded along one axis. Collective if elements move."""
+    if mode in MODES:
+        found = _padded(tensor, axis, width, mode)
+        if options.get("reflect_type", "even") == "even":
+            return found
+        ends = mirrored(tensor, found, axis, width, mode)
+    else:
+        its = {name: pairs(value, tensor.ndim, name)[axis] for name, value in options.items()}
+        if mode in STATISTICS:
+            ends = statistics(tensor, axis, mode, its.get("stat_length", (None, None)))
+        else:
+            ends = ramps(tensor, axis, width, its.get("end_values", (0, 0)))
+        found = _with_constants(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)], 0)
+    n, (before, after) = tensor.shape[axis], width
+    for count, start, values in ((before, 0, ends[0]), (after, before + n, ends[1])):
+        if count:
+            found[(slice(None),) * axis + (slice(start, start + count),)] = values
+    return found
+
+
+def _widths(pad_width: Any, ndim: int) -> list[Width]:
+    """Return the elements before and after each axis, from what NumPy takes."""
+    if isinstance(pad_width, dict):
+        found: list[Any] = [(0, 0)] * ndim
+        for axis, width in pad_width.items():
+            found[axis_of(axis, ndim)] = width if isinstance(width, tuple | list) else (width, width)
+        pad_width = found if ndim else 0
+    try:
+        pairs = np.broadcast_to(np.asarray(pad_width), (ndim, 2)).tolist()
+    except ValueError:
+        raise ShapeError(
+            f"pad_width {quote(pad_width)} for {counted(ndim, 'axis')}: it is a number, (before, after), "
+            "or a pair for each axis"
+        ) from None
+    widths = [(integer(a, "pad_width", TypeError), integer(b, "pad_width", TypeError)) for a, b in pairs]
+    if any(n < 0 for width in widths for n in width):
+        raise ShapeError(f"pad_width {quote(pad_width)} is negative; use a slice")
+    return widths
+
+
+def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...]]:
+    """Return the layout and the shape of a tensor of which the first and the last blocks are larger."""
+    axes = list(tensor.layout.axes)
+    for axis, (before, after) in enumerate(widths):
+        cut = tensor.layout.cut(axis, tensor.shape[axis])
+        if cut.blocks > 1 and (before or after):
+            assert not isinstance(cut, CyclicCut)
+            inner = [start + before for start in cut.all_starts()[1:-1]]
+            axes[axis] = Cuts(tuple(axes[axis]), [0, *inner, cut.length + before + after])
+    shape = tuple(n + before + after for n, (before, after) in zip(tensor.shape, widths, strict=True))
+    return Layout(axes, tensor.mesh), shape
+
+
+def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTensor:
+    layout, shape = _grown(tensor, widths)
+    try:
+        np.broadcast_to(np.asarray(values), (tensor.ndim, 2))
+    except ValueError:
+        raise ShapeError(
+            f"constant_values {quote(values)} for {counted(tensor.ndim, 'axis')}: it is a number, "
+            "(before, after), or a pair for "
+            "each axis"
+        ) from None
+    np.pad(
+        np.empty((0,) * tensor.ndim, tensor.dtype), 1, constant_values=values
+    )  # raises on all ranks what NumPy raises
+    local, device = tensor.local, tensor.mesh.rank
+    if local is not None and device is not None:
+        numbers = zip(tensor.layout.block_numbers(device), tensor.layout.shape, strict=True)
+        mine = [
+            (before if number == 0 else 0, after if number == blocks - 1 else 0)
+            for (before, after), (number, blocks) in zip(widths, numbers, strict=True)
+        ]
+        local = np.pad(local, mine, constant_values=values) if mine else local.copy()
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
+    """Return *tensor* padded along one axis."""
+    n, (before, after) = tensor.shape[axis], width
+    ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
+    blocks = tensor.layout.num_shards(axis)
+    whole: list[Array | None]
+    if blocks == 1:
+        block = tensor.local
+        whole = [None if block is None else taken(block, end, axis) for end in ends]
+    else:
+        whole = [
+            rows_on(tensor, axis, end, number).local if len(end) else None
+            for end, number in zip(ends, (0, blocks - 1), strict=True)
+        ]
+    layout, shape = _grown(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
+    local: Array | None = None
+    if tensor.local is not None:
+        found = [block for block in (whole[0], tensor.local, whole[1]) if block is not None]
+        local = joined(found, axis, tensor.dtype)
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+FUNCTIONS: dict[Function, Function] = {np.pad: pad}
+"""NumPy's functions of this module that are defined for tensors."""

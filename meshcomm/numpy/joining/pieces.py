@@ -1,0 +1,36 @@
+"""Results that are put together from pieces, each of which belongs to a stretch of the result."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.slicing import kept_slice, parsed
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import opaque
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.indexing.indexing import getitem, setitem
+
+
+def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) -> None:
+    """Run ``result[where] = piece`` for a piece of this shape and dtype. Collective if an element has to move.
+
+    Only those move that are on other devices. *name* is the operation.
+    """
+    if kept_slice(result.layout, result.shape, parsed(where, result.shape), result.mesh.rank) is None:
+        setitem(result, where, piece)  # from within a block that is dealt round: there is no layout for it
+        return
+    region = getitem(result, where)
+    moved = relaid(piece, region.layout.axes, name, result.mesh)
+    if region.local is not None and moved.local is not None:
+        np.copyto(opaque(region.local), opaque(moved.local))
+
+
+def joined(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
+    """Return blocks of this *dtype* joined along *axis*, bit for bit, in its byte order."""
+    shape = list(blocks[0].shape)
+    shape[axis] = sum(block.shape[axis] for block in blocks)
+    whole = new_block(tuple(shape), dtype)
+    np.concatenate([opaque(block) for block in blocks], axis, out=opaque(whole))
+    return whole

@@ -1,0 +1,164 @@
+"""Elements in another order along axes: flip, rot90 and roll."""
+
+from collections.abc import Sequence
+from itertools import product
+
+import numpy as np
+
+from meshcomm.core._arguments import integer, normalised_axes
+from meshcomm.core._types import Axis, Names
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import moved_from, strides_of, view_of
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.core.memory.copies import contiguous, opaque
+from meshcomm.core.ranks.calls import collective
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.joining.pieces import put
+from meshcomm.numpy.shapes.linalg import transpose
+from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+
+# -- flip -------------------------------------------------------------------------------------------------------------
+#
+# Each device flips its block. Then the first block of the result is on the last device, and so on: the flipped blocks
+# are those of a layout on a mesh with its devices in reverse order. From there they are relaid to the devices that
+# need them, so each element moves once.
+
+
+def flip(m: DTensor, axis: Axis = None) -> DTensor:
+    """Return a view in reverse order along *axis*. If such an axis is sharded, it is a copy, and this Collective."""
+    tensor = as_tensor("flip", m)
+    axes = normalised_axes(axis, tensor.ndim)
+    if not tensor.ndim:
+        return tensor.copy()  # one element is no view, as in NumPy
+    cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
+    strides = tuple(-step if a in axes else step for a, step in enumerate(strides_of(tensor)))
+    if not cut:
+        local = tensor.local if tensor.local is None or not axes else np.flip(tensor.local, axes)
+        return view_of(tensor, local, tensor.layout, tensor.shape, strides)
+    plain = list(tensor.layout.axes)
+    for a in cut:
+        if _flipped_spec(tensor, a) is None:  # the last of the blocks dealt round is shorter: it would be the first
+            plain[a] = tuple(plain[a])
+    source = relaid(tensor, tuple(plain), "flip")
+    specs = list(source.layout.axes)
+    for a in cut:
+        spec = _flipped_spec(source, a)
+        assert spec is not None
+        specs[a] = spec
+    layout = Layout(specs, _reversed(tensor.mesh, [name for a in cut for name in specs[a]]))
+    local = None if source.local is None else np.flip(source.local, axes)
+    with collective("flip", layout.mesh, tensor.mesh):
+        moved = relayout(DTensor(local, layout, tensor.shape, tensor.dtype), tensor.layout)
+    return moved_from(tensor, moved, strides)
+
+
+def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:
+    """Return how flipped blocks cut *axis* on the devices in reverse order; None if there is no such spec."""
+    names, n = tuple(tensor.layout.axes[axis]), tensor.shape[axis]
+    cut = tensor.layout.cut(axis, n)
+    if not isinstance(cut, CyclicCut):
+        return Cuts(names, [n - start for start in reversed(cut.all_starts())])
+    count, rest = divmod(n, cut.block)
+    return None if rest else Cyclic(names, cut.block, (cut.blocks - count - cut.offset) % cut.blocks)
+
+
+def _reversed(mesh: Mesh, names: Sequence[str]) -> Mesh:
+    """Return *mesh* with its devices in reverse order along the mesh dimensions *names*."""
+    ranks = np.array(mesh.ranks).reshape(mesh.shape())
+    flipped = np.flip(ranks, tuple(mesh.dim_names.index(name) for name in names)).ravel().tolist()
+    return bound_to(bound_world(mesh), Mesh(flipped, [(name, size) for name, size in mesh.dims]))
+
+
+def _flip_along(axis: int, ndim: int, name: str) -> Function:
+    def flipped(m: DTensor) -> DTensor:
+        if m.ndim < ndim:
+            raise ShapeError(f"{name} takes a tensor of {ndim} axes or more, not of shape {m.shape}")
+        return flip(m, axis)
+
+    return flipped
+
+
+def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
+    """Return the tensor turned *k* times by 90 degrees in the plane of two *axes*, from the first to the second."""
+    tensor = as_tensor("rot90", m)
+    if len(axes) != 2:
+        raise ShapeError(f"rot90 turns in the plane of two axes, not of {axes}")
+    first, second = (axis_of(axis, tensor.ndim) for axis in axes)
+    if first == second:
+        raise ShapeError(f"rot90: axes {axes} must be two")
+    order, turns = list(range(tensor.ndim)), integer(k, "k", TypeError) % 4
+    order[first], order[second] = second, first
+    if turns in (0, 2):
+        return flip(tensor, (first, second) if turns else ())
+    return transpose(flip(tensor, second), order) if turns == 1 else flip(transpose(tensor, order), second)
+
+
+# -- roll -------------------------------------------------------------------------------------------------------------
+
+
+def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> DTensor:
+    """Return the tensor with its elements shifted along *axis*, or flattened. Collective if a rolled axis is sharded.
+
+    The result is in the layout of the tensor. Only elements that get to another block move.
+    """
+    tensor = as_tensor("roll", a)
+    if axis is None:
+        flat = regrouped(tensor, (tensor.size,), name="roll")
+        rolled = _rolled(flat, {0: sum(_integers(shift))})
+        return relaid(regrouped(rolled, tensor.shape, tensor.layout.axes, "roll"), tensor.layout.axes, "roll")
+    shifts, axes = _integers(shift), [axis_of(each, tensor.ndim) for each in _integers(axis)]
+    if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
+        raise ShapeError(f"roll by {shift} along axes {axis}: there must be one shift for each axis")
+    total = dict.fromkeys(axes, 0)
+    for each, by in np.broadcast(axes, shifts):
+        total[int(each)] += int(by)
+    return _rolled(tensor, total)
+
+
+def _integers(values: object) -> list[int]:
+    listed = values if isinstance(values, list | tuple | np.ndarray) else (values,)
+    return [integer(value, "shift or axis", TypeError) for value in listed]
+
+
+def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
+    """Return *tensor* rolled by a shift along each of some axes."""
+    offsets = {a: by % tensor.shape[a] for a, by in shifts.items() if tensor.shape[a] > 0 and by % tensor.shape[a]}
+    if not offsets or 0 in tensor.shape:
+        return tensor.copy()
+    sharded = [a for a in offsets if tensor.layout.num_shards(a) > 1]
+    whole = [a for a in offsets if a not in sharded]
+    if whole:
+        by = tuple(offsets[a] for a in whole)
+        local = None
+        if tensor.local is not None:
+            local = contiguous(np.roll(opaque(tensor.local), by, tuple(whole)).view(tensor.dtype))
+        tensor = DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
+    if not sharded:
+        return tensor
+    result = empty(tensor.shape, tensor.dtype, tensor.layout)
+    for ends in product((False, True), repeat=len(sharded)):
+        source, target = [slice(None)] * tensor.ndim, [slice(None)] * tensor.ndim
+        for a, is_end in zip(sharded, ends, strict=True):
+            k, n = offsets[a], tensor.shape[a]
+            source[a] = slice(n - k, n) if is_end else slice(0, n - k)
+            target[a] = slice(0, k) if is_end else slice(k, n)
+        put("roll", result, tuple(target), getitem(tensor, tuple(source)))
+    return result
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.flip: flip,
+    np.flipud: _flip_along(0, 1, "flipud"),
+    np.fliplr: _flip_along(1, 2, "fliplr"),
+    np.rot90: rot90,
+    np.roll: roll,
+}
+"""NumPy's functions of this module that are defined for tensors."""

@@ -1,0 +1,129 @@
+"""All windows of a length along axes: a view, as NumPy's, of the block and of the elements behind it.
+
+The windows that begin in the block of a device are on that device. The last ones reach into the blocks behind it. So
+these few elements are fetched, and the windows are a view of the block with them at its end. Where no axis is cut,
+they are a view of the block itself.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Axis, Shape
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.views import strides_of, view_of, within
+from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.indexing.indexing import indexed
+from meshcomm.numpy.joining.pieces import joined
+
+_NAME = "numpy.lib.stride_tricks.sliding_window_view"
+
+
+def sliding_window_view(
+    x: DTensor, window_shape: int | Sequence[int], axis: Axis = None, *, subok: bool = False, writeable: bool = False
+) -> DTensor:
+    """Return all windows along some axes, as numpy.lib.stride_tricks.sliding_window_view: a view to read only.
+
+    Collective over the mesh if an axis is sharded: then it is a view of a copy of the block, with the elements behind
+    it, which alone move.
+
+    Parameters
+    ----------
+    x: a tensor
+    window_shape: the length of a window along each axis
+    axis: an axis, or several, one for each length; by default all
+    subok: has no effect
+    writeable: must be False
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.lib.stride_tricks.sliding_window_view(t, 2).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [[0, 1], [1, 2], [2, 3]]
+    """
+    tensor = as_tensor(_NAME, x)
+    lengths = (window_shape,) if isinstance(window_shape, int | np.integer) else tuple(window_shape)
+    given = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
+    axes = tuple(normalised_axes(each, tensor.ndim)[0] for each in given)  # one may be there twice
+    beyond = _checked(tensor, axes, lengths, writeable)
+    plain = tuple(
+        tuple(names) if isinstance(names, Cyclic) and a in axes else names
+        for a, names in enumerate(tensor.layout.axes)
+    )
+    wide, firsts = _widened(relaid(tensor, plain, _NAME), beyond)
+    layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
+    shape = (*(n - more for n, more in zip(tensor.shape, beyond, strict=True)), *lengths)
+    strides = strides_of(tensor)
+    local = (
+        None if wide.local is None else _windows(wide.local, firsts.block_shape(shape[: tensor.ndim]), axes, lengths)
+    )
+    return view_of(wide, local, layout, shape, (*strides, *(strides[a] for a in axes)), writeable=False)
+
+
+def _checked(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], writeable: bool) -> list[int]:
+    """Return by how many elements a window reaches beyond its first one, for each axis; NumPy's errors."""
+    if writeable:
+        raise ValueError(f"{_NAME} of a tensor is a view to read only: writeable must be False")
+    if len(lengths) != len(axes):
+        raise ValueError(f"{_NAME}: {len(lengths)} lengths of windows for {len(axes)} axes")
+    if any(length < 1 for length in lengths):
+        raise ValueError(f"{_NAME}: the length of a window is 1 or more, not {lengths}")
+    beyond = [0] * tensor.ndim
+    for a, length in zip(axes, lengths, strict=True):
+        beyond[a] += length - 1
+        if beyond[a] >= tensor.shape[a]:
+            raise ValueError(f"{_NAME}: windows of {length} elements along axis {a}, which has {tensor.shape[a]}")
+    return beyond
+
+
+def _widened(tensor: DTensor, beyond: Sequence[int]) -> tuple[DTensor, Layout]:
+    """Return *tensor* with longer blocks, which overlap, and how the first elements of the windows are cut.
+
+    Each block has the elements that its windows need. Collective over the mesh if an axis with windows is cut.
+    """
+    firsts: Value = tensor[tuple(slice(0, n - more) for n, more in zip(tensor.shape, beyond, strict=True))]
+    for a, more in enumerate(beyond):
+        if more and tensor.layout.num_shards(a) > 1:
+            tensor = _with_next(tensor, a, more)
+    return tensor, firsts.layout
+
+
+def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
+    """Return a tensor whose blocks also have so many elements behind them, as far as there are some. Collective."""
+    n, layout, device = tensor.shape[axis], tensor.layout, tensor.mesh.rank
+    cut = layout.cut(axis, n)
+    assert not isinstance(cut, CyclicCut)
+    ends = [cut.interval(number) for number in range(cut.blocks)]
+    behind = [(stop, min(stop + more, n) if start < stop else stop) for start, stop in ends]
+    names = tuple(layout.axes[axis])
+    sizes = [stop - start for start, stop in behind]
+    mine = behind[0 if device is None else layout.block_numbers(device)[axis]]
+    wanted = Layout([Cuts(names, sizes=sizes)], tensor.mesh)
+    local = None if device is None else np.arange(*mine, dtype=np.intp)
+    index = DTensor(local, wanted, (sum(sizes),), np.dtype(np.intp))
+    edges = indexed(_NAME, tensor, (*(slice(None),) * axis, index))
+    block = None
+    if tensor.local is not None:
+        assert edges.local is not None
+        block = joined([tensor.local, edges.local], axis, tensor.dtype)
+    return within(block, layout, tensor.shape, tensor.dtype, tensor.shape)
+
+
+def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:
+    """Return the windows that begin at the *firsts* elements of a block along each axis, a view."""
+    if 0 in firsts:  # the block may be shorter than a window
+        return np.empty((*firsts, *lengths), block.dtype)
+    steps = (*block.strides, *(block.strides[a] for a in axes))
+    return np.lib.stride_tricks.as_strided(block, (*firsts, *lengths), steps, writeable=False)
+
+
+FUNCTIONS: dict[Function, Function] = {np.lib.stride_tricks.sliding_window_view: sliding_window_view}
+"""NumPy's function of this module that is defined for tensors."""

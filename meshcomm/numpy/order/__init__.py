@@ -1,0 +1,1 @@
+"""Sorts, searches and sets."""

@@ -1,0 +1,181 @@
+"""Tensors with some elements more or fewer along an axis: delete, insert, append."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_array
+from meshcomm.core._types import Names
+from meshcomm.core.arrays.create import empty, full
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.indexing.index_arrays import IndexArray
+from meshcomm.numpy.indexing.index_tuples import assign, numbers, on_mesh
+from meshcomm.numpy.indexing.indexing import indexed
+from meshcomm.numpy.indexing.nonzero import where_true
+from meshcomm.numpy.joining.joining import concatenate
+from meshcomm.numpy.order.order import argsort
+from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+
+
+def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int]:
+    """Return the tensor and the axis, or the flattened tensor and its only axis."""
+    if axis is None:
+        return (tensor if tensor.ndim == 1 else regrouped(tensor, (tensor.size,), name=name)), 0
+    return tensor, axis_of(axis, tensor.ndim)
+
+
+def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = None) -> DTensor:
+    """Return the tensor without the elements at *obj* along *axis*, or flattened, as numpy.delete. Collective.
+
+    The others stay where they are, unless they are dealt round: the axis has `Cuts`.
+
+    Parameters
+    ----------
+    arr: a tensor
+    obj: an integer, a slice, integers, or a mask; the last two may be a tensor
+    axis: which axis
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(6), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.delete(t, [0, 1, -1]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[2], [3, 4]]
+    """
+    name = "numpy.delete"
+    given = unwrapped(obj)
+    tensor = unwrapped(arr)
+    if not isinstance(tensor, DTensor):
+        tensor, given = on_mesh(name, [tensor, given])
+    tensor, axis = _line_or(name, tensor, axis)
+    n, names = tensor.shape[axis], tuple(tensor.layout.axes[axis])
+    if not isinstance(given, DTensor | slice):
+        given = as_array(given)
+        given = given.astype(np.intp) if not given.size and given.dtype.kind == "f" else given
+    if not isinstance(given, slice) and given.dtype == bool and given.shape != (n,):
+        raise ShapeError(f"{name}: a mask of shape {given.shape} for an axis of {n}: it has one axis of that length")
+    kept = full((n,), fill_value=True, dtype=bool, layout=Layout([names], tensor.mesh))
+    if isinstance(given, slice) or given.ndim or given.dtype == bool:
+        assign(name, kept, given, value=False)
+    else:
+        (agreed,) = (
+            agree_on_plain(name, [given.reshape(1)], tensor.mesh) if not isinstance(given, DTensor) else (given,)
+        )
+        assign(name, kept, agreed, value=False)
+    (index,) = where_true(name, kept)
+    return indexed(name, tensor, (*[slice(None)] * axis, index))
+
+
+def insert(
+    arr: DTensor, obj: slice | DTensor | ArrayLike, values: DTensor | ArrayLike, axis: int | None = None
+) -> DTensor:
+    """Return the tensor with *values* before the elements at *obj* along *axis*, as numpy.insert. Collective.
+
+    The result is in the layout of *arr*, with the usual cut along *axis*.
+
+    Parameters
+    ----------
+    arr: a tensor
+    obj: an integer, a slice, integers, or a mask; the last two may be a tensor
+    values: a number, array or tensor
+    axis: which axis; None for the flattened tensor
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.insert(t, [0, 3], [7, 8]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[7, 0, 1], [2, 8, 3]]
+    """
+    name = "numpy.insert"
+    tensor = on_mesh(name, [arr, *(x for x in (obj, values) if isinstance(unwrapped(x), DTensor))])[0]
+    tensor, axis = _line_or(name, tensor, axis)
+    n = tensor.shape[axis]
+    where = _insertions(name, obj, n)
+    given = unwrapped(values)
+    if not isinstance(given, DTensor):
+        given = as_array(given) if tensor.dtype.names is None else np.asarray(given, tensor.dtype)
+    if where.size == 1:
+        number = _only(name, where, axis, n)
+        if given.ndim < tensor.ndim:
+            wide = (1,) * (tensor.ndim - given.ndim) + given.shape
+            given = regrouped(given, wide, name=name) if isinstance(given, DTensor) else given.reshape(wide)
+        if not where.ndim:
+            given = np.moveaxis(given, 0, axis)  # type: ignore[type-var]  # a tensor by NumPy's protocol
+        at: IndexArray = np.arange(number, number + given.shape[axis], dtype=np.intp)
+    else:
+        at = _moved_on(name, where, n)
+    return _inserted(name, tensor, axis, at, given)
+
+
+def _insertions(name: str, obj: object, n: int) -> IndexArray:
+    """Return before which of *n* elements something is inserted. Collective if *obj* is a mask that is a tensor."""
+    given = unwrapped(obj)
+    if isinstance(given, slice):
+        return np.arange(*given.indices(n), dtype=np.intp)
+    found = given if isinstance(given, DTensor) else as_array(given)
+    if found.dtype == bool:
+        if found.ndim != 1:
+            raise ShapeError(f"{name}: a mask has one axis, not shape {found.shape}")
+        return where_true(name, found)[0] if isinstance(found, DTensor) else np.flatnonzero(found)
+    if found.ndim > 1:
+        raise ShapeError(f"{name}: indices have one axis or none, not shape {found.shape}")
+    if not found.size and not isinstance(given, DTensor | np.ndarray):
+        return np.zeros(0, np.intp)
+    if found.dtype.kind not in "iu":
+        raise IndexError(f"{name}: indices are integers, not {found.dtype}")
+    return found
+
+
+def _only(name: str, where: IndexArray, axis: int, n: int) -> int:
+    """Return the only index, from 0 on; ``IndexError`` if it is out of bounds. Collective if it is a tensor."""
+    whole = where.to_numpy() if isinstance(where, DTensor) else where
+    if whole is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know where elements are inserted")
+    (number,) = whole.reshape(-1).tolist()
+    if not -n <= number <= n:
+        raise IndexError(f"{name}: index {number} is out of bounds for axis {axis} with size {n}")
+    return number + n if number < 0 else number
+
+
+def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
+    """Return where elements that are inserted are in the result. Collective if they are a tensor."""
+    count = where.shape[0]
+    if not isinstance(where, DTensor):
+        positions = np.where(where < 0, where + n, where).astype(np.intp)
+        positions[np.argsort(positions, kind="stable")] += np.arange(count, dtype=np.intp)
+        return positions
+    found = elementwise(name, lambda block: np.where(block < 0, block + n, block).astype(np.intp), [where])
+    assert isinstance(found, DTensor)
+    order = argsort(found, kind="stable")
+    later = numbers(found.mesh, 0, 1, order.layout.axes[0], count)
+    assign(name, found, order, indexed(name, found, order) + later)
+    return found
+
+
+def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: object) -> DTensor:
+    """Return *tensor* with *values* at the indices *at* of the result. Collective over the mesh."""
+    names: list[Names] = [tuple(each) if a == axis else each for a, each in enumerate(tensor.layout.axes)]
+    n, before = tensor.shape[axis] + at.shape[0], (slice(None),) * axis
+    result = empty(
+        tuple(n if a == axis else m for a, m in enumerate(tensor.shape)), tensor.dtype, Layout(names, tensor.mesh)
+    )
+    old = full((n,), fill_value=True, dtype=bool, layout=Layout([names[axis]], tensor.mesh))
+    assign(name, old, at, value=False)
+    assign(name, result, (*before, where_true(name, old)[0]), tensor)
+    assign(name, result, (*before, at), values)
+    return result
+
+
+def append(arr: DTensor, values: DTensor | ArrayLike, axis: int | None = None) -> DTensor:
+    """Return *values* after *arr* along *axis*, or both flattened, as numpy.append. Collective as `concatenate`."""
+    return concatenate([arr, values], axis)
+
+
+FUNCTIONS = table((np.delete, delete), (np.insert, insert), (np.append, append))
+"""NumPy's functions that this module defines for tensors."""

@@ -1,0 +1,291 @@
+"""Sorts of NumPy: `sort`, `argsort`, `partition`, `lexsort`.
+
+Where no mesh dimension cuts the axis, each device sorts its block. Where there are other axes, the tensor is relaid so
+that the axis is whole, sorted, and relaid to its own layout: `whole_along`. Else the elements are sorted by a sample
+sort: :mod:`meshcomm.numpy.order.samplesort`.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_array, normalised_axes, quote
+from meshcomm.core._types import Array, DType, Names, Shape
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
+from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, store
+from meshcomm.numpy.elementwise.rules import mesh_of, sample, sharding
+from meshcomm.numpy.elementwise.values import astype
+from meshcomm.numpy.elementwise.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
+from meshcomm.numpy.order.samplesort import in_order, kind_to_sort
+
+
+class _How(NamedTuple):
+    """A sort.
+
+    Parameters
+    ----------
+    name: ``sort`` or ``argsort``
+    kind, stable: as NumPy has them
+    """
+
+    name: str
+    kind: str | None
+    stable: bool | None
+
+    @property
+    def indexed(self) -> bool:
+        """Whether the result is indices."""
+        return self.name == "argsort"
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether equal elements have to stay in their order."""
+        return bool(self.stable) or self.kind in ("stable", "mergesort")
+
+    def of(self, block: Array, axis: int | None) -> Array:
+        """Return what NumPy's function makes of an array."""
+        options: dict[str, object] = {} if self.stable is None else {"stable": self.stable}  # NumPy 1 has no stable=
+        function: Callable[..., Array] = np.argsort if self.indexed else np.sort
+        kind = self.kind
+        if not self.indexed and ((kind is None and self.stable is None) or kind in ("quicksort", "heapsort")):
+            kind = kind_to_sort(block.dtype) or kind
+        return np.asarray(function(block, axis=axis, kind=kind, **options), order="C")
+
+
+def sort(
+    a: DTensor, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+) -> DTensor:
+    """Return a sorted copy, as numpy.sort. Collective over the mesh if *axis* is sharded.
+
+    The result is in the layout of *a*. With ``axis=None`` it has one axis, which all mesh dimensions that shard *a*
+    cut; if *a* has one axis, in its layout. NaN is last.
+
+    Parameters
+    ----------
+    a: a tensor
+    axis: the axis, or None for all elements; ``ShapeError`` if there is no such axis
+    kind, stable: as NumPy has them. A sort that NumPy would make stable is stable over all ranks
+    order: not supported: ``TypeError``
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 2, 0]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.sort(t).local.tolist(), np.argsort(t).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([0, 1], [3, 1]), ([2, 3], [2, 0])]
+    """
+    return _sorted(a, axis, _How("sort", kind, stable), order)
+
+
+def argsort(
+    a: DTensor, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+) -> DTensor:
+    """Return the global indices that sort *a*, as numpy.argsort. Collective over the mesh if *axis* is sharded.
+
+    With ``axis=None`` they count the elements of *a* in C order. Parameters, layout and errors are those of `sort`.
+    """
+    return _sorted(a, axis, _How("argsort", kind, stable), order)
+
+
+def sort_blocks(
+    a: DTensor, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
+) -> None:
+    """Sort the blocks of *a* as `sort` does. Collective over the mesh if *axis* is sharded.
+
+    ``TypeError`` if *axis* is None.
+    """
+    if axis is None:
+        raise TypeError("t.sort: axis must be an integer; numpy.sort(t, axis=None) returns all elements in order")
+    check_writable("t.sort", as_tensor("t.sort", a))
+    store("sort", [a], [sort(a, axis, kind, order, stable=stable)])
+
+
+def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
+    tensor, name = as_tensor(f"numpy.{how.name}", a), how.name
+    if order is not None:
+        raise TypeError(f"numpy.{name}: order= is not supported for DTensors; sort the field that you need")
+    axes = _axes(name, axis, tensor.ndim)
+    how.of(np.asarray(sample(tensor)).reshape(-1), -1)  # NumPy's errors for the dtype and the kind
+    layout, shape, kind = tensor.layout, tensor.shape, np.dtype(np.intp) if how.indexed else tensor.dtype
+    if axis is None and tensor.ndim != 1:
+        return _line(tensor, how, sharding(tensor.mesh, [each for names in layout.axes for each in names]), kind)
+    if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
+        local, whole = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
+        return relaid(DTensor(local, whole, shape, kind), layout.axes, name)
+    names = layout.axes[axes[0]]
+    line = _without_others(tensor, axes[0], name)
+    result = _with_others(_line(line, how, names, kind), axes[0], shape)
+    return relaid(result, layout.axes, name)
+
+
+def _axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
+    """Return the axis to sort along, or all."""
+    if axis is not None:
+        if isinstance(axis, tuple | list):
+            raise TypeError(f"numpy.{name}: axis must be an integer or None, not {quote(axis)}")
+        if ndim == 0:
+            raise ShapeError(f"numpy.{name}: axis {quote(axis)} of a tensor without axes; use axis=None")
+    return normalised_axes(axis, ndim)
+
+
+def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
+    """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
+    target, shape = Layout([names], tensor.mesh), (tensor.size,)
+    if tensor.layout.is_fully_replicated() or not tensor.nbytes:
+        whole = relaid(tensor, ((),) * tensor.ndim, how.name)
+        local = None if whole.local is None else how.of(whole.local, None)
+        return relaid(DTensor(local, Layout([()], tensor.mesh), shape, dtype), target.axes, how.name)
+    if how.indexed or how.is_stable:
+        tensor = in_flat_order(tensor, how.name)
+    found = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
+    values = found.indices if found.indices is not None else found.values
+    return DTensor(None, target, shape, dtype) if values.local is None else relaid(values, target.axes, how.name)
+
+
+def _without_others(tensor: DTensor, axis: int, operation: str) -> DTensor:
+    """Return *tensor* with *axis* only; the others have one element. Collective over the mesh if they are sharded."""
+    names = tuple(spec if number == axis else () for number, spec in enumerate(tensor.layout.axes))
+    line = relaid(tensor, names, operation)
+    local = None if line.local is None else line.local.reshape(-1)
+    return DTensor(local, Layout([names[axis]], tensor.mesh), (tensor.size,), tensor.dtype)
+
+
+def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:
+    """Return the tensor of one axis with that of *shape*: the others have one element."""
+    names = [line.layout.axes[0] if number == axis else () for number in range(len(shape))]
+    local = line.local
+    if local is not None:
+        local = local.reshape([-1 if number == axis else 1 for number in range(len(shape))])
+    return DTensor(local, Layout(names, line.mesh), shape, line.dtype)
+
+
+# -- partitions -------------------------------------------------------------------------------------------------------
+
+
+def partition(
+    a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
+) -> DTensor:
+    """Return *a* sorted, which is more than numpy.partition promises. Collective over the mesh if *axis* is sharded.
+
+    Parameters
+    ----------
+    a: a tensor
+    kth: the indices that have to be right; NumPy's errors for what is no index of *axis*
+    axis: the axis, or None for all elements
+    kind: ``introselect``
+    order: not supported: ``TypeError``
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 2, 0]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.partition(t, 1).local.tolist(), np.argpartition(t, 1).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([0, 1], [3, 1]), ([2, 3], [2, 0])]
+    """
+    _check_kth("partition", a, kth, axis, kind)
+    return sort(a, axis, None, order)
+
+
+def argpartition(
+    a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
+) -> DTensor:
+    """Return the indices that sort *a*: more than numpy.argpartition promises. Collective as `partition`.
+
+    Parameters are those of `partition`.
+    """
+    _check_kth("argpartition", a, kth, axis, kind)
+    return argsort(a, axis, None, order)
+
+
+def partition_blocks(
+    a: DTensor, kth: ArrayLike, axis: int = -1, kind: str = "introselect", order: object = None
+) -> None:
+    """Sort the blocks of *a* as `sort_blocks` does. Collective over the mesh if *axis* is sharded."""
+    _check_kth("partition", a, kth, axis, kind)
+    sort_blocks(a, axis, None, order)
+
+
+def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) -> None:
+    tensor, listed = as_tensor(f"numpy.{name}", a), as_array(kth)
+    if kind != "introselect":
+        raise ShapeError(f"numpy.{name}: kind must be 'introselect', not {quote(kind)}")
+    if listed.dtype.kind not in "iu":
+        raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
+    n = prod(tensor.shape[each] for each in _axes(name, axis, tensor.ndim))
+    wrong = listed[(listed < -n) | (listed >= n)]
+    if wrong.size and tensor.size:
+        raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
+
+
+def sort_complex(a: DTensor) -> DTensor:
+    """Return the elements sorted along the last axis as complex numbers. Collective as `sort`."""
+    ordered = sort(as_tensor("numpy.sort_complex", a))
+    return astype(ordered, np.sort_complex(np.zeros(1, ordered.dtype)).dtype)
+
+
+# -- several keys -----------------------------------------------------------------------------------------------------
+
+
+def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
+    """Return the indices that sort by several keys, of which the last one counts first. Collective over the mesh.
+
+    As numpy.lexsort, in the layout of the first tensor. Where the axis is sharded, and no other one could be, the
+    elements are sorted by one key after the other, and those of the next key are fetched in that order.
+
+    Parameters
+    ----------
+    keys: tensors, and arrays that all ranks have, of one shape, else ``ShapeError``; or a tensor with a row for each
+    axis: along which to sort
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 2, 0]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.lexsort((t, t % 2)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[3, 2], [1, 0]]
+    """
+    name, held = "numpy.lexsort", unwrapped(keys)
+    given = [held[number] for number in range(len(held))] if isinstance(held, DTensor) else [*map(unwrapped, held)]
+    listed = agree_on_plain(name, given, mesh_of(given))
+    agreed = [x if isinstance(x, DTensor) else np.asarray(x) for x in listed]
+    first = next(x for x in agreed if isinstance(x, DTensor))
+    if len({x.shape for x in agreed}) > 1:
+        raise ShapeError(f"{name}: all keys need to be the same shape, not {', '.join(str(x.shape) for x in agreed)}")
+    np.lexsort([np.zeros(1, x.dtype) for x in agreed])  # NumPy's errors
+    layout, shape, kind = first.layout, first.shape, np.dtype(np.intp)
+    tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in agreed]
+    if not shape:
+        return DTensor(None if first.local is None else np.zeros((), kind), layout, shape, kind)
+    (along,) = normalised_axes(axis, first.ndim)
+    if layout.num_shards(along) == 1 or not is_one_line(shape, (along,)) or not first.size:
+        wholes = [whole_along(x, (along,), name) for x in tensors]
+        local = None if first.local is None else np.lexsort([x.local for x in wholes], axis=along)
+        return relaid(DTensor(local, wholes[0].layout, shape, kind), layout.axes, name)
+    lines = [_without_others(x, along, name) for x in tensors]
+    order = argsort(lines[0], kind="stable")
+    for line in lines[1:]:
+        order = order[argsort(line[order], kind="stable")]
+    return relaid(_with_others(order, along, shape), layout.axes, name)
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
+    np.sort: sort,
+    np.argsort: argsort,
+    np.ndarray.sort: sort_blocks,
+    np.partition: partition,
+    np.argpartition: argpartition,
+    np.ndarray.partition: partition_blocks,
+    np.sort_complex: sort_complex,
+    np.lexsort: lexsort,
+}
+"""NumPy's functions that this module defines for tensors."""

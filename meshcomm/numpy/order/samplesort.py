@@ -1,0 +1,376 @@
+"""The elements of all blocks of a tensor in order, by a sample sort.
+
+    samples of the blocks ──> splitters, the same on all ranks ──> counts ──> one message per pair ──> local sort
+
+Every rank draws samples of its block, in proportion to its length. All ranks sort all samples, and choose every p-th
+of them as a splitter: rank k gets the elements between splitters k - 1 and k. An element is not its value alone, but
+its value, its rank and where it lies there. So equal elements are shared out evenly, and, if the blocks are in the
+order of the global array, the sort is stable.
+
+Before the exchange a rank either sorts its block (`_sorted_first`), and merges the runs that it receives by NumPy's
+stable sort, which knows runs. Or it only brings its block into the order of the splitters (`_split`), which is faster
+where NumPy sorts with vector instructions, but loses the order of equal elements.
+
+The counts depend on the data. Each rank is told how many bytes it gets before it receives them, and allocates them.
+Blocks come out a few elements longer or shorter than those of the usual cut. So a rank allocates the elements of both,
+and at last sends those beyond its block of the usual cut to the ranks around it. All others stay where they are.
+"""
+
+from collections.abc import Callable
+from math import prod
+from time import monotonic_ns
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm.core._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
+from meshcomm.core._types import Array, DType, Indices
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.partition import Consecutive, Cut
+from meshcomm.core.layouts.specs import Cuts
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import exact_copy
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.teams import Group
+from meshcomm.core.ranks.traffic import note_received
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.rules import sharding
+from meshcomm.numpy.indexing.owners import Ranks
+from meshcomm.numpy.reductions.reductions import group_along
+
+Agreed: TypeAlias = Callable[[Callable[[], list[Array]]], list[Array]]
+"""Returns what a function makes; what it raises on one rank, all ranks raise."""
+
+_COUNT = np.dtype(np.int64)
+_SPARE = 8
+"""Blocks are made even within the sort if a rank needs at most this fraction of a block more; else by a relayout."""
+
+
+class Splitters(NamedTuple):
+    """The elements at which the global order is cut: their values, and where they come from.
+
+    Parameters
+    ----------
+    values: ascending
+    ranks: the position in the group of the rank that holds each one
+    indices: where it lies in that rank's block
+    """
+
+    values: Array
+    ranks: Indices
+    indices: Indices
+
+    def ties(self, some: slice, rank: int, equal: Indices | int, own: Array) -> Indices:
+        """Return how many elements of *rank* that are equal to a splitter are before it.
+
+        Parameters
+        ----------
+        some: which splitters
+        rank: the position of a rank
+        equal: how many elements are equal to each of them
+        own: the answer for splitters that are from this rank itself
+        """
+        ranks = self.ranks[some]
+        return np.where(ranks > rank, equal, np.where(ranks < rank, 0, own)).astype(np.intp)
+
+
+class InOrder(NamedTuple):
+    """The elements of a tensor in order: two tensors of one axis in a layout with `Cuts`.
+
+    Parameters
+    ----------
+    values: the elements
+    indices: of each element, where it was among the elements of the global array in C order; None if not asked for
+    """
+
+    values: DTensor
+    indices: DTensor | None
+
+
+def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOrder:
+    """Return the elements of *tensor* in order. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: the operation, for messages
+    tensor: sharded along at least one axis, and not empty. If *stable* or *indexed*, its blocks must be consecutive
+        and their numbers ascend with their devices: as `in_flat_order` makes them
+    stable: whether equal elements stay in their order; they always do with *indexed*
+    indexed: whether to return the indices
+    """
+    mesh, layout = tensor.mesh, tensor.layout
+    names = sharding(mesh, [each for spec in layout.axes for each in spec])
+    with collective(name, mesh) as here:
+        if here is None:
+            outside = Layout([names], mesh)
+            none = DTensor(None, outside, (tensor.size,), np.dtype(np.intp)) if indexed else None
+            return InOrder(DTensor(None, outside, (tensor.size,), tensor.dtype), none)
+        team, block = here.team, tensor.local
+        assert block is not None
+        expected, error = (layout.block_shape(tensor.shape, here.device), tensor.dtype), None
+        if (block.shape, block.dtype) != expected:
+            error = ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
+        how = f"{'stable' * stable} {'with indices' * indexed}"
+        specs = specs_text(layout.sharding_specs)
+        call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
+        agreed = lambda make: agree_on(team, f"the counts of {call}", make)  # noqa: E731 - with what it needs
+        with exchanging(team):
+            agree(team, call, error)
+            group, position = group_along(here, mesh, names)
+            indices = _flat_indices(tensor, here.device) if indexed else None
+            work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
+            found, lengths = work.run(block.reshape(-1), indices, stable, agreed)
+    even = lengths == np.diff(Cut(tensor.size, len(lengths)).all_starts()).tolist()
+    result = Layout([names if even else Cuts(names, sizes=lengths)], mesh)
+    made = [DTensor(array, result, (tensor.size,), array.dtype) for array in found]
+    return InOrder(made[0], made[1] if indexed else None)
+
+
+def _flat_indices(tensor: DTensor, device: int) -> Indices:
+    """Return the indices of this block in the global array in C order."""
+    box = tensor.layout.block_box(tensor.shape, device)
+    axis = next(axis for axis in range(tensor.ndim) if tensor.layout.num_shards(axis) > 1)
+    row = prod(tensor.shape[axis + 1 :])
+    start, stop = box[axis][:2]
+    return np.arange(start * row, stop * row, dtype=np.intp)
+
+
+class _Sort(NamedTuple):
+    """One sample sort on this rank.
+
+    Parameters
+    ----------
+    group, communicator: of the ranks that share the elements
+    position, ranks: of this rank, and how many there are
+    size: the elements of all of them
+    """
+
+    group: Group
+    communicator: Communicator
+    position: int
+    ranks: int
+    size: int
+
+    def run(
+        self, block: Array, indices: Indices | None, stable: bool, agreed: Agreed
+    ) -> tuple[list[Array], list[int]]:
+        """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
+        early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
+        arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
+        exchanged = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), agreed)
+        received = exchanged.received()
+        if indices is None:
+            received[0].sort(kind="stable" if early else kind_to_sort(block.dtype))
+        else:
+            order = np.argsort(received[0], kind="stable")
+            for array in received:
+                array[...] = array[order]
+        return exchanged.evened()
+
+    def _sorted_first(self, block: Array, indices: Indices | None) -> tuple[list[Array], Indices]:
+        """Return the arrays to send, sorted, and where the splitters cut them. Collective."""
+        if indices is None:
+            arrays = [np.sort(block, kind="stable")]
+        else:
+            order = _stable_order(block)
+            arrays = [block[order], indices[order]]
+        values = arrays[0]
+        splitters = self._splitters(values)
+        before = np.searchsorted(values, splitters.values, side="left")
+        equal = np.searchsorted(values, splitters.values, side="right") - before
+        return arrays, before + splitters.ties(slice(None), self.position, equal, splitters.indices - before)
+
+    def _split(self, block: Array) -> tuple[list[Array], Indices]:
+        """Return the block to send, in the order of the splitters only, and where they cut it. Collective."""
+        splitters, array = self._splitters(block), exact_copy(block)
+        shares = splitters.indices / max(1, len(block))  # of the equal elements, those before the splitter
+        cuts = np.empty(len(splitters.values), dtype=np.intp)
+        runs = np.flatnonzero(_differ(splitters.values)).tolist()
+
+        pending = [(0, len(runs) - 1, 0, len(array))]  # runs of equal splitters, and the elements to split there
+        while pending:
+            first, last, start, stop = pending.pop()
+            if first >= last:
+                continue
+            middle = (first + last) // 2
+            run = slice(runs[middle], runs[middle + 1])
+            piece, value = array[start:stop], splitters.values[runs[middle]]
+            less, equal = _counted(piece, value)
+            found = start + less + splitters.ties(run, self.position, equal, shares[run] * equal)
+            cuts[run] = found
+            for cut, begin in ((found[0], start), (found[-1], found[0])):
+                if begin < cut < stop:
+                    array[begin:stop].partition(cut - begin)
+            pending += [(first, middle, start, found[0]), (middle + 1, last, found[-1], stop)]
+        return [array], cuts
+
+    def _splitters(self, block: Array) -> Splitters:
+        """Return the elements that cut the global order into equal blocks, one fewer than ranks. Collective."""
+        from numpy.random import default_rng  # by np.random, two threads at once could end in a RecursionError
+
+        each = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // self.ranks))
+        wanted = min(len(block), -(-each * self.ranks * len(block) // self.size))
+        # One at random from each of equal intervals: the same ones in every run.
+        draws = np.arange(wanted) + default_rng([self.position, len(block)]).random(wanted)
+        indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
+        message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
+        texts = gathered(self.group, self.communicator, message)
+        found = [_samples(text, block) for text in texts]
+        ranks = np.repeat(np.arange(self.ranks), [len(values) for values, _ in found])
+        values, at = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
+        chosen = order[np.arange(1, self.ranks) * len(order) // self.ranks]
+        return Splitters(values[chosen], ranks[chosen], at[chosen])
+
+    def _exchanged(self, arrays: list[Array], counts: Indices, agreed: Agreed) -> "_Exchanged":
+        """Return the elements of *arrays* that are for this rank, from all. Collective.
+
+        Parameters
+        ----------
+        arrays: as long as each other; the elements for each rank follow those for the rank before it
+        counts: the elements for each rank
+        agreed: makes new blocks; what that raises on one rank, all raise
+        """
+        ranks = Ranks(self.group, self.position, 0)
+        told = ranks.told(counts)
+        texts = self.communicator.allgather(np.array([told.sum()], _COUNT).tobytes())
+        found = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
+        even = np.array(Cut(self.size, self.ranks).all_starts())
+        if np.abs(found - even).max() > self.size // self.ranks // _SPARE:
+            even = found
+        starts, stops = np.array([found, even])[:, self.position : self.position + 2].T
+        first, length = starts.min(), int(stops.max() - starts.min())
+        buffers = agreed(lambda: [new_block((length,), array.dtype) for array in arrays])
+        exchanged = _Exchanged(ranks, buffers, found - first, even - first)
+        for array, into in zip(arrays, exchanged.received(), strict=True):
+            ranks.exchanged(np.ascontiguousarray(array), counts, into, told)
+        return exchanged
+
+
+class _Exchanged(NamedTuple):
+    """What a rank has received: arrays with free space around for what ranks around it send to make blocks even.
+
+    Parameters
+    ----------
+    ranks: those that exchange elements
+    buffers: one for each array
+    found, even: where the elements of each rank begin, and the last ones end, in these buffers: as received, and in
+        blocks of the usual cut
+    """
+
+    ranks: Ranks
+    buffers: list[Array]
+    found: Indices
+    even: Indices
+
+    def received(self) -> list[Array]:
+        """Return the elements that this rank has received."""
+        return [buffer[self._of(self.found)] for buffer in self.buffers]
+
+    def evened(self) -> tuple[list[Array], list[int]]:
+        """Return the block of this rank, and the lengths of all. Collective."""
+        blocks = [buffer[self._of(self.even)] for buffer in self.buffers]
+        if not np.array_equal(self.found, self.even):
+            sent, told = self._shared(self.found, self.even), self._shared(self.even, self.found)
+            for array, into in zip(self.received(), blocks, strict=True):
+                self.ranks.exchanged(array, sent, into, told)  # what stays is not copied
+        return blocks, np.diff(self.even).tolist()
+
+    def _of(self, starts: Indices) -> slice:
+        return slice(*starts[self.ranks.position :][:2])
+
+    def _shared(self, starts: Indices, others: Indices) -> Indices:
+        """Return how many elements of this rank's block by *starts* each rank has by *others*."""
+        own = self._of(starts)
+        return np.array(np.diff(np.clip(others, own.start, own.stop)), np.intp)
+
+
+def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
+    """Return the kind of NumPy's sort for elements whose order does not matter if they are equal.
+
+    By default NumPy 2.4.6 sorts float16 wrongly on processors with AVX-512, such as 513 values of -1 and -0.0.
+    """
+    return "stable" if dtype.char == "e" else None
+
+
+def gathered(group: Group, communicator: Communicator, message: bytes) -> list[bytes]:
+    """Return the message of every rank of the group. Collective."""
+    began = monotonic_ns()
+    texts = communicator.allgather(message)
+    sizes = [len(text) for text in texts]
+    sizes[communicator.rank] = 0
+    note_received(group.team, group.members, sizes, began)
+    return texts
+
+
+def _samples(text: bytes, like: Array) -> tuple[Array, Indices]:
+    """Return the samples that a rank tells: their values, of the dtype of *like*, and their indices."""
+    count = int(np.frombuffer(text, _COUNT, 1)[0])
+    after = _COUNT.itemsize * (1 + count)
+    return np.frombuffer(text, like.dtype, count, after), np.frombuffer(text, _COUNT, count, _COUNT.itemsize)
+
+
+def _differ(values: Array) -> Array:
+    """Return where ascending *values* differ from the one before; at both ends they do. NaN is equal to NaN."""
+    changes = (values[1:] != values[:-1]) & ((values[1:] == values[1:]) | (values[:-1] == values[:-1]))
+    ends = np.ones(min(1, len(values)), dtype=bool)
+    return np.concatenate([ends, changes, np.ones(1, dtype=bool)])
+
+
+def _stable_order(values: Array) -> Indices:
+    """Return the indices that sort *values*, with equal ones in their order.
+
+    For most dtypes NumPy's other sort is twice as fast. Then only the indices of equal elements have to be sorted.
+    """
+    if values.dtype.kind not in "iufmM" or values.itemsize < 4 or len(values) > 2**31:
+        return np.argsort(values, kind="stable")
+    order = np.argsort(values)
+    first = _differ(values[order])[:-1]  # the first of elements that are equal
+    tied = ~first
+    tied[:-1] |= tied[1:].copy()
+    if tied.any():
+        runs = np.cumsum(first[tied]) * len(values)
+        order[tied] = np.sort(runs + order[tied]) - runs
+    return order
+
+
+def _counted(array: Array, value: object) -> tuple[int, int]:
+    """Return how many elements are before *value* in the order of NumPy's sort, and how many are equal to it."""
+    less = equal = 0
+    for start in range(0, len(array), COUNTED_AT_ONCE):
+        few = array[start : start + COUNTED_AT_ONCE]
+        if value != value:  # NaN, which is last
+            same = len(few) - int(np.count_nonzero(few == few))
+            less += len(few) - same
+        else:
+            same = int(np.count_nonzero(few == value))
+            less += int(np.count_nonzero(few < value))
+        equal += same
+    return less, equal
+
+
+def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
+    """Return these elements of a tensor that `in_order` made, on every rank of the mesh. Collective over the mesh."""
+    mesh, layout = ordered.mesh, ordered.layout
+    with collective(name, mesh) as here:
+        if here is None:
+            return None
+        assert ordered.local is not None
+        cut = layout.cut(0, ordered.size)
+        assert isinstance(cut, Consecutive)
+        starts = np.array(cut.all_starts()[:-1])
+        owners = np.searchsorted(starts, indices, side="right") - 1
+        with exchanging(here.team):
+            agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")
+            group, position = group_along(here, mesh, layout.axes[0])
+            mine = indices[owners == position] - starts[position]
+            texts = gathered(group, group.communicator(), ordered.local[mine].tobytes())
+        found = np.empty(len(indices), ordered.dtype)
+        for number, text in enumerate(texts):
+            found[owners == number] = np.frombuffer(text, ordered.dtype)
+        return found

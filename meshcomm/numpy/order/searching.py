@@ -1,0 +1,277 @@
+"""Searches: where values belong in a sorted tensor, and whether they are in another tensor.
+
+Where one of the two operands is whole on each device, every device looks into its block, and only results move. Else
+each rank sends its values to the ranks in whose stretch of the sorted tensor they belong, and gets the answers:
+`ask` of :mod:`meshcomm.numpy.indexing.owners`. A tensor that is not sorted is sorted first.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
+from meshcomm.numpy.elementwise.rules import Operand, mesh_of, sample, shape_of, sharding
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.whole import in_flat_order
+from meshcomm.numpy.indexing.indexing import getitem
+from meshcomm.numpy.indexing.owners import Ranks, ask
+from meshcomm.numpy.order.samplesort import gathered, in_order
+from meshcomm.numpy.reductions.reductions import added_up, group_along
+from meshcomm.numpy.shapes.shaping import regrouped
+
+Side: TypeAlias = Literal["left", "right"]
+
+
+class Answers(NamedTuple):
+    """How a rank answers.
+
+    Parameters
+    ----------
+    side: ``left`` if a question belongs before the elements that are equal to it, ``right`` if after the last one
+    make: makes the answers from the block of the rank, the index at which that begins, and the questions
+    dtype: of the answers
+    """
+
+    side: Side
+    make: Callable[[Array, int, Array], Array]
+    dtype: DType
+
+
+_INDEX = np.dtype(np.intp)
+
+
+def is_sharded(operand: object) -> bool:
+    """Return whether *operand* is a tensor of which a device has a part only."""
+    if not isinstance(operand, DTensor) or not operand.size:
+        return False
+    return bool(sharding(operand.mesh, [name for spec in operand.layout.axes for name in spec]))
+
+
+def as_whole(operand: Operand) -> Array:
+    """Return all elements of an *operand* that is not sharded; of the dtype only, on a rank outside of the mesh."""
+    if not isinstance(operand, DTensor):
+        return np.asarray(operand)
+    if not operand.size or operand.local is None:
+        return np.empty(operand.shape if not operand.size else (0,) * operand.ndim, operand.dtype)
+    return operand.local
+
+
+def replicated(operand: Operand, mesh: Mesh) -> DTensor:
+    """Return *operand* as a tensor: itself if it is one, else on each device."""
+    if isinstance(operand, DTensor):
+        return operand
+    array = np.asarray(operand)
+    return distribute(array, Layout.replicated(mesh, array.ndim))
+
+
+def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTensor:
+    """Return an answer to each question, from the rank where it belongs. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    line: in order, and as `in_flat_order` makes it; it is sharded and has elements
+    questions: values to look for
+    how: the ranks answer
+    """
+    mesh, layout, shape = line.mesh, questions.layout, questions.shape
+    own = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in (line, questions))
+    text = f"{name} in and of {own} on {location_text(mesh)}, {how.side}"
+    with collective(name, mesh) as here:
+        if here is None:
+            return DTensor(None, layout, shape, how.dtype)
+        with exchanging(here.team):
+            made = agree_on(here.team, text, lambda: new_block(questions.local.shape, how.dtype))
+            ranks = Ranks(*group_along(here, mesh, tuple(line.layout.axes[0])), fingerprint(text))
+            block, asked = line.local, np.ascontiguousarray(questions.local).reshape(-1)
+            texts = gathered(ranks.group, ranks.communicator, block[:1].tobytes())
+            filled = np.array([position for position, each in enumerate(texts) if each], dtype=np.int32)
+            begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), asked, how.side)
+            owners = filled[np.maximum(begins - 1, 0)]
+            start = line.layout.block_box(line.shape, here.device)[0][0]
+            ask(ranks, owners, asked, lambda some: how.make(block, start, some), made.reshape(-1))
+    return DTensor(made, layout, shape, how.dtype)
+
+
+# -- searchsorted -----------------------------------------------------------------------------------------------------
+
+
+def searchsorted(
+    a: DTensor | ArrayLike, v: DTensor | ArrayLike, side: Side = "left", sorter: DTensor | ArrayLike | None = None
+) -> DTensor:
+    """Return where values belong in a sorted array, as numpy.searchsorted. Collective over the mesh.
+
+    One of the operands must be a tensor. The result is in the layout of *v*; without one, it is replicated.
+
+    Parameters
+    ----------
+    a: ascending, with one axis
+    v: values of any shape
+    side: whether a value belongs before the elements that are equal to it, or after them
+    sorter: the indices that sort *a*, if it is not sorted; as many, else ``ValueError``
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1, 3, 3, 8]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.searchsorted(t, t + 1).local.tolist(), np.searchsorted(t, [3, 9], "right").local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([1, 3], [3, 4]), ([3, 4], [3, 4])]
+    """
+    name, given = "numpy.searchsorted", [unwrapped(x) for x in (a, v, sorter)]
+    mesh = mesh_of(given)
+    held, values, order = agree_on_plain(name, given, mesh)
+    np.searchsorted(sample(held), sample(values), side)  # NumPy's errors
+    if order is not None:
+        held = _in_order_of(replicated(held, mesh), order)
+    if not isinstance(held, DTensor) or not is_sharded(held):
+        whole = as_whole(held)
+        return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), replicated(values, mesh))
+    if isinstance(values, DTensor) and is_sharded(values):
+        found = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
+        return answered(name, in_flat_order(held, name), values, found)
+    # In whatever order the blocks are: as many elements are before a value as are before it in each block.
+    local = None if held.local is None else np.asarray(np.searchsorted(held.local, as_whole(values), side), _INDEX)
+    return added_up(f"searchsorted {side}", held, local, shape_of(values), _INDEX)
+
+
+def _of_blocks(name: str, function: Callable[[Array], object], tensor: DTensor) -> DTensor:
+    found = elementwise(name, function, [tensor])
+    assert isinstance(found, DTensor)
+    return found
+
+
+def _in_order_of(tensor: DTensor, sorter: Operand) -> DTensor:
+    kind, size = np.asarray(sample(sorter)).dtype.kind, prod(shape_of(sorter))
+    if kind not in "iu":
+        raise TypeError("numpy.searchsorted: sorter must only contain integers")
+    if size != tensor.size:
+        raise ShapeError(f"numpy.searchsorted: sorter has {size} elements, but a has {tensor.size}")
+    return getitem(tensor, sorter)
+
+
+# -- isin -------------------------------------------------------------------------------------------------------------
+
+
+def isin(
+    element: DTensor | ArrayLike,
+    test_elements: DTensor | ArrayLike,
+    assume_unique: bool = False,
+    invert: bool = False,
+    *,
+    kind: Literal["sort", "table"] | None = None,
+) -> DTensor:
+    """Return which elements are among others, as numpy.isin. Collective over the mesh.
+
+    One of the operands must be a tensor. The result is in the layout of *element*; without one, it is replicated.
+
+    Parameters
+    ----------
+    element: the elements
+    test_elements: the others, of any shape
+    assume_unique: changes nothing
+    invert: whether to return which are not
+    kind: as NumPy has it, for its errors; it changes nothing
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1, 3, 3, 8]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.isin(t, [3, 9]).local.tolist(), np.isin([3, 9], t).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [([False, True], [True, False]), ([True, False], [True, False])]
+    """
+    name, given = "numpy.isin", [unwrapped(x) for x in (element, test_elements)]
+    mesh = mesh_of(given)
+    wanted, others = (x if isinstance(x, DTensor) else np.asarray(x) for x in agree_on_plain(name, given, mesh))
+    np.isin(np.zeros(1, wanted.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
+    if not isinstance(others, DTensor) or not is_sharded(others):
+        whole = as_whole(others)
+        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), replicated(wanted, mesh))
+    if isinstance(wanted, DTensor) and is_sharded(wanted):
+        line = in_order(name, others, stable=False, indexed=False).values
+        found = answered(name, line, wanted, Answers("right", _is_there, np.dtype(bool)))
+    else:
+        local = None if others.local is None else np.asarray(np.isin(as_whole(wanted), others.local))
+        found = added_up("isin", others, local, wanted.shape, np.dtype(bool), op="max")
+    return _of_blocks(name, np.logical_not, found) if invert else found
+
+
+def _is_there(block: Array, start: int, asked: Array) -> Array:
+    found = np.minimum(np.searchsorted(block, asked), len(block) - 1)
+    return np.asarray(block[found] == asked)
+
+
+# -- digitize ---------------------------------------------------------------------------------------------------------
+
+
+def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = False) -> DTensor:
+    """Return the numbers of the bins in which values are, as numpy.digitize. Collective over the mesh.
+
+    Parameters
+    ----------
+    x: values of any shape; the result is in their layout
+    bins: the edges, ascending or descending: ``ValueError`` otherwise. They may be a sharded tensor
+    right: whether a bin has its right edge in it, and not its left one
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1.0, 3, 3, 8]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.digitize(t, [0, 3, 5]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 2], [2, 3]]
+    """
+    name, given = "numpy.digitize", [unwrapped(each) for each in (x, bins)]
+    values, edges = agree_on_plain(name, given, mesh_of(given))
+    if np.asarray(sample(values)).dtype.kind == "c":
+        raise TypeError("x may not be complex")
+    if not isinstance(edges, DTensor) or not is_sharded(edges):
+        whole = as_whole(edges)
+        return _of_blocks(
+            name, lambda block: np.asarray(np.digitize(block, whole, right)), replicated(values, mesh_of(given))
+        )
+    np.digitize(np.zeros(1), np.asarray(sample(edges)))  # NumPy's errors
+    side: Side = "left" if right else "right"
+    first, last = edges[:-1], edges[1:]
+    if _all(np.less_equal, first, last):
+        return searchsorted(edges, values, side)
+    if not _all(np.greater_equal, first, last):
+        raise ShapeError("bins must be monotonically increasing or decreasing")
+    found = searchsorted(edges[::-1], values, side)
+    return _of_blocks(name, lambda block: edges.size - block, found)
+
+
+def _all(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
+    """Return whether all elements compare so; true on a rank outside of the mesh. Collective over the mesh."""
+    found: DTensor = compare(first, last).all()
+    return found.local is None or bool(found)
+
+
+FUNCTIONS = table((np.searchsorted, searchsorted), (np.isin, isin), (np.digitize, digitize))
+"""NumPy's functions that this module defines for tensors."""
+
+if hasattr(np, "in1d"):  # until NumPy 2.4
+
+    def in1d(
+        ar1: DTensor | ArrayLike, ar2: DTensor | ArrayLike, assume_unique: bool = False, invert: bool = False
+    ) -> DTensor:
+        """Return which elements are among others, along one axis, as numpy.in1d. Collective as `isin`."""
+        found = isin(ar1, ar2, assume_unique, invert)
+        return regrouped(found, (found.size,), name="in1d")
+
+    FUNCTIONS |= table((np.in1d, in1d))

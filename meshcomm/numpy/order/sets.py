@@ -1,0 +1,424 @@
+"""Sets, as NumPy has them: the distinct elements of tensors, and unions, intersections and differences of these.
+
+    elements of the blocks ──> in order, by a sample sort ──> runs of equal ones; the ranks tell each other theirs
+        ──> of each run: its value, where it was first, how long it is
+        ──> the number of its run, back to where each element was
+
+Results are cut over the mesh dimensions that shard the operand, as the values fall (`Cuts`). No rank gets all of them.
+A rank outside of the mesh cannot know how many there are: ``ShapeError``.
+"""
+
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Indices
+from meshcomm.core.arrays.create import ones_like
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.specs import Cuts
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
+from meshcomm.numpy.elementwise.rules import mesh_of, sharding
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.values import astype
+from meshcomm.numpy.elementwise.whole import in_flat_order
+from meshcomm.numpy.indexing.index_arrays import owned_elements
+from meshcomm.numpy.indexing.owners import Ranks, deliver
+from meshcomm.numpy.joining.joining import concatenate
+from meshcomm.numpy.order.order import argsort, sort
+from meshcomm.numpy.order.samplesort import InOrder, gathered, in_order
+from meshcomm.numpy.order.searching import isin, replicated
+from meshcomm.numpy.reductions.reductions import group_along
+from meshcomm.numpy.shapes.shaping import regrouped
+
+Operand: TypeAlias = DTensor | ArrayLike
+
+_INDEX = np.dtype(np.intp)
+_KEEPS_SHAPE = np.unique(np.zeros((1, 1)), return_inverse=True)[1].ndim == 2  # of the inverse, since NumPy 2
+
+
+class _Wanted(NamedTuple):
+    """What to return besides the distinct elements, and whether NaN is equal to NaN."""
+
+    indices: bool = False
+    inverse: bool = False
+    counts: bool = False
+    equal_nan: bool = True
+
+    def of(self, array: Array, axis: int | None = None) -> list[Array]:
+        """Return what NumPy makes of an array."""
+        ask: Function = np.unique  # whose overloads know no options of any value
+        found: Value = ask(array, self.indices, self.inverse, self.counts, axis, equal_nan=self.equal_nan)
+        return list(found) if isinstance(found, tuple) else [found]
+
+
+def unique(
+    ar: DTensor,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    *,
+    equal_nan: bool = True,
+    sorted: bool = True,
+) -> DTensor | tuple[DTensor, ...]:
+    """Return the distinct elements in order, as numpy.unique. Collective over the mesh.
+
+    The result is cut over all mesh dimensions that shard *ar*, as the values fall; the inverse is in the layout of
+    *ar*. With *axis*, rows are compared, and all but that axis are whole.
+
+    Parameters
+    ----------
+    ar: a tensor
+    return_index, return_inverse, return_counts: whether to return also where each value is first, which value each
+        element is, and how often each is there
+    axis: whose subarrays are compared; None for elements
+    equal_nan: whether NaN is equal to NaN
+    sorted: may be False; the values are in order all the same
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 3, 2, 1]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     values, inverse, counts = np.unique(t, return_inverse=True, return_counts=True)
+    ...     return values.local.tolist(), inverse.local.tolist(), counts.local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(*world.run(program))
+    ([1], [2, 0, 2], [2]) ([2, 3], [1, 0], [1, 2])
+    """
+    tensor = as_tensor("numpy.unique", ar)
+    if tensor.mesh.rank is None:
+        raise ShapeError("numpy.unique: a rank outside of the mesh cannot know how many distinct elements there are")
+    wanted = _Wanted(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
+    if axis is not None:
+        (axis,) = normalised_axes(axis, tensor.ndim)
+    made = _unique(tensor, wanted) if axis is None or tensor.ndim == 1 else _unique_rows(tensor, axis, wanted)
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _names(tensor: DTensor) -> tuple[str, ...]:
+    return sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+
+
+def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
+    name, names = "numpy.unique", _names(tensor)
+    if not names or not tensor.size:
+        return _of_blocks(tensor, wanted)
+    indexed = wanted.indices or wanted.inverse
+    found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
+    specs = specs_text(tensor.layout.sharding_specs)
+    text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
+    base = tensor  # which the inverse is like
+    if not _KEEPS_SHAPE and tensor.ndim != 1:
+        base = DTensor(None, Layout([names], tensor.mesh), (tensor.size,), tensor.dtype)
+    with collective(name, tensor.mesh) as here:
+        assert here is not None
+        with exchanging(here.team):
+            own = base.layout.block_shape(base.shape, here.device) if wanted.inverse else (0,)
+            inverse = agree_on(here.team, text, lambda: new_block(own, _INDEX))
+            ranks = Ranks(*group_along(here, tensor.mesh, names), fingerprint(text))
+            runs = _runs(ranks, found.values, here.device, wanted.equal_nan)
+            if wanted.inverse:
+                _number(ranks, base, found, runs, inverse)
+    layout, shape = Layout([Cuts(names, sizes=runs.told)], tensor.mesh), (sum(runs.told),)
+    blocks = [found.values.local[runs.first]]
+    if wanted.indices and found.indices is not None:
+        blocks.append(found.indices.local[runs.first])
+    if wanted.counts:
+        blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
+    results = [DTensor(block, layout, shape, block.dtype) for block in blocks]
+    if wanted.inverse:
+        results.insert(1 + wanted.indices, DTensor(inverse, base.layout, base.shape, _INDEX))
+    return results
+
+
+def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
+    """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
+    blocks = wanted.of(tensor.local)
+    line = Layout([_names(tensor)], tensor.mesh)
+    results = [DTensor(block, line, block.shape, block.dtype) for block in blocks]
+    number = 1 + wanted.indices
+    if wanted.inverse and blocks[number].ndim == tensor.ndim:
+        results[number] = DTensor(blocks[number], tensor.layout, tensor.shape, _INDEX)
+    return results
+
+
+class _Runs(NamedTuple):
+    """The runs of equal elements, in order, that begin in the block of this rank.
+
+    Parameters
+    ----------
+    first: of each element, whether it is the first of a run
+    before: how many runs begin in the blocks before
+    end: where the last of its runs ends, counted from the beginning of the block
+    told: how many runs begin in each block
+    """
+
+    first: Array
+    before: int
+    end: int
+    told: list[int]
+
+
+def _runs(ranks: Ranks, ordered: DTensor, device: int, equal_nan: bool) -> _Runs:
+    """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
+    block = ordered.local
+    start = ordered.layout.block_box(ordered.shape, device)[0][0]
+    ends = gathered(ranks.group, ranks.communicator, block[-1:].tobytes())
+    before = [np.frombuffer(text, block.dtype) for text in ends[: ranks.position] if text]
+    first = np.ones(len(block), dtype=bool)
+    first[1:] = _differ(block[:-1], block[1:], equal_nan)
+    if before and len(block):
+        first[:1] = _differ(before[-1], block[:1], equal_nan)
+    count = np.count_nonzero(first)
+    message = np.array([count, start + first.argmax() if count else ordered.size], np.int64)
+    texts = gathered(ranks.group, ranks.communicator, message.tobytes())
+    told, begins = (each.tolist() for each in np.array([np.frombuffer(text, np.int64) for text in texts]).T)
+    after = begins[ranks.position + 1 :]
+    end = min([ordered.size, *after]) - start
+    return _Runs(first, sum(told[: ranks.position]), end, told)
+
+
+def _differ(some: Array, next_ones: Array, equal_nan: bool) -> Array:
+    """Return where elements are not equal."""
+    differ = np.asarray(some != next_ones)
+    if equal_nan and some.dtype.kind in "fcmM":
+        differ &= ~(np.isnan(some) & np.isnan(next_ones))
+    return differ
+
+
+def _number(ranks: Ranks, base: DTensor, found: InOrder, runs: _Runs, inverse: Array) -> None:
+    """Write the number of its run to where each element was. Collective over the ranks.
+
+    Parameters
+    ----------
+    ranks: that share the elements
+    base: a tensor like the inverse
+    found: the elements in order, and where they were
+    runs: those of this rank
+    inverse: the block of the result
+    """
+    assert found.indices is not None
+
+    def write(index: tuple[Indices, ...], rows: Array | None) -> None:
+        inverse[index] = rows
+
+    numbers = np.cumsum(runs.first, dtype=_INDEX) + (runs.before - 1)
+    deliver(ranks, inverse.shape, owned_elements(base, found.indices.local), numbers, write)
+
+
+def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
+    """Return the distinct subarrays along *axis*: rows, which are compared as elements of many fields."""
+    if tensor.dtype.kind == "V":
+        raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
+    names, mesh = _names(tensor), tensor.mesh
+    if not tensor.size:
+        return [replicated(each, mesh) for each in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
+    move: Value = np.moveaxis  # of tensors, by NumPy's protocol
+    moved: DTensor = move(tensor, axis, 0)
+    rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
+    rest = rows.shape[1:]
+    fields = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(rest))])
+    lines = np.ascontiguousarray(opaque(rows.local)).view(tensor.dtype).reshape(len(rows.local), prod(rest))
+    results = _unique(DTensor(lines.view(fields)[:, 0], Layout([names], mesh), rows.shape[:1], fields), wanted)
+    first = results[0]
+    block = first.local.view(tensor.dtype).reshape(len(first.local), *rest)
+    layout = Layout([*first.layout.axes, *((),) * len(rest)], mesh)
+    results[0] = move(DTensor(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
+    return results
+
+
+# -- the array API's names --------------------------------------------------------------------------------------------
+
+
+def _named(function: Function, keep: list[int]) -> Function:
+    """Return *function* of NumPy for tensors; *keep* are those of the results of `unique` that it returns."""
+    results: Any = type(function(np.zeros(1)))
+
+    def made(x: DTensor) -> object:
+        found = unique(x, 1 in keep, 2 in keep, 3 in keep, equal_nan=False)
+        return results(*found) if isinstance(found, tuple) else found
+
+    return made
+
+
+# -- operations of two sets -------------------------------------------------------------------------------------------
+
+
+def _line(x: Value) -> Value:
+    """Return an operand with one axis. Collective if elements of a tensor have to move."""
+    return regrouped(x, (x.size,), name="set") if isinstance(x, DTensor) else np.asarray(x).reshape(-1)
+
+
+def _operands(name: str, *operands: Operand) -> list[Value]:
+    """Return the operands, with one axis each. Collective over the mesh."""
+    given = [unwrapped(x) for x in operands]
+    return [_line(x) for x in agree_on_plain(name, given, mesh_of(given))]
+
+
+def _distinct(x: Value, index: bool = False) -> Value:
+    if isinstance(x, DTensor):
+        return unique(x, index)
+    made = _Wanted(indices=index).of(x)
+    return made if index else made[0]
+
+
+def union1d(ar1: Operand, ar2: Operand) -> DTensor:
+    """Return the elements that are in one of two tensors or arrays, as numpy.union1d. Collective over the mesh.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 3]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.union1d(t, [4, 1]).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [1, 3, 4]
+    """
+    result: DTensor = _distinct(concatenate([ar1, ar2], axis=None))
+    return result
+
+
+def intersect1d(
+    ar1: Operand, ar2: Operand, assume_unique: bool = False, return_indices: bool = False
+) -> DTensor | tuple[DTensor, ...]:
+    """Return the elements that are in both of two tensors or arrays, as numpy.intersect1d. Collective over the mesh.
+
+    Parameters
+    ----------
+    ar1, ar2: one of them is a tensor
+    assume_unique: whether no element of either is there twice
+    return_indices: whether to return also where each element is first, in both
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 3]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.intersect1d(t, [4, 3]).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [3]
+    """
+    name = "numpy.intersect1d"
+    sides = _operands(name, ar1, ar2)
+    mesh, firsts = mesh_of(sides), list[DTensor]()
+    if not assume_unique:
+        found = [_distinct(side, return_indices) for side in sides]
+        if return_indices:
+            firsts = [replicated(index, mesh) for _, index in found]
+            found = [values for values, _ in found]
+        sides = found
+    both = concatenate(sides)
+    order = argsort(both, kind="stable") if return_indices else None
+    both = sort(both) if order is None else both[order]
+    twice: Value = both[1:] == both[:-1]
+    result = both[:-1][twice]
+    if order is None:
+        return result
+    indices: list[Value] = [order[:-1][twice], order[1:][twice] - sides[0].size]
+    if firsts:
+        indices = [first[each] for first, each in zip(firsts, indices, strict=True)]
+    return result, *indices
+
+
+def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
+    """Return the elements of *ar1* that are not in *ar2*, as numpy.setdiff1d. Collective over the mesh.
+
+    With *assume_unique* they stay in their order.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 3]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.setdiff1d(t, [4, 3]).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [1]
+    """
+    first, second = _operands("numpy.setdiff1d", ar1, ar2)
+    mesh = mesh_of([first, second])
+    first = first if assume_unique else _distinct(first)
+    result: DTensor = replicated(first, mesh)[isin(first, second, invert=True)]
+    return result
+
+
+def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
+    """Return the elements that are in just one of two, as numpy.setxor1d. Collective over the mesh.
+
+    Parameters are those of `intersect1d`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 3]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.setxor1d(t, [4, 3]).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [1, 4]
+    """
+    sides = _operands("numpy.setxor1d", ar1, ar2)
+    both = concatenate(sides if assume_unique else [_distinct(side) for side in sides])
+    if not both.size:
+        return both
+    both = sort(both)
+    differ: Value = both[1:] != both[:-1]
+    once = ones_like(astype(both, bool))
+    once[1:] = differ
+    once[:-1] &= differ
+    result: DTensor = both[once]
+    return result
+
+
+def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | None = None) -> DTensor:
+    """Return the differences of neighbours among all elements, as numpy.ediff1d. Collective over the mesh.
+
+    Parameters
+    ----------
+    ary: of any shape
+    to_end, to_begin: what to add after them, and before them; ``TypeError`` unless NumPy's rule ``same_kind`` converts
+        it to the dtype of *ary*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([3, 1, 3]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.ediff1d(t, to_begin=7).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [7, -2, 2]
+    """
+    (line, *ends) = _operands("numpy.ediff1d", ary, *(x for x in (to_end, to_begin) if x is not None))
+    for end in ends:
+        if not np.can_cast(end.dtype, line.dtype, casting="same_kind"):
+            raise TypeError("dtype of to_begin and to_end must be compatible with input ary under the same_kind rule.")
+    differences: Value = np.subtract(line[1:], line[:-1])
+    if not ends:
+        return as_tensor("numpy.ediff1d", differences)
+    before = [ends.pop()] if to_begin is not None else []
+    kind = differences.dtype
+    pieces = [*before, differences, *ends]
+    return concatenate([x.astype(kind) for x in pieces])
+
+
+FUNCTIONS: dict[Function, Function] = table(
+    (np.unique, unique),
+    (np.union1d, union1d),
+    (np.intersect1d, intersect1d),
+    (np.setdiff1d, setdiff1d),
+    (np.setxor1d, setxor1d),
+    (np.ediff1d, ediff1d),
+)
+"""NumPy's functions that this module defines for tensors."""
+
+if hasattr(np, "unique_all"):  # since NumPy 2
+    FUNCTIONS |= {
+        np.unique_all: _named(np.unique_all, [1, 2, 3]),
+        np.unique_counts: _named(np.unique_counts, [3]),
+        np.unique_inverse: _named(np.unique_inverse, [2]),
+        np.unique_values: _named(np.unique_values, []),
+    }

@@ -1,0 +1,327 @@
+"""NumPy's protocols: its operators and functions, called with DTensors.
+
+:mod:`meshcomm.numpy.elementwise.rules` says how operands come together and what their result is.
+
+Numbers and arrays without axes take part as NumPy's do. Plain arrays count as replicated: each time, all ranks of the
+mesh agree on a digest of their bytes, and then each rank uses the block that it needs. If an array is used often, call
+`distribute` first. Ranks outside of the mesh may call everything here; their results have shape, dtype and layout, and
+no block.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core import _hooks
+from meshcomm.core._callers import NumericalWarnings
+from meshcomm.core._tracing import Value, is_traced, untraced
+from meshcomm.core._types import Casting, DType
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.views import check_writable, taken_from
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.slicing import Items
+from meshcomm.core.ranks.local_errors import note_refusal
+from meshcomm.errors import MeshcommError, ShapeError
+from meshcomm.numpy import composed, ufuncs
+from meshcomm.numpy.contractions import products
+from meshcomm.numpy.contractions.contractions import contracted
+from meshcomm.numpy.elementwise import applied, values
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, where, written
+from meshcomm.numpy.elementwise.rules import ADVICE, is_operand, not_operand, text_as_scalar
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.indexing import choosing, diagonals, fields, indexing, nonzero, putting, taking
+from meshcomm.numpy.indexing.index_arrays import has_arrays
+from meshcomm.numpy.joining import joining, padding, rolling, sliding
+from meshcomm.numpy.order import editing, order, searching, sets
+from meshcomm.numpy.reductions import histogram, locating
+from meshcomm.numpy.reductions.reductions import max, min, sum
+from meshcomm.numpy.sequences import fits, scans, sequences
+from meshcomm.numpy.shapes import creation, shaping
+from meshcomm.numpy.shapes.linalg import matrix_transpose, transpose
+from meshcomm.numpy.statistics import averages, comparisons, counting, quantiles, statistics
+
+
+@_hooks.provides("numpy")
+def numpy_protocol(
+    function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    """Return what a function of NumPy makes of tensors. Collective where the function of meshcomm is.
+
+    Parameters
+    ----------
+    function: a function or a universal function of NumPy
+    method: the method of a universal function that is called; None for other functions
+    args, kwargs: the arguments of the call
+    """
+    begun = watch.count
+    try:
+        handling = np.geterr()
+        if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+            return _called(function, method, args, kwargs)
+        logged: dict[str, Value] = {each: "log" for each, how in handling.items() if how == "warn"}
+        with np.errstate(call=_WARNINGS, **logged):
+            return _called(function, method, args, kwargs)
+    except Exception as error:
+        if watch.count == begun and _may_move(function, args, error):
+            note_refusal(_name_of(function), error, (args, kwargs))
+        raise
+
+
+def _called(
+    function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
+) -> object:
+    if isinstance(function, np.ufunc) and method is not None:
+        given: Value = kwargs.get("out")
+        if not given:
+            return _ufunc(function, method, args, kwargs)
+        held = tuple(map(unwrapped, given))  # what a variable holds
+        made = _ufunc(function, method, args, {**kwargs, "out": held})
+        return given[0] if len(given) == 1 and made is held[0] else made
+    return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+
+
+_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
+"""What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
+
+
+def takes_tensors(function: object) -> bool:
+    """Return whether *function*, one of NumPy, is defined for tensors."""
+    if isinstance(function, np.ufunc):
+        return function.signature is None or products.is_product(function)
+    module = str(getattr(function, "__module__", "numpy"))
+    if module in _ELSEWHERE:
+        import_module(_ELSEWHERE[module])
+    return function in _FUNCTIONS
+
+
+def _may_move(function: object, args: tuple[object, ...], error: Exception) -> bool:
+    """Return whether elements may have to move in the call that ended with *error*, so that it is Collective."""
+    if isinstance(function, np.ufunc):
+        layouts = {x.layout for x in map(unwrapped, args) if isinstance(x, DTensor)}
+        # Of one layout only, and without an error of ours, an operand is of no class that any rank could pass.
+        return len(layouts) > 1 or products.is_product(function) or isinstance(error, MeshcommError)
+    return function in _FUNCTIONS and _name_of(function) not in _LOCAL
+
+
+def _defined(function: Function) -> Function:
+    found = _FUNCTIONS.get(function)
+    if found is None:
+        name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
+        if module in _ELSEWHERE:
+            import_module(_ELSEWHERE[module])
+            if function in _FUNCTIONS:
+                return _FUNCTIONS[function]
+        instead = instead_of(name)
+        raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
+    return found
+
+
+def _name_of(function: object) -> str:
+    return str(getattr(function, "__name__", function))
+
+
+def define(functions: Mapping[Function, Function]) -> None:
+    """Let NumPy's *functions* take tensors: what is called for each of them."""
+    _FUNCTIONS.update(functions)
+
+
+def instead_of(name: str) -> str:
+    """Return what to use instead of a function of NumPy that is not defined for tensors; "" if there is nothing.
+
+    >>> instead_of("save"), instead_of("roots")
+    ("mc.save('t.npy', t) writes it in parallel; or ", '')
+    """
+    if name in _INSTEAD:
+        return f"{_INSTEAD[name]}; or "
+    same = getattr(np, name, None)  # of a function of another module of NumPy
+    return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in _FUNCTIONS else ""
+
+
+def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
+    """Return what a universal function of NumPy makes of tensors. Collective if an operand has to move.
+
+    ``MeshError`` for tensors on several meshes; ``ShapeError`` if shapes do not broadcast; ``CollectiveMismatch`` for
+    plain arrays that differ between ranks.
+    """
+    out: tuple[Value, ...] = kwargs.pop("out", ())
+    operands = [unwrapped(x) for x in inputs]
+    if any(map(is_traced, (*operands, *out))):
+        return NotImplemented
+    name = f"numpy.{ufunc.__name__}"
+    if method == "at":
+        _at(f"{name}.at", ufunc, inputs)
+        return None
+    if not all(map(is_operand, operands)):
+        operands = list(map(text_as_scalar, operands))
+        if not all(map(is_operand, operands)):
+            return _refused(name, [x for x in operands if not is_operand(x)])
+    if out and not all(isinstance(target, DTensor) for target in out if target is not None):
+        raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
+    if out and any(target is None for target in out):  # some of several results
+        several: Value = _ufunc(ufunc, method, inputs, kwargs)
+        return tuple(written(name, target, each) for target, each in zip(out, several, strict=True))
+    if method != "__call__":
+        return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
+    source = _source(name, operands[0], out) if out else None
+    if source is not None:
+        indexing.fetch_again(*source, out[0])
+    if products.is_product(ufunc):
+        made: Value = products.core_product(ufunc, operands, out, kwargs)
+    elif ufunc.signature is not None:
+        raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
+    else:
+        made = ufuncs.of_elements(ufunc, operands, out, kwargs)
+    if source is not None:
+        indexing.assign_back(*source, out[0])
+    return made
+
+
+def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor, Items] | None:
+    """Return the tensor, and the index there, that an operation in place changes, though it has a copy; else None.
+
+    ``t[index] += 1`` gets a copy where elements have to move. NumPy's is a view: so the copy gets what the tensor has
+    now, and then goes back to the tensor. ``ValueError`` for what must not be written to.
+    """
+    source = None
+    for target in out:
+        if target._view is not None:
+            source = taken_from(target) if target is first else None
+            check_writable(f"{name}: out=", target if source is None else source[0])
+    return source
+
+
+def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
+    """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
+    tensor, index = as_tensor(name, inputs[0]), inputs[1]
+    values = [unwrapped(value) for value in inputs[2:]]
+    if len(values) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, values)):
+        raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
+    with np.errstate(all="ignore"):  # NumPy's errors for the dtypes, on all ranks
+        ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in values))
+    known = agree_on_plain(name, values, tensor.mesh)
+    if has_arrays(index):
+        indexing.update(name, tensor, index, known[0] if known else None, ufunc)
+    else:  # no element is there twice
+        indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *known))
+
+
+def _dtype_of_value(value: Value) -> DType:
+    return value.dtype if isinstance(value, DTensor | np.ndarray) else np.asarray(value).dtype
+
+
+def _refused(name: str, operands: list[object]) -> object:
+    """Leave a call to *operands* of a class that takes part in NumPy's protocol; ``TypeError`` if there are none."""
+    if any(getattr(type(x), "__array_ufunc__", None) is not None for x in operands):
+        return NotImplemented  # NumPy would also raise this error, with the elements of all operands in it
+    other = operands[0]
+    instead = ": write t is None" if other is None and "equal" in name else ""
+    raise TypeError(f"{not_operand(name, other)}{instead}")
+
+
+def _einsum(
+    *operands: Value,
+    out: DTensor | None = None,
+    optimize: object = False,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    casting: Casting = "safe",
+    **others: object,
+) -> DTensor:
+    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
+    if others:
+        names = ", ".join(others)
+        raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
+    result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
+    return written("numpy.einsum", out, result, casting)
+
+
+def _where(condition: Value, *choices: Value) -> Value:
+    if not choices:
+        return nonzero.nonzero(condition)
+    if len(choices) != 2:
+        raise ShapeError("numpy.where takes a condition and two choices, or a condition alone")
+    return where(condition, *choices)
+
+
+def _dtype_of(x: Value) -> Value:
+    held = unwrapped(untraced(x))
+    return held.dtype if isinstance(held, DTensor) else x
+
+
+_ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
+"""The modules that define more functions when they are imported, by the module of NumPy that has these."""
+
+_INSTEAD = {
+    "save": "mc.save('t.npy', t) writes it in parallel",
+    **dict.fromkeys(
+        ("savez", "savez_compressed", "savetxt"),
+        "mc.save(path, t) writes it in parallel, to .npy, .h5, .zarr and others",
+    ),
+}
+"""What there is instead, by the names of NumPy's functions."""
+
+_LOCAL = {
+    *("shape", "ndim", "size", "result_type", "iscomplexobj", "copy", "astype", "round", "around", "real", "imag"),
+    *("empty_like", "zeros_like", "ones_like", "full_like", "expand_dims", "atleast_1d", "atleast_2d", "atleast_3d"),
+    *("transpose", "matrix_transpose", "swapaxes", "moveaxis", "rollaxis", "tril", "triu"),
+}
+"""Names of the functions in which nothing moves: ranks do not compare them."""
+
+_MATRIX_TRANSPOSES = [module.matrix_transpose for module in (np, np.linalg) if hasattr(module, "matrix_transpose")]
+"""Those of NumPy 2."""
+
+_FUNCTIONS: dict[Function, Function] = {
+    **table(
+        (np.sum, ufuncs.with_where(sum, np.add)),
+        *((function, ufuncs.with_where(max, np.maximum)) for function in (np.max, np.amax)),
+        *((function, ufuncs.with_where(min, np.minimum)) for function in (np.min, np.amin)),
+    ),
+    np.transpose: transpose,
+    **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
+    np.einsum: _einsum,
+    np.where: _where,
+    np.copy: lambda t: t.copy(),
+    np.shape: lambda t: t.shape,
+    np.ndim: lambda t: t.ndim,
+    np.size: lambda t: t.size,
+    np.iscomplexobj: lambda t: t.dtype.kind == "c",
+    np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
+}
+"""NumPy's functions that are defined for tensors."""
+
+for _module in (
+    applied,
+    averages,
+    choosing,
+    comparisons,
+    composed,
+    counting,
+    creation,
+    diagonals,
+    editing,
+    fields,
+    fits,
+    histogram,
+    indexing,
+    joining,
+    locating,
+    nonzero,
+    order,
+    padding,
+    products,
+    putting,
+    quantiles,
+    rolling,
+    scans,
+    searching,
+    sequences,
+    sliding,
+    sets,
+    shaping,
+    statistics,
+    taking,
+    values,
+):
+    _FUNCTIONS |= _module.FUNCTIONS

@@ -1,0 +1,125 @@
+"""Histograms, as NumPy has them: every device counts its block, and the ranks add the counts up."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
+from meshcomm.numpy.elementwise.rules import Operand, mesh_of
+from meshcomm.numpy.reductions.reductions import added_up, max, min
+
+
+def histogram(
+    a: DTensor,
+    bins: ArrayLike = 10,
+    range: tuple[float, float] | None = None,
+    density: bool | None = None,
+    weights: DTensor | ArrayLike | None = None,
+) -> tuple[DTensor, DTensor]:
+    """Return the counts of elements in bins and the edges of the bins, as numpy.histogram. Collective over the mesh.
+
+    Both are replicated. Without *range* the ranks first reduce the minimum and the maximum.
+
+    Parameters
+    ----------
+    a: a tensor
+    bins: how many bins of equal width, or their edges: the same on every rank. The name of an estimator is a
+        ``TypeError``: NumPy computes it from all elements
+    range: the lowest and the highest edge; by default those of the elements. NumPy's ``ValueError`` unless finite
+    density: whether to return the density of probability in each bin instead of its count
+    weights: a tensor, or a plain array, of the shape of *a*, else ``ShapeError``; the weights in a bin are added up
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1.0, 2, 2, 5]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     counts, edges = np.histogram(t, 2)
+    ...     return counts.local.tolist(), edges.local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    ([3, 1], [1.0, 3.0, 5.0])
+    """
+    tensor = _as_numbers(as_tensor("numpy.histogram", a))
+    if isinstance(bins, str):
+        raise TypeError(f"numpy.histogram: bins={bins!r} is not supported for DTensors; pass a number, or edges")
+    bins, factors = _agreed(tensor, bins, weights)
+    kind = _dtype(tensor, bins, range, factors)
+    uniform = np.ndim(bins) == 0
+    given = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
+    if uniform and range is None:
+        range = _limits(tensor)  # of ones on a rank outside of the mesh: it does not know the elements
+    edges = np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range)
+    local = None
+    if tensor.local is not None:
+        its_weights = None if factors is None else factors.local
+        with np.errstate(all="ignore"):  # it must not stop one rank before a communication
+            local = np.histogram(tensor.local, bins, range if uniform else None, weights=its_weights)[0].astype(kind)
+    counts = added_up(f"histogram{given}", tensor, local, (len(edges) - 1,), kind)
+    if density:
+        counts = _density(counts, edges)
+    layout = Layout([()], tensor.mesh)
+    return counts, DTensor(None if tensor.local is None else edges, layout, edges.shape, edges.dtype)
+
+
+def _as_numbers(tensor: DTensor) -> DTensor:
+    """Return a tensor of bool as one of uint8, as NumPy does."""
+    if tensor.dtype != np.bool_:
+        return tensor
+    local = None if tensor.local is None else tensor.local.view(np.uint8)
+    return DTensor(local, tensor.layout, tensor.shape, np.dtype(np.uint8))
+
+
+def _agreed(tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | None) -> tuple[ArrayLike, DTensor | None]:
+    """Return the bins, and the weights in the layout of *tensor*. Collective if they have to move, or are plain."""
+    name = "numpy.histogram"
+    given = [unwrapped(bins)] if weights is None else [unwrapped(bins), unwrapped(weights)]
+    mesh = mesh_of([tensor, *given])
+    first, *others = agree_on_plain(name, [np.asarray(given[0]), *given[1:]], mesh)
+    if not others:
+        return first, None
+    return first, weights_like(name, tensor, others[0])
+
+
+def weights_like(name: str, tensor: DTensor, weights: Operand) -> DTensor:
+    """Return *weights*, which the ranks agreed on, in the layout of *tensor*. Collective if a tensor has to move."""
+    if np.shape(weights) != tensor.shape:
+        raise ShapeError(
+            f"{name}: weights have shape {np.shape(weights)}, but a has {tensor.shape}; they must be equal"
+        )
+    if isinstance(weights, DTensor):
+        return relaid(weights, tensor.layout.axes, name.removeprefix("numpy."))
+    return distribute(weights, tensor.layout)
+
+
+def _dtype(tensor: DTensor, bins: ArrayLike, limits: tuple[float, float] | None, weights: DTensor | None) -> DType:
+    """Return the dtype of the counts; NumPy's errors for dtypes, bins and ranges, on all ranks alike."""
+    ones = None if weights is None else np.ones(1, weights.dtype)
+    return np.histogram(np.ones(1, tensor.dtype), bins, limits, weights=ones)[0].dtype
+
+
+def _limits(tensor: DTensor) -> tuple[float, float] | None:
+    """Return the minimum and the maximum of all elements; None on a rank outside of the mesh. Collective."""
+    if tensor.size == 0:
+        return 0, 1
+    low, high = min(tensor), max(tensor)
+    if low.local is None or high.local is None:
+        return None
+    found: tuple[float, float] = low.local[()], high.local[()]  # type: ignore[assignment]  # numbers of the dtype
+    return found
+
+
+def _density(counts: DTensor, edges: Array) -> DTensor:
+    local = counts.local
+    if local is not None:
+        local = np.asarray(local / np.array(np.diff(edges), float) / local.sum())
+    kind = np.result_type(counts.dtype, float)
+    return DTensor(local, counts.layout, counts.shape, kind)
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {np.histogram: histogram}
+"""NumPy's functions that this module defines for tensors."""

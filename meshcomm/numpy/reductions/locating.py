@@ -1,0 +1,190 @@
+"""Where extremes are: argmax and argmin, and those without NaN.
+
+Each device finds the first extreme of its block, and tells its value and its index in the global array. An element
+that comes before another one in a block does so in the global array as well, however the axes are cut. So the devices'
+elements, taken in the order of their indices, have the same first extreme as the global array: NumPy's own function
+finds it, with its rules for NaN and for complex numbers.
+"""
+
+from collections.abc import Callable
+from typing import SupportsIndex
+
+import numpy as np
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.layouts.cyclic import global_indices
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.ranks.calls import made_by_all
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.rules import result_dtype
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.reductions.reductions import Reduction, reduced
+
+
+def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
+    """Return the index of the first maximum along *axis*. Collective over the mesh if that axis is sharded.
+
+    As numpy.argmax: without *axis* it is the index in the flattened global array, the first NaN is the maximum where
+    there is one, and the index is that in the global array, whichever device holds the element. ``ShapeError`` where
+    there are no elements, ``TypeError`` for several axes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1, 3, 3, 2]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return int(np.argmax(t)), int(np.argmin(t))
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(1, 0), (1, 0)]
+    """
+    return _located(np.argmax, a, axis, keepdims)
+
+
+def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
+    """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as that one."""
+    return _located(np.argmin, a, axis, keepdims)
+
+
+def nanargmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
+    """Return the index of the first maximum along *axis* that is no NaN, as `argmax`. Collective over the mesh.
+
+    NumPy's ``ValueError`` on all ranks of the mesh if there is nothing but NaN somewhere along *axis*.
+    """
+    return _located_number(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
+
+
+def nanargmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
+    """Return the index of the first minimum along *axis* that is no NaN, as `nanargmax`. Collective over the mesh."""
+    return _located_number(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
+
+
+def _located(function: Callable[..., object], operand: object, axis: SupportsIndex | None, keepdims: bool) -> DTensor:
+    name = function.__name__
+    tensor = as_tensor(f"numpy.{name}", operand)
+    axes = _checked(name, tensor, axis)
+    kind = result_dtype(function, [tensor.dtype], tensor.ndim)
+    over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
+    how = Reduction(
+        name,
+        axes,
+        lambda block: function(block, axis=over),
+        lambda block: _candidates(function, block, over, layout, shape),
+        _first_by(function),
+        kind,
+        _candidate(tensor.dtype),
+        lambda found: np.asarray(found["index"], kind, order="C"),
+    )
+    return reduced(how, tensor, keepdims)
+
+
+def _located_number(
+    function: Callable[..., object],
+    plain: Callable[..., object],
+    least: float,
+    operand: object,
+    axis: SupportsIndex | None,
+    *,
+    keepdims: bool,
+) -> DTensor:
+    """Return where the first extreme is that is no NaN; *plain* takes *least* instead of NaN."""
+    name = function.__name__
+    tensor = as_tensor(f"numpy.{name}", operand)
+    axes = _checked(name, tensor, axis)
+    kind = result_dtype(function, [tensor.dtype], tensor.ndim)
+    if tensor.dtype.kind not in "fc":
+        return _located(plain, tensor, axis, keepdims)
+    over, layout, shape = None if axis is None else axes[0], tensor.layout, tensor.shape
+    first, shares = _first_by(plain), _candidate(tensor.dtype, ("missing", np.dtype(bool)))
+
+    def share(block: Array) -> Array:
+        missing = np.isnan(block)
+        found = _candidates(plain, np.where(missing, block.dtype.type(least), block), over, layout, shape)
+        made = np.zeros(found.shape, shares)
+        made["value"], made["index"] = found["value"], found["index"]
+        made["missing"] = np.all(missing, axis=over)
+        return made
+
+    def merge(rows: Array) -> Array:
+        found = first(rows)
+        found["missing"] = np.all(rows["missing"], axis=0)
+        return found
+
+    # One device also says -1 for an error at first: it may be the only one that finds it.
+    def finish(found: Array) -> Array:
+        return np.where(found["missing"], -1, found["index"]).astype(kind)
+
+    how = Reduction(name, axes, lambda block: finish(share(block)), share, merge, kind, shares, finish)
+    result = reduced(how, tensor, keepdims)
+    _refuse_missing(name, result)
+    return result
+
+
+def _refuse_missing(name: str, result: DTensor) -> None:
+    """Raise ``ValueError`` on all ranks if a block of *result* has -1 somewhere. Collective over the mesh."""
+
+    def check() -> None:
+        if result.local is not None and np.any(result.local < 0):
+            raise ValueError("All-NaN slice encountered")
+
+    made_by_all(name, result.mesh, f"the result of {name} of shape {result.shape}", check)
+
+
+def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[int, ...]:
+    """Return the axes to search; all if *axis* is None."""
+    if isinstance(axis, tuple | list):
+        raise TypeError(f"numpy.{name} takes one axis, or None for the flattened array, not {axis!r}")
+    axes = normalised_axes(axis, tensor.ndim)
+    if 0 in [tensor.shape[a] for a in axes]:
+        raise ShapeError(
+            f"numpy.{name}: attempt to get {name.removeprefix('nan')} of an empty sequence: axis {axis} of shape "
+            f"{tensor.shape} has no elements"
+        )
+    return axes
+
+
+def _candidate(dtype: DType, *more: tuple[str, DType]) -> DType:
+    return np.dtype([("value", dtype), ("index", np.dtype(np.int64)), *more], align=True)
+
+
+def _candidates(
+    function: Callable[..., object], block: Array, axis: int | None, layout: Layout, shape: tuple[int, ...]
+) -> Array:
+    """Return the first extreme of a block along *axis*: its value, and its index in a global array of *shape*."""
+    device = layout.mesh.rank
+    assert device is not None
+    box = layout.block_box(shape, device)
+    if axis is None:
+        found = np.unravel_index(np.asarray(function(block), np.intp), block.shape)
+        index = np.zeros((), np.int64)
+        for span, n, inside in zip(box, shape, found, strict=True):
+            index = index * n + global_indices(span, np.asarray(inside, np.intp))
+        value = np.asarray(block[found])
+    else:
+        inside = np.asarray(function(block, axis=axis), np.intp)
+        value = np.take_along_axis(block, np.expand_dims(inside, axis), axis).squeeze(axis)
+        index = np.asarray(global_indices(box[axis], inside))
+    made = np.zeros(index.shape, _candidate(block.dtype))
+    made["value"], made["index"] = value, index
+    return made
+
+
+def _first_by(function: Callable[..., object]) -> Callable[[Array], Array]:
+    """Return a function that finds the extreme of each column, the one with the lowest index among equal ones."""
+
+    def first(rows: Array) -> Array:
+        ordered = np.take_along_axis(rows, np.argsort(rows["index"], axis=0), axis=0)
+        best = np.asarray(function(ordered["value"], axis=0))
+        found: Array = np.take_along_axis(ordered, best[None], axis=0)[0]
+        return found.copy()
+
+    return first
+
+
+FUNCTIONS = table(
+    (np.argmax, argmax),
+    (np.argmin, argmin),
+    (np.nanargmax, nanargmax),
+    (np.nanargmin, nanargmin),
+)
+"""What is called for functions of NumPy."""

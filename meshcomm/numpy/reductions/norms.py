@@ -1,0 +1,152 @@
+"""Norms of vectors and matrices, as numpy.linalg.norm has them.
+
+The norm of a vector is the norm of the norms of its blocks, for every order. So devices compute NumPy's norm of their
+blocks, and these few numbers are reduced by NumPy's norm again. A norm of matrices is a sum over one axis, and then an
+extreme over the other one; the Frobenius norm is that of a vector.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import inf, prod
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.core._arguments import normalised_axes, quote
+from meshcomm.core._types import Array, Axis, DType
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.rules import result_dtype, sharding
+from meshcomm.numpy.reductions.reductions import Reduction, max, min, reduced
+
+Order: TypeAlias = float | str | None
+
+_MATRIX_NORMS: dict[object, tuple[int, Callable[..., DTensor]]] = {
+    1: (0, max),
+    -1: (0, min),
+    inf: (1, max),
+    -inf: (1, min),
+}
+"""For the order of a norm of matrices: the axis to sum over, and what then reduces the other one."""
+
+
+def norm(x: DTensor, ord: Order = None, axis: Axis = None, keepdims: bool = False) -> DTensor:
+    """Return a norm of vectors or of matrices. Collective over the mesh if an axis of them is sharded.
+
+    As numpy.linalg.norm, without the norms of matrices that need singular values: `meshcomm.linalg.norm` has them.
+
+    Parameters
+    ----------
+    x: a tensor
+    ord: the order; by default 2 for vectors, and ``"fro"`` for matrices
+    axis: one axis for vectors, two for matrices; by default all, and if there is no *ord* all elements are one vector
+    keepdims: whether reduced axes stay, with length 1
+
+    ``ShapeError`` for other numbers of axes, and for other orders.
+    """
+    tensor = as_tensor("numpy.linalg.norm", x)
+    axes = normalised_axes(axis, tensor.ndim)
+    whole = partial(np.linalg.norm, ord=ord, axis=axis)
+    if axis is None and ord is None:
+        return _norm_of_vectors(whole, tensor, 2, axes, keepdims)
+    if len(axes) == 1:
+        if not (ord is None or isinstance(ord, int | float | np.integer | np.floating)):
+            raise ShapeError(f"numpy.linalg.norm: the order of a norm of vectors is a number, not {quote(ord)}")
+        return _norm_of_vectors(whole, tensor, 2 if ord is None else ord, axes, keepdims)
+    if len(axes) != 2:
+        raise ShapeError(f"numpy.linalg.norm needs 1 or 2 axes to take norms over, not {len(axes)}: {axis!r}")
+    if ord in (None, "fro", "f"):
+        return _norm_of_vectors(whole, tensor, 2, axes, keepdims)
+    if ord not in _MATRIX_NORMS:
+        raise ShapeError(
+            f"numpy.linalg.norm: norms of matrices are 'fro', 'nuc', 1, -1, 2, -2, inf and -inf, not {quote(ord)}"
+        )
+    # The order of the two axes says which one has the rows.
+    matrix = axes if axis is None else tuple(int(a) % tensor.ndim for a in axis)  # type: ignore[union-attr]
+    return _norm_of_matrices(whole, tensor, ord, matrix, keepdims)
+
+
+def norm_of_vectors(x: DTensor, ord: float, axis: Axis, keepdims: bool) -> DTensor:
+    """Return the norms of the vectors that the elements along *axis*, of one axis or several, are.
+
+    Arguments are those of `norm`. Collective over the mesh if one of the axes is sharded.
+    """
+    axes = normalised_axes(axis, x.ndim)
+
+    def whole(block: Array) -> object:
+        return np.linalg.norm(_in_one_line(block, axes), ord, axis=-1)
+
+    return _norm_of_vectors(whole, x, ord, axes, keepdims)
+
+
+def _in_one_line(block: Array, axes: tuple[int, ...]) -> Array:
+    """Return *block* with the elements along *axes* on the last axis."""
+    moved = np.moveaxis(block, axes, range(-len(axes), 0)) if axes else block
+    return moved.reshape(*moved.shape[: block.ndim - len(axes)], prod(block.shape[axis] for axis in axes))
+
+
+def _dtypes(whole: Callable[[Array], object], tensor: DTensor) -> tuple[DType, DType]:
+    """Return the dtype of a norm, and the one in which several devices compute it: float32 for float16."""
+    kind = result_dtype(whole, [tensor.dtype], tensor.ndim)
+    return kind, np.dtype(np.float32) if kind == np.float16 else kind
+
+
+def _whole_if_empty(whole: Callable[[Array], object], tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
+    """Return *tensor* with *axes* unsharded if it has no elements along them: NumPy alone says what their norm is.
+
+    ``ShapeError`` if it has none.
+    """
+    if all(tensor.shape[axis] for axis in axes):
+        return tensor
+    try:
+        whole(np.zeros([n and 1 for n in tensor.shape]))
+    except ValueError as error:
+        raise ShapeError(
+            f"numpy.linalg.norm over axes {axes} of shape {tensor.shape} has no elements, so there is none: {error}"
+        ) from None
+    unsharded = tuple(() if axis in axes else names for axis, names in enumerate(tensor.layout.axes))
+    return relaid(tensor, unsharded, "numpy.linalg.norm")
+
+
+def _norm_of_vectors(
+    whole: Callable[[Array], object], tensor: DTensor, ord: float, axes: tuple[int, ...], keepdims: bool
+) -> DTensor:
+    """Return norms over *axes*, whose elements are one vector; *whole* is NumPy's function for a block."""
+    kind, wide = _dtypes(whole, tensor)
+    tensor = _whole_if_empty(whole, tensor, axes)
+    halves = tensor.dtype == np.float16
+
+    def share(block: Array) -> object:
+        return whole(block.astype(wide) if halves else block)
+
+    def merge(rows: Array) -> Array:
+        # That of order 0 counts elements: the counts are added up, not counted.
+        return np.asarray(np.sum(rows, axis=0) if ord == 0 else np.linalg.norm(rows, ord, axis=0), wide)
+
+    def finish(found: Array) -> Array:
+        return found.astype(kind, copy=False)
+
+    how = Reduction("norm", axes, whole, share, merge, kind, wide, finish, (f"order {ord!r}",))
+    return reduced(how, tensor, keepdims)
+
+
+def _norm_of_matrices(
+    whole: Callable[[Array], object], tensor: DTensor, ord: object, axes: tuple[int, ...], keepdims: bool
+) -> DTensor:
+    """Return norms of matrices, of which the first of *axes* has the rows; *whole* is NumPy's function for a block."""
+    kind, wide = _dtypes(whole, tensor)
+    tensor = _whole_if_empty(whole, tensor, axes)
+    if not sharding(tensor.mesh, [name for axis in axes for name in tensor.layout.axes[axis]]):
+        return reduced(Reduction("norm", tuple(sorted(axes)), whole, whole, "max", kind), tensor, keepdims)
+    first, extreme = _MATRIX_NORMS[ord]
+    summed = axes[first]
+
+    def total(block: Array) -> object:
+        return np.sum(np.abs(block if block.dtype.kind in "fc" else block.astype(wide)), axis=summed, dtype=wide)
+
+    order = (f"order {ord!r} over axes {axes}",)
+    how = Reduction("norm", (summed,), total, total, "sum", wide, options=order, takes_empty=True)
+    found = extreme(reduced(how, tensor, keepdims=True), axes, keepdims)
+    local = None if found.local is None else found.local.astype(kind, copy=False)
+    return DTensor(local, found.layout, found.shape, kind)

@@ -1,0 +1,1 @@
+"""Functions along an axis: cumulative sums, differences, gradients, convolutions, polynomials."""

@@ -1,0 +1,254 @@
+"""Covariances, and polynomials in the elements of tensors: cov, corrcoef, vander, polyval, polyfit.
+
+They are products and least squares of tensors: :mod:`meshcomm.numpy.contractions.contractions` and meshcomm.linalg say
+what moves.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm.core._callers import warn
+from meshcomm.core._tracing import Value
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.numpy.elementwise.elementwise import tensors_of
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.whole import gathered
+from meshcomm.numpy.joining.joining import concatenate
+
+
+def tensors(name: str, *given: Value) -> list[Value]:
+    """Return operands as tensors on the mesh of those that are; None stays. Collective if one is a plain array."""
+    made = iter(tensors_of(name, [x for x in given if x is not None]))
+    return [None if x is None else next(made) for x in given]
+
+
+# -- covariances ------------------------------------------------------------------------------------------------------
+
+
+def cov(
+    m: DTensor | ArrayLike,
+    y: DTensor | ArrayLike | None = None,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: DTensor | ArrayLike | None = None,
+    aweights: DTensor | ArrayLike | None = None,
+    *,
+    dtype: DTypeLike | None = None,
+) -> DTensor:
+    """Return the covariances of variables, as numpy.cov: a product of the tensor with itself. Collective.
+
+    Parameters
+    ----------
+    m: one variable, or a row for each one
+    y: more variables
+    rowvar: whether rows are variables; else columns are
+    bias: whether to divide by the number of observations, and not by one less
+    ddof: what to subtract from that number instead
+    fweights: how often each observation is there: whole numbers
+    aweights: the weights of the observations
+    dtype: of the result, by default float64 or more
+
+    NumPy's errors and warnings.
+    """
+    if ddof is not None and ddof != int(ddof):
+        raise ValueError("ddof must be integer")
+    first, second, repeats, weights = tensors("numpy.cov", m, y, fweights, aweights)
+    rows: Value = _variables([x for x in (first, second) if x is not None], rowvar, dtype)
+    if not rows.shape[0]:
+        return rows.reshape(0, 0)  # type: ignore[no-any-return]
+    degrees = (0 if bias else 1) if ddof is None else ddof
+    both = _weights(rows.shape[1], repeats, weights)
+    if both is None:
+        total: Any = rows.shape[1]
+        factor: Any = total - degrees
+        means: Value = np.mean(rows, axis=1, keepdims=True)
+    else:
+        total = float(np.sum(both))
+        lost = degrees if weights is None else degrees * float(np.sum(both * weights)) / total
+        factor = total - lost
+        means = np.sum(rows * both, axis=1, keepdims=True) / total
+    if factor <= 0:
+        warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
+        factor = 0.0
+    off: Value = rows - means
+    scaled: Value = off if both is None else off * both
+    with np.errstate(all="ignore"):
+        made: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
+    return np.squeeze(made.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
+
+
+def _variables(given: list[Value], rowvar: bool, dtype: DTypeLike | None) -> Value:
+    """Return the variables of one tensor or of two as rows, in the dtype of the result."""
+    for x, letter in zip(given, "my", strict=False):
+        if x.ndim > 2:
+            raise ValueError(f"{letter} has more than 2 dimensions")
+    kind = np.result_type(*(x.dtype for x in given), np.float64) if dtype is None else np.dtype(dtype)
+    rows: list[Value] = []
+    for x in given:
+        wide: Value = np.atleast_2d(x).astype(kind, copy=False)
+        turned = not rowvar and (x.ndim == 2 if x is given[0] else wide.shape[0] != 1)
+        rows.append(wide.T if turned else wide)
+    return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concatenate(rows, 0)
+
+
+def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> Value:
+    """Return the product of the weights of *n* observations; NumPy's errors for those that cannot be."""
+    if repeats is not None and bool(np.any(repeats != np.around(repeats))):
+        raise TypeError("fweights must be integer")
+    for which, each in (("fweights", repeats), ("aweights", weights)):
+        if each is None:
+            continue
+        if each.ndim > 1:
+            raise RuntimeError(f"cannot handle multidimensional {which}")
+        if each.shape[0] != n:
+            raise RuntimeError(f"incompatible numbers of samples and {which}")
+        if bool(np.any(each < 0)):
+            raise ValueError(f"{which} cannot be negative")
+    found = [each.astype(float) for each in (repeats, weights) if each is not None]
+    return None if not found else found[0] if len(found) == 1 else found[0] * found[1]
+
+
+def corrcoef(
+    x: DTensor | ArrayLike,
+    y: DTensor | ArrayLike | None = None,
+    rowvar: bool = True,
+    *,
+    dtype: DTypeLike | None = None,
+) -> DTensor:
+    """Return the correlation coefficients of variables, as numpy.corrcoef. Collective.
+
+    Arguments are those of `cov`.
+    """
+    found: Value = cov(x, y, rowvar, dtype=dtype)
+    with np.errstate(all="ignore"):
+        if found.ndim == 0:
+            return found / found  # type: ignore[no-any-return]
+        deviations: Value = np.sqrt(np.diagonal(found).real)
+        found = found / deviations[:, None] / deviations[None, :]
+    if found.dtype.kind != "c":
+        return np.clip(found, -1, 1)  # type: ignore[no-any-return]
+    return np.clip(found.real, -1, 1) + 1j * np.clip(found.imag, -1, 1)  # type: ignore[no-any-return]
+
+
+# -- polynomials ------------------------------------------------------------------------------------------------------
+
+
+def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTensor:  # noqa: N803 - NumPy's name
+    """Return the powers of a vector as columns, as numpy.vander: rows are cut as *x* is.
+
+    *N* is how many there are, by default as many as elements; the last column has ones, with *increasing* the first.
+    """
+    (tensor,) = tensors("numpy.vander", x)
+    if tensor.ndim != 1:
+        raise ValueError("x must be a one-dimensional array or sequence.")
+    count = len(tensor) if N is None else N
+    kind = np.vander(np.ones(1, tensor.dtype), count).dtype
+    local = None if tensor.local is None else np.vander(tensor.local, count, increasing)
+    return DTensor(local, Layout([*tensor.layout.axes, ()], tensor.mesh), (len(tensor), count), kind)
+
+
+def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
+    """Return the values of a polynomial, as numpy.polyval. Collective if an operand is a plain array.
+
+    Parameters
+    ----------
+    p: coefficients, that of the highest power first: all of them are gathered to every rank
+    x: where
+    """
+    coefficients, (_, at) = gathered("numpy.polyval", p), tensors("numpy.polyval", p, x)
+    found: Value = np.zeros_like(at)
+    for each in coefficients:
+        found = found * at + each
+    return found  # type: ignore[no-any-return]
+
+
+def polyfit(
+    x: DTensor | ArrayLike,
+    y: DTensor | ArrayLike,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: DTensor | ArrayLike | None = None,
+    cov: bool | str = False,
+) -> Value:
+    """Return the polynomial of degree *deg* that fits points best, as numpy.polyfit. Collective over the mesh.
+
+    Parameters
+    ----------
+    x, y: the points; *y* may have several columns
+    deg: the degree
+    rcond: singular values below this share of the largest one count as zero
+    full: whether to return residuals, rank, singular values and *rcond*, too
+    w: the weights of the points
+    cov: whether to return the covariances of the coefficients, too; ``"unscaled"`` for those of known weights
+
+    Coefficients are on all devices, that of the highest power first. NumPy's errors and warnings.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     x = mc.distribute(np.arange(6.0), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.round(np.polyfit(x, 3 * x + 1, 1), 6).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [3.0, 1.0]
+    """
+    order, name = int(deg) + 1, "numpy.polyfit"
+    at, values, weights = tensors(name, x, y, w)
+    at, values, weights = at + 0.0, values + 0.0, None if w is None else weights + 0.0
+    _check_points(at, values, weights, deg)
+    if rcond is None:
+        rcond = len(at) * np.finfo(at.dtype).eps
+    powers: Value = vander(at, order)
+    if weights is not None:
+        powers = powers * weights[:, None]
+        values = values * (weights[:, None] if values.ndim == 2 else weights)
+    scale: Value = np.sqrt(np.sum(powers * powers, axis=0))
+    powers = powers / scale
+    found: Value
+    found, residuals, rank, s = np.linalg.lstsq(powers, values, rcond)
+    found = (found.T / scale).T
+    known = np.int32(int(rank))
+    if known != order and not full:
+        warn("Polyfit may be poorly conditioned", _RANK_WARNING)
+    if full:
+        return found, residuals, known, s, rcond
+    if not cov:
+        return found
+    base: Value = np.linalg.inv(powers.T @ powers) / np.multiply.outer(scale, scale)
+    factor: Value = 1
+    if cov != "unscaled":
+        if len(at) <= order:
+            raise ValueError("the number of data points must exceed order to scale the covariance matrix")
+        factor = residuals / (len(at) - order)
+    return found, (base if values.ndim == 1 else base[:, :, None]) * factor
+
+
+_RANK_WARNING: type[Warning] = getattr(np.exceptions, "RankWarning", None) or vars(np)["RankWarning"]  # in NumPy 1
+
+
+def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:
+    """Raise NumPy's error for points that no polynomial is fitted to."""
+    if deg < 0:
+        raise ValueError("expected deg >= 0")
+    if x.ndim != 1:
+        raise TypeError("expected 1D vector for x")
+    if x.size == 0:
+        raise TypeError("expected non-empty vector for x")
+    if y.ndim < 1 or y.ndim > 2:
+        raise TypeError("expected 1D or 2D array for y")
+    if x.shape[0] != y.shape[0]:
+        raise TypeError("expected x and y to have same length")
+    if w is not None and w.ndim != 1:
+        raise TypeError("expected a 1-d array for weights")
+    if w is not None and w.shape[0] != y.shape[0]:
+        raise TypeError("expected w and y to have the same length")
+
+
+FUNCTIONS: dict[Function, Function] = table(
+    (np.cov, cov), (np.corrcoef, corrcoef), (np.vander, vander), (np.polyval, polyval), (np.polyfit, polyfit)
+)
+"""NumPy's functions of this module that are defined for tensors."""

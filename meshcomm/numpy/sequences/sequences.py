@@ -1,0 +1,301 @@
+"""Sampled functions: gradient, trapezoid, unwrap, convolve, correlate, and polynomials; cov and corrcoef.
+
+What neighbours are needed for moves only next to the cuts.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import normalised_axes, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Axis
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import Cuts
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import tensors_of
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.whole import gathered
+from meshcomm.numpy.indexing.indexing import indexed
+from meshcomm.numpy.joining.joining import concatenate
+
+Mode: TypeAlias = Literal["valid", "same", "full"]
+
+# -- differences and sums ---------------------------------------------------------------------------------------------
+
+
+def gradient(
+    f: DTensor, *varargs: DTensor | ArrayLike, axis: Axis = None, edge_order: Literal[1, 2] = 1
+) -> DTensor | tuple[DTensor, ...]:
+    """Return central differences along each axis, as numpy.gradient. Collective over the mesh if an axis is sharded.
+
+    Only elements next to the cuts move.
+
+    Parameters
+    ----------
+    f: a tensor
+    varargs: the distances between samples: a number for all axes, or for each one a number or an array of coordinates
+    axis: one axis, several, or None for all
+    edge_order: 1 or 2: the order of the differences at the edges
+
+    A tensor for one axis, a tuple for several; NumPy's errors.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1.0, 4, 9, 16]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.gradient(t).to_numpy().tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    [3.0, 4.0, 6.0, 7.0]
+    """
+    name, tensor = "numpy.gradient", as_tensor("numpy.gradient", f)
+    axes = normalised_axes(axis, tensor.ndim)
+    if axis is not None and not isinstance(axis, tuple | list):
+        single = True
+    else:
+        axes = tuple(a % tensor.ndim for a in axis) if axis is not None else axes
+        single = len(axes) == 1
+    spacings = _spacings(name, tensor, axes, varargs)
+    if edge_order not in (1, 2):
+        raise ValueError("'edge_order' greater than 2 not supported")
+    if tensor.dtype.kind in "ui?":
+        tensor = tensor.astype(np.float64)
+    for a in axes:
+        if tensor.shape[a] < edge_order + 1:
+            raise ShapeError(
+                f"{name}: axis {a} has {tensor.shape[a]} elements; edge_order {edge_order} needs {edge_order + 1}"
+            )
+    made = tuple(_differences(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
+    return made[0] if single else made
+
+
+def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], given: Sequence[Any]) -> list[Any]:
+    """Return for each axis the distance between samples: a number, or an array with one less than samples."""
+    if not given:
+        return [1.0] * len(axes)
+    if len(given) == 1 and np.ndim(given[0]) == 0:
+        return list(given) * len(axes)
+    if len(given) != len(axes):
+        raise TypeError("invalid number of arguments")
+    found: list[Any] = []
+    for a, step in zip(axes, given, strict=True):
+        if np.ndim(step) == 0:
+            found.append(step)
+            continue
+        coordinates = gathered(name, step)
+        if coordinates.ndim != 1:
+            raise ValueError("distances must be either scalars or 1d")
+        if len(coordinates) != tensor.shape[a]:
+            raise ValueError("when 1d, distances must match the length of the corresponding dimension")
+        distances = np.diff(coordinates.astype(np.float64) if coordinates.dtype.kind in "ui" else coordinates)
+        even = bool((distances == distances[:1]).all())
+        found.append(distances[0] if even and len(distances) else distances)
+    return found
+
+
+def _differences(tensor: DTensor, axis: int, step: Value, edge_order: int) -> DTensor:
+    def at(start: int | None, stop: int | None = None) -> Value:
+        found: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
+        return found
+
+    def along(weights: Array) -> Array:
+        return weights.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
+
+    even, n = np.ndim(step) == 0, tensor.shape[axis]
+    if even:
+        inner = (at(2) - at(0, -2)) / (2.0 * step)
+    else:
+        before, after = step[:-1], step[1:]
+        weights = -after / (before * (before + after)), (after - before) / (before * after)
+        last = before / (after * (before + after))
+        inner = along(weights[0]) * at(0, -2) + along(weights[1]) * at(1, -1) + along(last) * at(2)
+    first, final = (step, step) if even else (step[0], step[-1])
+    if edge_order == 1:
+        low, high = (at(1, 2) - at(0, 1)) / first, (at(n - 1, n) - at(n - 2, n - 1)) / final
+    else:
+        one, two = (step, step) if even else (step[0], step[1])
+        low = (
+            -(2 * one + two) / (one * (one + two)) * at(0, 1)
+            + (one + two) / (one * two) * at(1, 2)
+            - one / (two * (one + two)) * at(2, 3)
+        )
+        one, two = (step, step) if even else (step[-2], step[-1])
+        high = (
+            two / (one * (one + two)) * at(n - 3, n - 2)
+            - (two + one) / (one * two) * at(n - 2, n - 1)
+            + (2.0 * two + one) / (two * (one + two)) * at(n - 1, n)
+        )
+    return _beside(tensor, [low, inner, high], axis)
+
+
+def _beside(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
+    """Return the *pieces* one after the other along *axis*, in the layout of *like*."""
+    dtype = np.result_type(*(piece.dtype for piece in pieces))
+    kept = [piece.astype(dtype, copy=False) for piece in pieces if piece.shape[axis]]
+    return concatenate(kept, axis, like.layout)
+
+
+def trapezoid(
+    y: DTensor | ArrayLike, x: DTensor | ArrayLike | None = None, dx: float = 1.0, axis: int = -1
+) -> DTensor:
+    """Return the integral along *axis* by trapezoids, as numpy.trapezoid. Collective over the mesh.
+
+    Parameters
+    ----------
+    y: the samples
+    x: where they are: of one axis, or of the shape of *y*; None: *dx* apart
+    dx: the distance between samples
+    axis: along which
+    """
+    name = "numpy.trapezoid"
+    samples: Value
+    samples, *points_of = tensors_of(name, [y] if x is None else [y, x])
+    (along,) = normalised_axes(axis, samples.ndim)
+    widths: Value = dx
+    for points in points_of:
+        widths = np.diff(points, axis=0 if points.ndim == 1 else along)
+        if points.ndim == 1:
+            widths = widths.reshape([-1 if a == along else 1 for a in range(samples.ndim)])
+    before = (slice(None),) * along
+    sums = samples[(*before, slice(1, None))] + samples[(*before, slice(None, -1))]
+    return np.sum(widths * sums / 2.0, axis=along)  # type: ignore[no-any-return]
+
+
+def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: float = 2 * np.pi) -> DTensor:
+    """Return phases without jumps along *axis*, as numpy.unwrap. Collective over the mesh if that axis is sharded.
+
+    Parameters
+    ----------
+    p: phases, in radians by default
+    discont: the least difference that is a jump, by default half of the period
+    axis: along which
+    period: of the phases
+    """
+    tensor = as_tensor("numpy.unwrap", p)
+    (along,) = normalised_axes(axis, tensor.ndim)
+    if not tensor.shape[along]:
+        return tensor.copy()
+    steps: Value = np.diff(tensor, axis=along)
+    kind = np.result_type(steps.dtype, period)
+    at_half: Value = True
+    if kind.kind in "ui":
+        high, remainder = divmod(period, 2)
+        at_half = remainder == 0
+    else:
+        high = period / 2
+    low = -high
+    moved: Value = np.mod(steps - low, period) + low
+    if at_half:
+        moved = np.where((moved == low) & (steps > 0), high, moved)
+    correction: Value = moved - steps
+    correction = np.where(abs(steps) < (high if discont is None else discont), 0, correction)
+    before = (slice(None),) * along
+    rest = tensor[(*before, slice(1, None))] + np.cumsum(correction, axis=along)
+    first = tensor[(*before, slice(None, 1))]
+    return _beside(tensor, [first.astype(kind), rest.astype(kind)], along)
+
+
+# -- convolutions -----------------------------------------------------------------------------------------------------
+
+
+def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full") -> DTensor:
+    """Return the convolution of two sequences, as numpy.convolve. Collective over the mesh.
+
+    The shorter one is gathered to every rank. Of the longer one, each device gets what it has no elements of: as many
+    as the shorter one has, less one.
+
+    Parameters
+    ----------
+    a, v: of one axis
+    mode: ``full``; ``same``: as long as the longer one; ``valid``: without edges
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(5), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.convolve(t, [1, 1], "valid").local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 3], [5, 7]]
+    """
+    one, other = _lines("numpy.convolve", a, v)
+    if other.shape[0] > one.shape[0]:
+        one, other = other, one
+    n, m = one.shape[0], other.shape[0]
+    return _convolved("numpy.convolve", one, gathered("numpy.convolve", other), _stretch(mode, n, m))
+
+
+def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "valid") -> DTensor:
+    """Return the correlation of two sequences, as numpy.correlate. Collective over the mesh.
+
+    Arguments are those of `convolve`, which says what moves.
+    """
+    name = "numpy.correlate"
+    one, other = _lines(name, a, v)
+    n, m = one.shape[0], other.shape[0]
+    if n >= m:
+        return _convolved(name, one, np.conj(gathered(name, other))[::-1], _stretch(mode, n, m))
+    start, length = _stretch(mode, m, n)
+    flipped: Value = np.conj(np.flip(other))  # the convolution is that of the operands in the other order
+    return _convolved(name, flipped, gathered(name, one), (n + m - 1 - start - length, length))
+
+
+def _lines(name: str, a: Value, v: Value) -> list[DTensor]:
+    lines: list[Value] = [np.atleast_1d(x) for x in tensors_of(name, [a, v])]
+    for line, which in zip(lines, ("a", "v"), strict=True):
+        if line.ndim != 1:
+            raise ValueError(f"{name}: {which} has {line.ndim} axes; it must have one")
+        if not line.shape[0]:
+            raise ValueError(f"{which} cannot be empty")
+    return lines
+
+
+def _stretch(mode: str, n: int, m: int) -> tuple[int, int]:
+    """Return where a result begins in the full convolution of *n* and *m* elements, *n* the more, and its length."""
+    found = {"full": (0, n + m - 1), "same": (m - 1 - m // 2, n), "valid": (m - 1, n - m + 1)}
+    if mode not in found:
+        raise ValueError(f"mode must be one of 'valid', 'same', or 'full' (got {quote(mode)})")
+    return found[mode]
+
+
+def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]) -> DTensor:
+    """Return a *stretch* of the convolution of a sharded *line* and a *kernel*. Collective over the mesh."""
+    (n,), m, (offset, length), mesh = line.shape, len(kernel), stretch, line.mesh
+    dtype = np.convolve(np.ones(1, line.dtype), np.ones(1, kernel.dtype)).dtype
+    layout = Layout([tuple(line.layout.axes[0])], mesh)
+    cut = Cut(length, layout.num_shards(0))
+
+    def needed(number: int) -> tuple[int, int]:
+        start, stop = cut.interval(number)
+        first = min(max(start + offset - m + 1, 0), n)
+        return first, max(min(stop + offset, n), first) if start < stop else first
+
+    spans = [needed(number) for number in range(cut.blocks)]
+    device = mesh.rank
+    windows = line
+    number = 0 if device is None else layout.block_numbers(device)[0]
+    if cut.blocks > 1:
+        sizes = [stop - first for first, stop in spans]
+        wanted = Layout([Cuts(tuple(layout.axes[0]), sizes=sizes)], mesh)
+        local = None if device is None else np.arange(*spans[number], dtype=np.intp)
+        windows = indexed(name, line, DTensor(local, wanted, (sum(sizes),), np.dtype(np.intp)))
+    block = windows.local
+    if block is None:
+        return DTensor(None, layout, (length,), dtype)
+    start, stop = cut.interval(number)
+    if start == stop:
+        return DTensor(np.empty(0, dtype), layout, (length,), dtype)
+    first, last = spans[number]
+    found = np.convolve(block[first:last] if cut.blocks == 1 else block, kernel)
+    return DTensor(found[start + offset - first : stop + offset - first].copy(), layout, (length,), dtype)
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.gradient: gradient,
+    **table((np.unwrap, unwrap), (np.convolve, convolve), (np.correlate, correlate)),
+    **{getattr(np, name): trapezoid for name in ("trapezoid", "trapz") if name in dir(np)},
+}
+"""NumPy's functions of this module that are defined for tensors."""

@@ -1,0 +1,165 @@
+"""Tensors like others: of one value, triangles of matrices, and coordinates of grids. Nothing moves."""
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from meshcomm.core._arguments import as_shape, integer, quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Indices, Shape, ShapeLike
+from meshcomm.core.arrays import create
+from meshcomm.core.arrays.dtensor import LIKE, DTensor, as_tensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import replicated, tensors_of
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.reductions.reductions import spread
+from meshcomm.numpy.shapes.shaping import broadcast_to
+
+Triangle: TypeAlias = Callable[[Indices, Indices], Array]
+"""Which elements are in a triangle, from the numbers of their rows and of their columns."""
+
+
+def empty_like(prototype: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor with any content, with the shape, the layout and the dtype of *prototype*, or those given.
+
+    A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
+    """
+    return create.empty(*_as_in("empty_like", prototype, dtype, shape))
+
+
+def full_like(
+    a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
+) -> DTensor:
+    """Return a tensor of the scalar *fill_value*. Other arguments are those of `empty_like`."""
+    lengths, kind, layout = _as_in("full_like", a, dtype, shape)
+    return create.full(lengths, fill_value, kind, layout)
+
+
+def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor of zeros. Arguments are those of `empty_like`."""
+    return create.zeros(*_as_in("zeros_like", a, dtype, shape))
+
+
+def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+    """Return a tensor of ones. Arguments are those of `empty_like`."""
+    return create.ones(*_as_in("ones_like", a, dtype, shape))
+
+
+def _as_in(
+    name: str, prototype: DTensor, dtype: DTypeLike | None, shape: ShapeLike | None
+) -> tuple[Shape, DTypeLike, Layout]:
+    """Return shape, dtype and layout of a tensor like another one."""
+    tensor = as_tensor(name, prototype)
+    kind, layout = tensor.dtype if dtype is None else dtype, tensor.layout
+    lengths = tensor.shape if shape is None else as_shape(shape)
+    if lengths != tensor.shape:
+        axes = [tuple(names) for names in layout.axes] if len(lengths) == tensor.ndim else [()] * len(lengths)
+        layout = Layout(axes, tensor.mesh)
+    return lengths, kind, layout
+
+
+def tril(m: DTensor, k: int = 0) -> DTensor:
+    """Return the lower triangle of each matrix, up to its diagonal number *k*, with zeros above.
+
+    The matrices lie along the last two axes; the layout stays. A tensor with one axis is each row of a matrix.
+    ``ShapeError`` if there are no axes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+    ...     return np.tril(mc.ones((3, 3), int, rows)).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[[1, 0, 0], [1, 1, 0]], [[1, 1, 1]]]
+    """
+    diagonal = integer(k, "k", ShapeError)
+    return _triangle("tril", m, lambda rows, columns: columns <= rows + diagonal)
+
+
+def triu(m: DTensor, k: int = 0) -> DTensor:
+    """Return the upper triangle of each matrix, from its diagonal number *k* on, with zeros below; see `tril`."""
+    diagonal = integer(k, "k", ShapeError)
+    return _triangle("triu", m, lambda rows, columns: columns >= rows + diagonal)
+
+
+def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
+    tensor = as_tensor(name, matrices)
+    if tensor.ndim == 0:
+        raise ShapeError(f"{name} takes matrices, or a row for all rows of one, but this tensor has no axes")
+    if tensor.ndim == 1:
+        tensor = broadcast_to(tensor, tensor.shape * 2)
+    local, device, zero = tensor.local, tensor.mesh.rank, np.zeros((), tensor.dtype)
+    dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
+    if local is not None:
+        assert device is not None
+        rows, columns = (
+            tensor.layout.global_indices(tensor.shape, device, axis) for axis in (tensor.ndim - 2, tensor.ndim - 1)
+        )
+        local = np.asarray(np.where(inside(rows[:, np.newaxis], columns), local, zero), order="C")
+    return DTensor(local, tensor.layout, tensor.shape, dtype)
+
+
+def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
+    """Return the coordinates of the points of a grid, from the coordinates along each of its axes.
+
+    Each result is sharded along the axis of its own coordinates, as these are. Collective over the mesh if some of
+    them are a plain array.
+
+    Parameters
+    ----------
+    xi: the coordinates along each axis: tensors, or arrays that are the same on all ranks
+    copy: has no effect unless *sparse*: else the results are views
+    sparse: whether each result has length 1 along the axes of the others
+    indexing: "xy", or "ij"
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"indexing must be 'xy' or 'ij', not {quote(indexing)}")
+    tensors: list[Value] = [np.ravel(x) for x in tensors_of("numpy.meshgrid", xi)]
+    axes = list(range(len(tensors)))
+    if indexing == "xy":
+        axes[:2] = reversed(axes[:2])
+    shape = tuple(tensors[axis].size for axis in axes)  # the exchange of two axes is its own inverse
+    if not sparse:
+        return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
+    whole = range(len(axes))
+    thin: list[Value] = [
+        np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)
+    ]
+    return tuple(t.copy() if copy else t for t in thin)
+
+
+def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
+    """Return the tensor along *axis* of *shape*, the same along all others."""
+    others = tuple(a for a in range(len(shape)) if a != axis)
+    layout = Layout([tensor.layout.axes[0] if a == axis else () for a in range(len(shape))], tensor.mesh)
+    return spread(tensor, others, shape, layout)
+
+
+def _like(function: Function) -> Function:
+    """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
+
+    def made(*args: object, like: DTensor, **kwargs: object) -> DTensor:
+        if args and isinstance(args[0], DTensor):  # of asarray and its kin
+            dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
+            return args[0] if dtype is None else args[0].astype(dtype, copy=False)  # type: ignore[arg-type]
+        return replicated(function(*args, **kwargs), like.mesh)  # type: ignore[arg-type]
+
+    return made
+
+
+FUNCTIONS: dict[Function, Function] = {
+    **{function: _like(function) for function in LIKE},
+    **table(
+        (np.empty_like, empty_like),
+        (np.full_like, full_like),
+        (np.ones_like, ones_like),
+        (np.zeros_like, zeros_like),
+        (np.tril, tril),
+        (np.triu, triu),
+    ),
+    np.meshgrid: meshgrid,
+}
+"""NumPy's functions that are defined here."""

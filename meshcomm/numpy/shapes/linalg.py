@@ -1,0 +1,70 @@
+"""Transposes of tensors."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from meshcomm.core._arguments import integer, normalised_axes
+from meshcomm.core._tracing import is_traced, traceable
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.transposed import relayout_transposed
+from meshcomm.core.arrays.views import strides_of, view_of
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mistakes import no_layout
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.errors import ShapeError
+
+
+def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
+    """Return a view with the axes in another order; with *layout* a copy, Collective over the meshes of both layouts.
+
+    ``ShapeError`` unless *axes* has every axis once.
+
+    Parameters
+    ----------
+    t: a tensor
+    axes: for each axis of the result, which one of *t* it is; by default they are reversed
+    layout: of the result, which is copied there at once; by default each axis keeps its sharding, nothing is copied
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     t = mc.zeros((2, 3), "i4", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+    ...     return t.T.layout.sharding_specs, t.T.local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    (['unsharded', 'x'], [[0], [0], [0]])
+    """
+    return _transposed(t, axes) if layout is None else _transpose(t, axes, layout)
+
+
+@refusable
+def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTensor:
+    if is_traced(t):
+        return relayout(_transposed(t, axes), layout)
+    if not isinstance(layout, Layout):
+        raise no_layout("transpose takes a Layout", layout)
+    tensor = as_tensor("transpose", t)
+    return relayout_transposed(tensor, _order(tensor, axes), layout)
+
+
+def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]:
+    given = range(tensor.ndim)[::-1] if axes is None else axes if isinstance(axes, Iterable) else (axes,)
+    order = tuple([integer(a, "an axis", TypeError) for a in given])
+    if normalised_axes(order, tensor.ndim) != tuple(range(tensor.ndim)):
+        raise ShapeError(f"axes {order} must have every axis of a tensor of shape {tensor.shape} once")
+    return tuple(axis % tensor.ndim for axis in order)
+
+
+@traceable(twin=np.transpose)
+def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
+    tensor = as_tensor("transpose", t)
+    order = _order(tensor, axes)
+    layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
+    local, strides = None if tensor.local is None else tensor.local.transpose(order), strides_of(tensor)
+    return view_of(tensor, local, layout, *(tuple(each[a] for a in order) for each in (tensor.shape, strides)))
+
+
+def matrix_transpose(x: DTensor) -> DTensor:
+    """Return a view of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
+    return as_tensor("matrix_transpose", x).mT

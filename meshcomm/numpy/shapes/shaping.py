@@ -1,0 +1,357 @@
+"""Other shapes of the same elements: reshape, new axes, fewer axes, axes in another order, repeated axes.
+
+:mod:`meshcomm.core.layouts.regroup` says which layout a reshaped tensor has, and what has to move.
+"""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import index
+
+import numpy as np
+
+from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
+from meshcomm.core._tracing import is_traced, traceable
+from meshcomm.core._types import Array, Axis, Shape, ShapeLike
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.views import Strides, is_in_c_order, moved_from, reshaped_strides, strides_of, view_of
+from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
+from meshcomm.core.layouts.mistakes import no_layout, such_as
+from meshcomm.core.layouts.refinement import same_grid
+from meshcomm.core.layouts.regroup import Regrouping, groups_of, regrouping
+from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.errors import LayoutError, ShapeError
+from meshcomm.numpy.elementwise.elementwise import relaid
+from meshcomm.numpy.elementwise.rules import broadcast_shape, without
+from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.shapes.linalg import transpose
+
+
+@refusable
+def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTensor:
+    """Return the tensor in another shape, in row-major order. Collective over the meshes if elements have to move.
+
+    Axes fall into groups with equal products, as in NumPy. Nothing moves, and the result is a view, where each new
+    block has the elements of the old one in their order: if the sharded axis of a group is its first one, and the
+    boundaries fall between the new rows; or if blocks that are all equal stay so. Else the tensor is relaid, and the
+    result is sharded over the same mesh dimensions: along the first axis of the group that has elements for all of
+    them.
+
+    Parameters
+    ----------
+    t: a tensor
+    shape: a length, or several; one of them may be -1
+    layout: of the result. The tensor is relaid once where the shapes allow that
+
+    ``ShapeError`` unless both shapes have as many elements; ``LayoutError`` for a layout of another number of axes.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(12).reshape(4, 3), mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)])))
+    ...     flat = np.reshape(t, -1)
+    ...     return flat.layout.sharding_specs, flat.local.tolist(), np.shares_memory(flat.local, t.local)
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    (['x'], [6, 7, 8, 9, 10, 11], True)
+    """
+    if layout is None:
+        return _reshaped(t, shape)
+    if is_traced(t):
+        return relayout(_reshaped(t, shape), layout)
+    tensor = as_tensor("reshape", t)
+    lengths = _new_shape(tensor, shape)
+    if not isinstance(layout, Layout):
+        raise no_layout("reshape takes a Layout", layout)
+    refuse_match(layout)
+    if layout.ndim != len(lengths):
+        raise LayoutError(
+            f"reshape to {lengths}, which has {counted(len(lengths), 'axis')}, but the layout is for {layout.ndim}"
+            + such_as(layout, len(lengths))
+        )
+    layout.check_fits(lengths)
+    made = regrouped(tensor, lengths, layout.axes if same_grid(layout.mesh, tensor.mesh) else None)
+    if made.layout == layout:
+        return made
+    with collective("reshape", made.mesh, layout.mesh):
+        return relayout(made, layout)
+
+
+@traceable(twin=np.reshape)
+def _reshaped(t: DTensor, shape: ShapeLike) -> DTensor:
+    tensor = as_tensor("reshape", t)
+    return regrouped(tensor, _new_shape(tensor, shape))
+
+
+def _new_shape(tensor: DTensor, shape: object) -> Shape:
+    """Return *shape* with the length that -1 is for; ``ShapeError`` if it has another number of elements."""
+    try:
+        lengths = [index(n) for n in (shape if isinstance(shape, list | tuple | np.ndarray) else (shape,))]
+    except TypeError:
+        raise ShapeError(f"reshape: a shape is a length or a sequence of lengths, not {quote(shape)}") from None
+    unknown = [a for a, n in enumerate(lengths) if n == -1]
+    if len(unknown) > 1 or any(n < -1 for n in lengths):
+        raise ShapeError(f"reshape to {quote(shape)}: lengths are 0 or more, and only one may be -1")
+    rest = prod(n for n in lengths if n != -1)
+    if unknown and rest and tensor.size % rest == 0:
+        lengths[unknown[0]] = tensor.size // rest
+    if prod(lengths) != tensor.size or -1 in lengths:
+        raise ShapeError(
+            f"reshape of a tensor of shape {tensor.shape}, with {counted(tensor.size, 'element')}, to "
+            f"{quote(shape)}: there must "
+            "be as many elements"
+        )
+    return tuple(lengths)
+
+
+def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> DTensor:
+    """Return *tensor* in another *shape* with as many elements. Collective if elements have to move.
+
+    It is a view where NumPy's is one and elements stay.
+
+    Parameters
+    ----------
+    wanted: how the result is to be sharded, if the shapes allow that
+    name: of the operation
+    """
+    strides = reshaped_strides(tensor.shape, strides_of(tensor), shape)
+    return _regrouped(tensor, shape, _how(tensor, shape, wanted), strides, name)
+
+
+def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, strides: Strides | None, name: str) -> DTensor:
+    """Return *tensor* in another *shape*, as *how* says; *strides* are those of NumPy's view, None if it copies."""
+    if how.moves(tensor.layout.axes):
+        first = relaid(tensor, how.start, name)
+        moved = relaid(_reblocked(first, how.before, how.flat), how.after, name)
+        made = _reblocked(moved, how.result, shape)
+        return made if strides is None else moved_from(tensor, made, strides)
+    made = _reblocked(tensor, how.result, shape)
+    if strides is not None and _keeps_views(tensor, shape):
+        return view_of(tensor, made.local, made.layout, shape, strides)
+    local = made.local
+    if local is not None and tensor.local is not None and (not local.size or np.may_share_memory(local, tensor.local)):
+        made = made.copy()  # as a block may be a view where the global array is not
+    return made if strides is None else moved_from(tensor, made, strides)
+
+
+def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
+    sizes = tuple((name, size) for name, size in tensor.mesh.dims)
+    return regrouping(tensor.layout.axes, sizes, tensor.shape, shape, wanted)
+
+
+def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
+    """Return whether the blocks can be reshaped without a copy where the global array can be, the same on all ranks.
+
+    The global array can be if neighbouring axes that become one have no gap between their elements. If one of them is
+    a slice with a step, its whole axis has no gap at the end only by its length, and a block of it may have one.
+    """
+    view = tensor._view
+    if view is None or view.root is None or view.root.size == tensor.size or not tensor.size:
+        return True
+    shards = tensor.layout.shape
+    for group in groups_of(tensor.shape, shape):
+        long = [axis for axis in range(*group.source.indices(tensor.ndim)) if tensor.shape[axis] > 1]
+        if any(shards[axis] > 1 for axis in long[1:]):
+            return False
+    return True
+
+
+def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
+    """Return a tensor of the same elements, whose blocks have the same elements in the same order."""
+    layout, local = Layout(axes, tensor.mesh), tensor.local
+    if local is not None:
+        assert layout.mesh.rank is not None
+        local = opaque(local).reshape(layout.block_shape(shape, layout.mesh.rank)).view(local.dtype)
+    return DTensor(local, layout, shape, tensor.dtype)
+
+
+def c_order(name: str, order: object) -> None:
+    """Raise ``TypeError`` unless *order* is row-major."""
+    if order not in ("C", None):
+        raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; blocks are in order 'C'")
+
+
+def _reshape(
+    a: DTensor, shape: ShapeLike | None = None, order: str | None = "C", *, copy: bool | None = None, **old: ShapeLike
+) -> DTensor:
+    c_order("reshape", order)
+    tensor = as_tensor("reshape", a)
+    lengths = _new_shape(tensor, old.get("newshape", ()) if shape is None else shape)  # the name of NumPy 1
+    strides, how = reshaped_strides(tensor.shape, strides_of(tensor), lengths), _how(tensor, lengths)
+    if copy is False and strides is None:
+        raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
+    if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
+        raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
+    made = _regrouped(tensor, lengths, how, strides, "reshape")
+    return made if not copy or made._view is None else _own(made)
+
+
+def _own(made: DTensor) -> DTensor:
+    """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
+    assert made._view is not None
+    is_own = made._view.root is None and made._view.writeable
+    return DTensor(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
+
+
+def _ravel(a: DTensor, order: str = "C") -> DTensor:
+    c_order("ravel", order)
+    made, held = _reshaped(a, -1), unwrapped(a)
+    if not isinstance(held, DTensor) or made._view is None or is_in_c_order(held.shape, strides_of(held)):
+        return made
+    return _own(made)  # reshape gives a view of elements with gaps of one length, ravel does not
+
+
+# -- axes of length 1 -------------------------------------------------------------------------------------------------
+
+
+def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
+    """Return the tensor without axes of length 1: a view, unless such an axis is sharded and elements have to move."""
+    tensor = as_tensor("squeeze", a)
+    ones = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
+    gone = ones if axis is None else reduced_axes(axis, tensor.ndim)
+    for i in gone:
+        if tensor.shape[i] != 1:
+            raise ShapeError(
+                f"squeeze of axis {i} of shape {tensor.shape}: it has {counted(tensor.shape[i], 'element')}, not 1"
+            )
+    shape, strides = (without(each, gone) for each in (tensor.shape, strides_of(tensor)))
+    if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
+        return _regrouped(tensor, shape, _how(tensor, shape), strides, "squeeze")
+    made = _reblocked(tensor, tuple(names for i, names in enumerate(tensor.layout.axes) if i not in gone), shape)
+    return view_of(tensor, made.local, made.layout, shape, strides)
+
+
+def expand_dims(a: DTensor, axis: int | Sequence[int]) -> DTensor:
+    """Return the tensor with new axes of length 1, at *axis* of the result: a view."""
+    tensor = as_tensor("expand_dims", a)
+    count = len(axis) if isinstance(axis, list | tuple) else 1
+    new = normalised_axes(axis, tensor.ndim + count)
+    lengths, names, steps = iter(tensor.shape), iter(tensor.layout.axes), iter(strides_of(tensor))
+    every = range(tensor.ndim + count)
+    shape = tuple(1 if i in new else next(lengths) for i in every)
+    made = _reblocked(tensor, tuple(() if i in new else next(names) for i in every), shape)
+    return view_of(tensor, made.local, made.layout, shape, tuple(0 if i in new else next(steps) for i in every))
+
+
+def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
+    """Return NumPy's *function* that gives tensors *ndim* axes or more."""
+
+    def widened(x: object) -> object:
+        tensor = unwrapped(x)
+        if not isinstance(tensor, DTensor):
+            return function(x)
+        lacking = ndim - tensor.ndim
+        if lacking <= 0:
+            return tensor
+        if ndim < 3:
+            return expand_dims(tensor, tuple(range(lacking)))
+        return expand_dims(tensor, {3: (0, 1, 2), 2: (0, 2), 1: (2,)}[lacking])
+
+    def at_least(*arys: object) -> object:
+        made = [widened(x) for x in arys]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    return at_least
+
+
+# -- axes in another order --------------------------------------------------------------------------------------------
+
+
+def axis_of(axis: object, ndim: int) -> int:
+    """Return one *axis* of a tensor with *ndim* axes, counted from 0; ``ShapeError`` if it is none."""
+    if isinstance(axis, list | tuple) or axis is None:
+        raise ShapeError(f"axis must be an integer, not {quote(axis)}")
+    return normalised_axes(axis, ndim)[0]
+
+
+def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequence[int]) -> DTensor:
+    tensor = as_tensor("moveaxis", a)
+    origins, ends = (_each_axis(axes, tensor.ndim) for axes in (source, destination))
+    if len(origins) != len(ends):
+        raise ShapeError(f"moveaxis from {source} to {destination}: there must be as many axes in both")
+    order = [i for i in range(tensor.ndim) if i not in origins]
+    for end, origin in sorted(zip(ends, origins, strict=True)):
+        order.insert(end, origin)
+    return transpose(tensor, order)
+
+
+def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
+    """Return *axes* from 0, in the order in which they are given."""
+    listed = tuple(axes) if np.ndim(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
+    normalised_axes(listed, ndim)  # which finds an axis that is named twice
+    return [axis_of(a, ndim) for a in listed]
+
+
+def _swapaxes(a: DTensor, axis1: int, axis2: int) -> DTensor:
+    tensor = as_tensor("swapaxes", a)
+    order = list(range(tensor.ndim))
+    first, second = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    order[first], order[second] = second, first
+    return transpose(tensor, order)
+
+
+def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
+    tensor = as_tensor("rollaxis", a)
+    moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
+    if before < 0:
+        raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
+    order = [i for i in range(tensor.ndim) if i != moved]
+    order.insert(before - (moved < before), moved)
+    return transpose(tensor, order)
+
+
+# -- repeated axes ----------------------------------------------------------------------------------------------------
+
+
+def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTensor:
+    """Return the tensor, repeated to *shape*: a view that cannot be written to.
+
+    New axes, and those of length 1, are unsharded. Collective if an axis that is stretched is sharded.
+    """
+    tensor = as_tensor("broadcast_to", array)
+    try:
+        lengths = tuple(index(n) for n in (shape if isinstance(shape, list | tuple) else (shape,)))
+    except TypeError:
+        raise ShapeError(f"broadcast_to: a shape is a sequence of lengths, not {quote(shape)}") from None
+    added = len(lengths) - tensor.ndim
+    if added < 0 or any(n not in (1, m) for n, m in zip(tensor.shape, lengths[added:], strict=True)):
+        raise ShapeError(
+            f"a tensor of shape {tensor.shape} does not broadcast to {lengths}: from the last axis on, lengths must "
+            "be equal, or 1 in the tensor"
+        )
+    stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
+    kept = tuple(() if i in stretched else names for i, names in enumerate(tensor.layout.axes))
+    narrow, layout = relaid(tensor, kept, "broadcast_to"), Layout(((),) * added + kept, tensor.mesh)
+    local, device = narrow.local, layout.mesh.rank
+    if local is not None and device is not None:
+        local = np.broadcast_to(local, layout.block_shape(lengths, device))
+    steps = (0 if i in stretched else step for i, step in enumerate(strides_of(tensor)))
+    return view_of(narrow, local, layout, lengths, ((0,) * added + tuple(steps)), writeable=False)
+
+
+def broadcast_arrays(*args: object, subok: bool = False) -> tuple[object, ...]:
+    """Return tensors and arrays, each by `broadcast_to` in their common shape, or as they are if all have it."""
+    given = [unwrapped(x) for x in args]
+    arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in given]
+    shape = broadcast_shape("broadcast_arrays", [x.shape for x in arrays])
+    if all(x.shape == shape for x in arrays):
+        return tuple(arrays)
+    return tuple(broadcast_to(x, shape) if isinstance(x, DTensor) else np.broadcast_to(x, shape) for x in arrays)
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.reshape: _reshape,
+    np.ravel: _ravel,
+    np.squeeze: squeeze,
+    np.expand_dims: expand_dims,
+    np.atleast_1d: _at_least(1, np.atleast_1d),
+    np.atleast_2d: _at_least(2, np.atleast_2d),
+    np.atleast_3d: _at_least(3, np.atleast_3d),
+    np.moveaxis: _moveaxis,
+    np.swapaxes: _swapaxes,
+    np.rollaxis: _rollaxis,
+    np.broadcast_to: broadcast_to,
+    np.broadcast_arrays: broadcast_arrays,
+}
+"""NumPy's functions of this module that are defined for tensors."""

@@ -1,0 +1,1 @@
+"""Means, variances, quantiles, counts, and whole tensors compared."""

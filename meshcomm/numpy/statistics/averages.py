@@ -1,0 +1,99 @@
+"""Weighted averages of tensors."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Axis
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, tensors_of
+from meshcomm.numpy.elementwise.rules import aligned_axes, mesh_of
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.reductions.reductions import mean
+from meshcomm.numpy.reductions.reductions import sum as sum_over
+from meshcomm.numpy.statistics.statistics import any
+
+
+def average(
+    a: DTensor | ArrayLike,
+    axis: Axis = None,
+    weights: DTensor | ArrayLike | None = None,
+    returned: bool = False,
+    *,
+    keepdims: bool = False,
+) -> Value:
+    """Return the average over *axis*, as numpy.average. Collective over the mesh.
+
+    Parameters
+    ----------
+    a: a tensor, or an array beside *weights* that are one
+    axis: one axis, several, or None for all
+    weights: a tensor, or an array that is the same on all ranks, of the shape of *a*, or as long as *a* along *axis*;
+        by default it is the mean
+    returned: whether to return the sums of the weights, too
+    keepdims: whether reduced axes stay, with length 1
+
+    ``ZeroDivisionError`` on all ranks of the mesh if weights add up to zero somewhere, or, without *weights*, the
+    result has no elements. ``TypeError`` if *weights* have another shape and *axis* is None, ``ShapeError`` if they
+    have another shape than *a* along *axis*.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1.0, 2, 4]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return float(np.average(t, weights=[1, 1, 2]))
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [2.75, 2.75]
+    """
+    if isinstance(unwrapped(weights), DTensor):
+        a, weights = tensors_of("numpy.average", [a, weights])
+    tensor, axis = as_tensor("numpy.average", a), tuple(axis) if isinstance(axis, list) else axis
+    if weights is None:
+        found: Value = mean(tensor, axis, keepdims=keepdims)
+        count = tensor.size / found.size  # or, as in NumPy, its error
+        return (found, np.full_like(found, count)) if returned else found
+    given: Value = weights_along("numpy.average", tensor, weights, axis)
+    integers = tensor.dtype.kind in "biu"
+    kind = np.result_type(tensor.dtype, given.dtype, *([np.float64] if integers else []))
+    total: Value = sum_over(given, axis, kind, keepdims)
+    if any(total == 0).local:
+        raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
+    with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
+        products: Value = np.multiply(tensor, given, dtype=kind)
+    result: Value = sum_over(products, axis, None, keepdims) / total
+    return (result, np.broadcast_to(total, result.shape).copy()) if returned else result
+
+
+def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis: Axis) -> DTensor:
+    """Return weights as a tensor that broadcasts to *tensor*: of its shape, or of its lengths along *axis*.
+
+    Collective over the mesh if they are a plain array. *name* is the operation; the errors are those of `average`.
+    """
+    given: Value
+    _, given = agree_on_plain(name, [tensor, unwrapped(weights)], mesh_of([tensor, unwrapped(weights)]))
+    if given.shape != tensor.shape:
+        if axis is None:
+            raise TypeError(
+                f"{name}: Axis must be specified when shapes of a and weights differ. They are {tensor.shape} and "
+                f"{given.shape}"
+            )
+        normalised_axes(axis, tensor.ndim)  # or its error
+        axes = [each % tensor.ndim for each in (axis if isinstance(axis, tuple | list) else (axis,))]
+        if given.shape != tuple(tensor.shape[each] for each in axes):
+            raise ShapeError(
+                f"{name}: Shape of weights must be consistent with shape of a along specified axis; they are "
+                f"{given.shape} and {tensor.shape}, and the axis is {axis}"
+            )
+        given = np.transpose(given, np.argsort(axes))
+        given = given[tuple(slice(None) if each in axes else None for each in range(tensor.ndim))]
+    if isinstance(given, DTensor):
+        return given
+    return relayout(given, Layout(aligned_axes(given.shape, tensor.shape, tensor.layout), tensor.mesh))
+
+
+FUNCTIONS = table((np.average, average))
+"""What is called for functions of NumPy."""

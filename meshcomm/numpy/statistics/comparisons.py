@@ -1,0 +1,154 @@
+"""Whole tensors compared: functions of NumPy that return a bool, the same on all ranks of the mesh."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
+from meshcomm.numpy.elementwise.rules import Operand, broadcast_shape, mesh_of, shape_of
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.statistics.statistics import all, any
+
+
+def isclose(
+    a: DTensor | ArrayLike,
+    b: DTensor | ArrayLike,
+    rtol: DTensor | ArrayLike = 1e-5,
+    atol: DTensor | ArrayLike = 1e-8,
+    equal_nan: bool = False,
+) -> DTensor:
+    """Return where *a* and *b* are equal within tolerances, as numpy.isclose. Collective if an operand has to move.
+
+    The tolerances are numbers, or operands as *a* and *b* are. The rest is as for other elementwise functions.
+    """
+    result = elementwise("numpy.isclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
+    assert isinstance(result, DTensor)
+    return result
+
+
+def allclose(
+    a: DTensor | ArrayLike,
+    b: DTensor | ArrayLike,
+    rtol: DTensor | ArrayLike = 1e-5,
+    atol: DTensor | ArrayLike = 1e-8,
+    equal_nan: bool = False,
+) -> bool | None:
+    """Return whether *a* and *b* are equal within tolerances, as numpy.allclose. Collective over the mesh.
+
+    A bool, the same on all ranks of the mesh; None on other ranks, which cannot know.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(3.0), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.allclose(t, [0, 1, 2]), np.array_equal(t, t + 1)
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(True, False), (True, False)]
+    """
+    return _everywhere("numpy.allclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
+
+
+def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: bool = False) -> bool | None:
+    """Return whether shapes and all elements are equal, as numpy.array_equal. Collective over the mesh.
+
+    With *equal_nan* NaN is equal to NaN. A bool on all ranks of the mesh, None on other ranks.
+    """
+    operands = _operands("numpy.array_equal", a1, a2)
+    if shape_of(operands[0]) != shape_of(operands[1]):
+        return _on_members(False, operands)
+    return _everywhere("numpy.array_equal", _equal_or_nan if equal_nan else np.equal, operands)
+
+
+def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None:
+    """Return whether all elements are equal after broadcasting, as numpy.array_equiv. Collective over the mesh.
+
+    A bool on all ranks of the mesh, None on other ranks.
+    """
+    operands = _operands("numpy.array_equiv", a1, a2)
+    try:
+        broadcast_shape("numpy.array_equiv", [shape_of(x) for x in operands])
+    except ShapeError:
+        return _on_members(False, operands)
+    return _everywhere("numpy.array_equiv", np.equal, operands)
+
+
+def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
+    """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
+
+    A bool on all ranks of the mesh, None on other ranks. True also for an array that may not be written to, of the
+    shape of a tensor: `numpy.asarray` gives one, and libraries that want to write ask this to learn whether to copy.
+    """
+
+    given: list[Value] = [unwrapped(a), unwrapped(b)]
+    lent = [each for each in given if isinstance(each, np.ndarray) and not each.flags.writeable]
+    may_be_lent = bool(lent) and np.shape(given[0]) == np.shape(given[1])
+
+    def may(x: Array, y: Array, work: Value) -> bool:
+        return may_be_lent or np.may_share_memory(x, y, work)
+
+    return _overlaps(may, a, b, max_work)
+
+
+def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
+    """Return whether blocks of any rank overlap, as the function of NumPy. Collective over the mesh.
+
+    A bool on all ranks of the mesh, None on other ranks.
+    """
+    return _overlaps(np.shares_memory, a, b, max_work)
+
+
+def _overlaps(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
+    given = [unwrapped(a), unwrapped(b)]
+    mesh, blocks = mesh_of(given), [x.local if isinstance(x, DTensor) else x for x in given]
+    here = not [x for x in blocks if x is None] and function(*blocks, max_work)
+    local = None if mesh.rank is None else np.array([here])
+    found = any(DTensor(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))).local
+    return None if found is None else bool(found)
+
+
+def _closeness(equal_nan: bool) -> Callable[..., Array]:
+    def close(x: Array, y: Array, rtol: Array, atol: Array) -> Array:
+        return np.asarray(np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan))
+
+    return close
+
+
+def _equal_or_nan(x: Array, y: Array) -> Array:
+    # NaN is what is not equal to itself: of any dtype, NaT as well.
+    return np.equal(x, y) | (np.not_equal(x, x) & np.not_equal(y, y))
+
+
+def _operands(name: str, *given: object) -> list[Operand]:
+    operands = [unwrapped(x) for x in given]
+    return agree_on_plain(name, operands, mesh_of(operands))
+
+
+def _on_members(found: bool, operands: Sequence[Operand]) -> bool | None:
+    """Return *found*, on ranks outside of the mesh None, as where the blocks decide."""
+    return None if mesh_of(operands).rank is None else found
+
+
+def _everywhere(name: str, function: Callable[..., object], operands: Sequence[object]) -> bool | None:
+    """Return whether an elementwise function is true everywhere. Collective over the mesh."""
+    with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
+        result = elementwise(name, function, operands)
+    assert isinstance(result, DTensor)
+    found = all(result).local
+    return None if found is None else bool(found)
+
+
+FUNCTIONS = table(
+    (np.isclose, isclose),
+    (np.allclose, allclose),
+    (np.array_equal, array_equal),
+    (np.array_equiv, array_equiv),
+    (np.may_share_memory, may_overlap),
+    (np.shares_memory, overlap),
+)
+"""What is called for functions of NumPy."""

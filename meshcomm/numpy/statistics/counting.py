@@ -1,0 +1,253 @@
+"""Counts: of integers, and of points in boxes. Every device counts in its block, and the ranks add the counts up.
+
+Results are on each device.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import as_array, integer
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import distribute
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain
+from meshcomm.numpy.elementwise.rules import Operand, mesh_of
+from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.whole import gathered, whole_along
+from meshcomm.numpy.reductions import reductions
+from meshcomm.numpy.reductions.histogram import weights_like
+from meshcomm.numpy.reductions.reductions import added_up
+from meshcomm.numpy.shapes.shaping import expand_dims
+
+# -- bincount ---------------------------------------------------------------------------------------------------------
+
+
+def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = None, minlength: int = 0) -> DTensor:
+    """Return how often each number from 0 on is in a tensor, as numpy.bincount. Collective over the mesh.
+
+    The result is replicated. A rank outside of the mesh cannot know how long it is: ``ShapeError``.
+
+    Parameters
+    ----------
+    x: integers, along one axis; NumPy's ``ValueError`` on all ranks if one is negative
+    weights: as many as *x* has elements; those of equal elements are added up
+    minlength: the least length of the result
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1, 3, 1]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.bincount(t).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    [0, 2, 0, 1]
+    """
+    name, given = "numpy.bincount", [unwrapped(each) for each in (x, weights)]
+    mesh = mesh_of(given)
+    listed, loads = agree_on_plain(name, given, mesh)
+    tensor, least = _like(listed, loads), integer(minlength, "minlength", TypeError)
+    kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
+    factors = None if loads is None else weights_like(name, tensor, loads)
+    if tensor.local is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know the largest element")
+    # Two numbers in one reduction: whether there are negative elements, as which NumPy counts too large ones, and the
+    # largest element.
+    ends = np.array([0, -1], np.int64)
+    if tensor.local.size:
+        low, high = int(tensor.local.min()), int(tensor.local.max())
+        ends = np.array([low < 0 or high > _MOST, min(high, _MOST)], np.int64)
+    below, most = added_up(name, tensor, ends, (2,), ends.dtype, op="max").local.tolist()
+    if below:
+        raise ShapeError("'list' argument must have no negative elements")
+    length = max(most + 1, least)
+    its_weights = None if factors is None else factors.local
+    with np.errstate(all="ignore"):  # it must not stop one rank before a communication
+        counts = np.bincount(tensor.local, its_weights, length).astype(kind)  # NumPy counts no elements in integers
+    return added_up(name, tensor, counts, (length,), kind)
+
+
+_MOST = np.iinfo(np.int64).max
+
+
+def _like(array: Operand, other: Operand | None) -> DTensor:
+    """Return *array* as a tensor: cut along its first axis as a tensor that goes with it."""
+    if isinstance(array, DTensor):
+        return array
+    assert isinstance(other, DTensor)
+    plain = np.asarray(array)
+    axes = [other.layout.axes[0] if axis == 0 and other.ndim else () for axis in range(plain.ndim)]
+    return distribute(plain, Layout(axes, other.mesh))
+
+
+def _few(operand: Operand) -> Array:
+    """Return an array with the dtype and the axes of *operand*, and one element, or none."""
+    array = operand if isinstance(operand, DTensor) else np.asarray(operand)
+    return np.zeros((min(array.size, 1),) * array.ndim, array.dtype)
+
+
+# -- histograms of points ---------------------------------------------------------------------------------------------
+
+
+def histogramdd(
+    sample: DTensor | Sequence[DTensor | ArrayLike],
+    bins: int | Sequence[ArrayLike] = 10,
+    range: Sequence[tuple[float, float] | None] | None = None,
+    density: bool | None = None,
+    weights: DTensor | ArrayLike | None = None,
+) -> tuple[DTensor, list[DTensor]]:
+    """Return the counts of points in boxes, and the edges along each axis, as numpy.histogramdd. Collective.
+
+    All of them are replicated. Without *range* the ranks first reduce the minimum and the maximum of each coordinate.
+
+    Parameters
+    ----------
+    sample: a row for each point; or a list of their coordinates, one operand for each axis
+    bins: how many along each axis, or one number for all, or the edges along each: the same on every rank
+    range: the lowest and the highest edge along each axis; None for those of the points
+    density: whether to return the density of probability in each box instead of its count
+    weights: one for each point; those in a box are added up
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([[0, 0], [1, 5], [9, 9.0]]), mc.Layout(["x", ()], mc.create_mesh([("x", 2)])))
+    ...     return np.histogramdd(t, 2)[0].local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    return _of_points("numpy.histogramdd", sample, (bins, range), density, weights)
+
+
+def histogram2d(
+    x: DTensor | ArrayLike,
+    y: DTensor | ArrayLike,
+    bins: ArrayLike | Sequence[ArrayLike] = 10,
+    range: Sequence[tuple[float, float] | None] | None = None,
+    density: bool | None = None,
+    *,
+    weights: DTensor | ArrayLike | None = None,
+) -> tuple[DTensor, DTensor, DTensor]:
+    """Return the counts of points in boxes, and the edges along x and y, as numpy.histogram2d. Collective.
+
+    As `histogramdd`, of the coordinates *x* and *y*. *bins* is a number, two, the edges of both axes, or two of these.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([0.0, 1, 9]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.histogram2d(t, [0.0, 5, 9], 2)[0].local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    [[1.0, 1.0], [0.0, 1.0]]
+    """
+    many: Value = _edges("numpy.histogram2d", bins) if isinstance(unwrapped(bins), DTensor) else bins
+    if _are_several(many) and len(many) not in (1, 2):
+        many = [np.asarray(many)] * 2
+    counts, edges = _of_points("numpy.histogram2d", [x, y], (many, range), density, weights)
+    return counts, edges[0], edges[1]
+
+
+def _of_points(
+    name: str,
+    sample: Value,
+    how: tuple[Value, Value],
+    density: bool | None,
+    weights: DTensor | ArrayLike | None,
+) -> tuple[DTensor, list[DTensor]]:
+    """Return the counts and the edges. *how* is bins and range."""
+    coordinates = [unwrapped(x) for x in sample] if isinstance(sample, list | tuple) else [unwrapped(sample)]
+    bins, limits = how
+    edges = [_edges(name, each) for each in bins] if _are_several(bins) else [bins]
+    mesh, loads = mesh_of([*coordinates, unwrapped(weights)]), unwrapped(weights)
+    agreed = agree_on_plain(name, [*coordinates, *edges, loads], mesh)
+    points = _points(name, agreed[: len(coordinates)], agreed[-1], together=not isinstance(sample, list | tuple))
+    count = points.shape[1]
+    edges = edges if _are_several(bins) else edges * count
+    one = None if loads is None else np.ones(1, _few(agreed[-1]).dtype)
+    np.histogramdd(
+        np.zeros((1, count), points.dtype), edges, limits, weights=one
+    )  # NumPy's errors, on all ranks alike
+    limits = _limits(points, edges, limits)
+    made = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
+    shape, kind = tuple(len(each) - 1 for each in made), np.dtype(float)
+    line = DTensor(points.local, Layout(points.layout.axes[:1], mesh), points.shape[:1], points.dtype)
+    factors = None if loads is None else weights_like(name, line, agreed[-1])
+    local = None
+    if points.local is not None:
+        its_weights = None if factors is None else factors.local
+        with np.errstate(all="ignore"):  # it must not stop one rank before a communication
+            local = np.ascontiguousarray(np.histogramdd(points.local, edges, limits, weights=its_weights)[0])
+    counts = added_up(name, points, local, shape, kind)
+    if density and counts.local is not None:
+        counts = DTensor(_density(counts.local, made), counts.layout, shape, kind)
+    flat = Layout([()], mesh)
+    return counts, [DTensor(None if local is None else each, flat, each.shape, each.dtype) for each in made]
+
+
+def _edges(name: str, bins: Value) -> Array:
+    """Return a number of bins, or all edges. Collective over the mesh if they are a tensor."""
+    return gathered(name, bins) if isinstance(unwrapped(bins), DTensor) else as_array(bins)
+
+
+def _are_several(bins: Value) -> bool:
+    """Return whether *bins* has a part for each axis."""
+    return isinstance(bins, list | tuple) or (isinstance(bins, np.ndarray) and bins.ndim > 0)
+
+
+def _points(name: str, operands: Sequence[Operand], weights: Operand, together: bool) -> DTensor:
+    """Return a tensor with a row for each point, whole on one device. Collective if an operand has to move.
+
+    Parameters
+    ----------
+    name: of the operation
+    operands: one that has all coordinates, or the coordinates along each axis
+    weights: of the points; None, if there are none
+    together: whether one operand has all
+    """
+    tensors = [x for x in operands if isinstance(x, DTensor)]
+    if together:
+        tensor = _like(operands[0], weights)
+        if tensor.ndim == 1:
+            tensor = expand_dims(tensor, 1)
+        if tensor.ndim != 2:
+            raise ShapeError(f"{name}: a sample has points and their coordinates, but this one has {tensor.ndim} axes")
+        return whole_along(tensor, (1,), name)
+    first = _like(tensors[0] if tensors else operands[0], weights)
+    for x in operands:
+        if np.shape(x) != first.shape or first.ndim != 1:
+            shapes = " ".join(str(np.shape(each)) for each in operands)
+            raise ShapeError(f"{name}: the coordinates along each axis have one axis and one length, not {shapes}")
+    columns = [weights_like(name, first, x) for x in operands]
+    kind = np.result_type(*(column.dtype for column in columns))
+    local = None if first.local is None else np.stack([column.local for column in columns], axis=1, dtype=kind)
+    return DTensor(local, Layout([*first.layout.axes, ()], first.mesh), (first.size, len(columns)), kind)
+
+
+def _limits(points: DTensor, edges: Sequence[Value], limits: Value) -> list[Value]:
+    """Return the lowest and the highest edge along each axis; None where edges are given. Collective over the mesh."""
+    found = [None] * len(edges) if limits is None else list(limits)
+    open_axes = [axis for axis, each in enumerate(found) if each is None and np.ndim(edges[axis]) == 0]
+    if not open_axes or not points.size:
+        return found
+    low, high = reductions.min(points, 0).local, reductions.max(points, 0).local
+    for axis in open_axes if low is not None else ():  # a rank outside of the mesh does not know the points
+        found[axis] = (low[axis], high[axis])
+    return found
+
+
+def _density(counts: Array, edges: Sequence[Array]) -> Array:
+    found = counts
+    for axis, each in enumerate(edges):
+        found = found / np.diff(each).reshape([-1 if number == axis else 1 for number in range(len(edges))])
+    with np.errstate(all="ignore"):
+        return np.asarray(found / counts.sum())
+
+
+FUNCTIONS: dict[Function, Function] = {
+    np.bincount: bincount,
+    **table((np.histogramdd, histogramdd), (np.histogram2d, histogram2d)),
+}
+"""NumPy's functions that this module defines for tensors."""

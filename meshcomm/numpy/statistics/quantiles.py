@@ -1,0 +1,351 @@
+"""Medians, quantiles and percentiles, as NumPy has them.
+
+Where no mesh dimension cuts the axes, each device asks NumPy about its block. Where there are other axes, the tensor
+is relaid so that the axes are whole: `whole_along`. Else the elements are sorted by a sample sort, and every rank gets
+the few that the result needs.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import floor
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._arguments import normalised_axes, quote
+from meshcomm.core._callers import naming_callers
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Axis, DType, Shape
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise, relaid, replicated, written
+from meshcomm.numpy.elementwise.rules import mesh_of, sharding, without
+from meshcomm.numpy.elementwise.stretches import in_stretches
+from meshcomm.numpy.elementwise.whole import gathered, is_one_line, of_whole_blocks, whole_along
+from meshcomm.numpy.order.samplesort import in_order, picked
+from meshcomm.numpy.reductions.reductions import sum
+from meshcomm.numpy.statistics.averages import weights_along
+
+Picked: TypeAlias = Callable[[list[int]], Array]
+"""Returns elements by their indices in the global order. Collective over the mesh."""
+
+
+class _Statistic(NamedTuple):
+    """What to compute of the elements along some axes.
+
+    Parameters
+    ----------
+    name: that of NumPy's function
+    of: the function, which takes an array, ``axis=`` and ``keepdims=``
+    of_line: computes it of some elements in order, from their number; None if that cannot be done
+    ignores_nan: whether these are the elements that are not NaN, if there is any
+    """
+
+    name: str
+    of: Callable[..., ArrayLike]
+    of_line: Callable[[int, Picked], ArrayLike] | None
+    ignores_nan: bool
+
+
+class _Result(NamedTuple):
+    """How a result looks.
+
+    Parameters
+    ----------
+    shape, dtype: of the result
+    axes: how it is sharded, from how the tensor is
+    of_nothing: each element, if they are reduced from none
+    """
+
+    shape: Shape
+    dtype: DType
+    axes: Callable[[Axes], Axes]
+    of_nothing: object
+
+
+def median(
+    a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
+) -> DTensor:
+    """Return the median over *axis*, as numpy.median. Collective over the mesh if a reduced axis is sharded.
+
+    The axes that remain keep their sharding. As in NumPy, NaN is the median where there is one.
+
+    Parameters
+    ----------
+    a: a tensor
+    axis: one axis, several, or None for all; ``ShapeError`` for one that is not there
+    out: a tensor to write the result to
+    overwrite_input: has no effect
+    keepdims: whether reduced axes stay, with length 1
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([4, 1, 2, 9]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return float(np.median(t)), float(np.quantile(t, 0.5)), np.percentile(t, [0, 100]).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    (3.0, 3.0, [1.0, 9.0])
+    """
+    made = _computed(_Statistic("median", np.median, _median_of_line, False), a, axis, bool(keepdims))
+    return written("numpy.median", out, made)
+
+
+def nanmedian(
+    a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
+) -> DTensor:
+    """Return the median over *axis* of what is not NaN, as numpy.nanmedian. The rest is as for `median`."""
+    statistic = _Statistic("nanmedian", naming_callers(np.nanmedian), _median_of_line, True)
+    made = _computed(statistic, a, axis, bool(keepdims))
+    return written("numpy.nanmedian", out, made)
+
+
+def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTensor]:
+    """Return `numpy.quantile`, or one that is like it, for tensors; *percent* says whether levels go up to 100."""
+    name: str = function.__name__
+    named = naming_callers(function) if name.startswith("nan") else function
+
+    def computed(
+        a: DTensor,
+        q: ArrayLike,
+        axis: Axis = None,
+        out: object = None,
+        overwrite_input: bool = False,
+        method: str = "linear",
+        keepdims: object = False,
+        *,
+        weights: DTensor | ArrayLike | None = None,
+        **options: object,
+    ) -> DTensor:
+        for argument, value in options.items():
+            if value is not None:
+                raise TypeError(f"numpy.{name}: {argument}= is not supported for DTensors")
+        tensor, levels = _operands(f"numpy.{name}", a, q, weights)
+        if weights is not None:
+            made = _weighted(function, tensor, weights, axis, (levels, method, bool(keepdims)))
+            return written(f"numpy.{name}", out, made)
+
+        def of(block: Array, **where: object) -> ArrayLike:
+            found: ArrayLike = named(block, levels, method=method, **where)
+            return found
+
+        of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None
+        called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
+        made = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
+        return written(f"numpy.{name}", out, made)
+
+    return computed
+
+
+def _operands(name: str, a: Value, q: Value, weights: Value) -> tuple[DTensor, Any]:
+    """Return a tensor, also of a plain array if another operand is one, and levels that all ranks know. Collective."""
+    mesh = mesh_of(map(unwrapped, (a, q, weights)))
+    array, levels = agree_on_plain(name, [unwrapped(a), unwrapped(q)], mesh)
+    tensor = array if isinstance(array, DTensor) else replicated(array, mesh)
+    return tensor, gathered(name, levels) if isinstance(levels, DTensor) else levels
+
+
+def _fractions(levels: Any, percent: bool) -> Any:
+    """Return levels from 0 to 1: a number of Python as such, which does not change dtypes, and others as NumPy's."""
+    plain = type(levels) in (int, float)
+    if not percent:
+        return levels if plain else np.asarray(levels)
+    found = np.true_divide(levels, 100)
+    return float(found) if plain else np.asarray(found)
+
+
+# -- of blocks --------------------------------------------------------------------------------------------------------
+
+
+def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> DTensor:
+    """Return the statistic over *axis*. Collective over the mesh if a reduced axis is sharded."""
+    name = statistic.name
+    tensor = as_tensor(f"numpy.{name}", a)
+    axes = normalised_axes(axis, tensor.ndim)
+    result = _described(statistic, tensor, axis, axes, keepdims)
+    names = sharding(tensor.mesh, [each for number in axes for each in tensor.layout.axes[number]])
+    if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
+        made = _of_line(statistic, tensor, axes, result)
+    else:
+        where = None if axis is None else axes
+
+        def of(block: Array) -> Array:
+            lengths = [block.shape[number] for number in range(tensor.ndim) if number not in axes]
+            leading = len(result.shape) - (tensor.ndim if keepdims else len(lengths))
+            shape = result.shape[:leading] + _kept(block.shape, axes, keepdims)
+            if 0 in lengths:  # NumPy fails for some empty blocks
+                return np.empty(shape, result.dtype)
+            if result.of_nothing is not None:  # it has warned
+                return np.full(shape, result.of_nothing, result.dtype)
+
+            def of_stretch(stretch: Array) -> ArrayLike:
+                return statistic.of(stretch, axis=where, keepdims=keepdims)
+
+            found = in_stretches(of_stretch, block, axes, leading=leading, keepdims=keepdims)
+            # It may forget the levels of nothing.
+            return np.array(np.broadcast_to(np.asarray(found, result.dtype), shape), order="C")
+
+        local, whole = of_whole_blocks(tensor, axes, name, of)
+        made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
+    return relaid(made, result.axes(tensor.layout.axes), name)
+
+
+def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool) -> _Result:
+    """Return how the result looks; NumPy's errors for dtypes, arguments and empty arrays, on all ranks alike."""
+    where = None if axis is None else axes
+    with np.errstate(all="ignore"):
+        probe = np.asarray(statistic.of(np.ones((1,) * tensor.ndim, tensor.dtype), axis=where, keepdims=True))
+    nothing = None
+    if any(tensor.shape[number] == 0 for number in axes):
+        flat = np.ravel(statistic.of(np.empty(tensor.shape, tensor.dtype), axis=where))
+        nothing = flat[0] if flat.size else 0
+    leading = probe.ndim - tensor.ndim
+
+    def sharded(found: Axes) -> Axes:
+        kept = [number for number in range(tensor.ndim) if keepdims or number not in axes]
+        return ((),) * leading + tuple(() if number in axes else found[number] for number in kept)
+
+    return _Result(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
+
+
+def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
+    """Return what is left of *shape* if *axes* are reduced."""
+    if keepdims:
+        return tuple(1 if number in axes else length for number, length in enumerate(shape))
+    return without(shape, axes)
+
+
+# -- of elements in order ---------------------------------------------------------------------------------------------
+
+
+def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _Result) -> DTensor:
+    """Return the statistic of all elements, on all devices. Collective over the mesh."""
+    ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
+    layout, size = Layout([()] * len(result.shape), tensor.mesh), tensor.size
+    if ordered.local is None:
+        return DTensor(None, layout, result.shape, result.dtype)
+    assert statistic.of_line is not None
+
+    def pick(indices: list[int]) -> Array:
+        found = picked(statistic.name, ordered, np.array(indices, dtype=np.intp))
+        assert found is not None
+        return found
+
+    last = pick([tensor.size - 1])  # NaN and NaT are behind all others
+    if statistic.ignores_nan and _is_nan(last[0]):
+        nans = sum(elementwise("isnan", np.isnan, [tensor])).local  # type: ignore[arg-type]  # one tensor
+        size -= int(nans[()]) if nans is not None else 0
+    if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
+        found = statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
+    else:
+        found = statistic.of_line(size, pick)
+    return DTensor(np.array(found, result.dtype).reshape(result.shape), layout, result.shape, result.dtype)
+
+
+def _spread_along(tensor: DTensor, axes: tuple[int, ...], operation: str) -> DTensor:
+    """Return *tensor* with *axes* sharded as they are, and no other one."""
+    found = tuple(names if number in axes else () for number, names in enumerate(tensor.layout.axes))
+    return relaid(tensor, found, operation)
+
+
+def _is_nan(value: object) -> bool:
+    return bool(value != value)
+
+
+def _median_of_line(size: int, pick: Picked) -> ArrayLike:
+    low, high = pick([(size - 1) // 2, size // 2])
+    found: ArrayLike = np.median(np.array([low] if size % 2 else [low, high]))
+    return found
+
+
+def _levels_of_line(levels: Any, size: int, pick: Picked) -> ArrayLike:
+    """Return quantiles by linear interpolation.
+
+    NumPy itself interpolates between the two elements beside each of them, at the distance from the first one. So the
+    bits are those of NumPy.
+    """
+    flat = [levels] if type(levels) in (int, float) else list(levels.reshape(-1))
+    at = [(size - 1) * level for level in flat]
+    firsts = [max(0, min(floor(index), size - 2)) for index in at]
+    elements = pick([min(first + step, size - 1) for first in firsts for step in (0, 1)])
+    found = [
+        np.quantile(elements[2 * number : 2 * number + 2], index - first)
+        for number, (index, first) in enumerate(zip(at, firsts, strict=True))
+    ]
+    return found[0] if type(levels) in (int, float) else np.array(found).reshape(levels.shape)
+
+
+# -- with weights -----------------------------------------------------------------------------------------------------
+
+
+def _weighted(
+    function: Callable[..., Any], tensor: DTensor, weights: Value, axis: Axis, how: tuple[Any, str, bool]
+) -> DTensor:
+    """Return quantiles of weighted elements, which NumPy finds without interpolation. Collective over the mesh.
+
+    Parameters
+    ----------
+    function: of NumPy
+    tensor: the elements
+    weights: of its shape, or of its lengths along *axis*
+    axis: one axis, several, or None for all
+    how: the levels, the method, and whether reduced axes stay
+    """
+    name, (levels, method, keepdims) = f"numpy.{function.__name__}", how
+    small, axes = np.ones((1,) * tensor.ndim, tensor.dtype), normalised_axes(axis, tensor.ndim)
+    function(small, levels, axis=axes, method=method, weights=np.ones(small.shape))  # NumPy's errors
+    wide: Value = np.broadcast_to(weights_along(name, tensor, weights, axis), tensor.shape)
+    factors: Value = relaid(wide, tensor.layout.axes, name)
+    counted: Value = ~np.isnan(tensor) if function.__name__.startswith("nan") else None
+    used: Value = factors if counted is None else np.where(counted, factors, 0)
+    total: Value = np.sum(used, axis=axes, dtype=float)
+    lost = ~np.isfinite(total) | (total == 0) & (True if counted is None else np.any(counted, axis=axes))
+    if bool(np.any(factors < 0)):
+        raise ValueError("Weights must be non-negative.")
+    if bool(np.any(lost)):
+        raise ValueError("Weights included NaN, inf or were all zero.")
+    names = sharding(tensor.mesh, [each for number in axes for each in tensor.layout.axes[number]])
+    if names and tensor.size and is_one_line(tensor.shape, axes):
+        line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
+        return np.reshape(line, np.shape(levels) + _kept(tensor.shape, axes, keepdims))  # type: ignore[return-value]
+    whole_lines = whole_along(tensor, axes, name)
+    block, own = whole_lines.local, relaid(factors, whole_lines.layout.axes, name).local
+
+    def of(given: Array, **where: object) -> ArrayLike:
+        loads = own if given is block else np.ones(given.shape)
+        found: ArrayLike = function(given, levels, method=method, weights=loads, **where)
+        return found
+
+    made = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
+    kept = [() if a in axes else each for a, each in enumerate(tensor.layout.axes) if keepdims or a not in axes]
+    return relaid(made, ((),) * (made.ndim - len(kept)) + tuple(kept), name)
+
+
+def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array) -> Value:
+    """Return the elements at which the sums of the weights of those below reach the levels, on all devices."""
+    values, loads = tensor.ravel(), weights.ravel()
+    if counted is not None:
+        values, loads = values[counted.ravel()], loads[counted.ravel()]
+    if not values.size:
+        return np.full(levels.shape, np.asarray(np.nan).astype(tensor.dtype))
+    order = np.argsort(values)
+    values = values[order]
+    sums = np.cumsum(loads[order], dtype=float)
+    sums = sums / sums[-1]
+    if levels.dtype.kind == "f":
+        sums = sums.astype(levels.dtype)
+    sums = np.where(sums == 0, -1, sums)
+    at = np.minimum(np.searchsorted(sums, levels), values.size - 1)
+    last = values[-1]
+    return np.where(last != last, last, values[at])  # NaN, NaT
+
+
+FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
+    np.median: median,
+    np.nanmedian: nanmedian,
+    np.quantile: _of_levels(np.quantile, percent=False),
+    np.percentile: _of_levels(np.percentile, percent=True),
+    np.nanquantile: _of_levels(np.nanquantile, percent=False),
+    np.nanpercentile: _of_levels(np.nanpercentile, percent=True),
+}
+"""NumPy's functions that this module defines for tensors."""

@@ -1,0 +1,420 @@
+"""Statistics of tensors, as NumPy has them: one small exchange each, as :mod:`meshcomm.numpy.reductions.reductions`
+makes it.
+
+A variance needs the mean first. Instead of a second exchange, each device computes count, mean and sum of squared
+deviations of its block, and these are merged as Chan, Golub and LeVeque (1979) have it. A sum of squares, less the
+square of the sum, would lose all digits where the mean is large.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from math import prod as product
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import as_dtype, quote, reduced_axes
+from meshcomm.core._callers import naming_callers, warn
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import CACHED_BYTES
+from meshcomm.core._types import Array, Axis, DType
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.numpy.elementwise.rules import result_dtype
+from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.reductions.reductions import Merge, Reduction, axis_of, mean, reduced, reduced_by, refuse_empty
+from meshcomm.numpy.ufuncs import reduce, with_where
+
+Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
+
+# -- reductions that devices repeat on their results ------------------------------------------------------------------
+
+
+def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
+    """Return NumPy's *function* for tensors, whose results devices reduce by *op*.
+
+    What it returns is Collective over the mesh if a reduced axis is sharded.
+    """
+
+    def found(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
+        return reduced_by(function, op, a, axis, keepdims)
+
+    return found
+
+
+def _accumulated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
+    """Return NumPy's *function*, which also takes a dtype, as `_repeated` does."""
+
+    def found(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
+        return reduced_by(function, op, a, axis, keepdims, dtype=dtype)
+
+    return found
+
+
+any = _repeated(np.any, "max")
+all = _repeated(np.all, "min")
+
+# -- shares of several fields -----------------------------------------------------------------------------------------
+
+
+def by_field(**ufuncs: np.ufunc) -> Merge:
+    """Return a function that merges shares field by field, each by its universal function.
+
+    >>> rows = np.array([(1, 5), (2, 3)], [("most", int), ("least", int)]).reshape(2, 1)
+    >>> by_field(most=np.maximum, least=np.minimum)(rows)["least"].tolist()
+    [3]
+    """
+
+    def merge(rows: Array) -> Array:
+        total: Array = rows[0].copy()
+        for row in rows[1:]:
+            for field, ufunc in ufuncs.items():
+                ufunc(total[field], row[field], out=total[field])
+        return total
+
+    return merge
+
+
+def record(**fields: object) -> Array:
+    """Return a structured array of these *fields*, which have one shape."""
+    arrays = {name: np.asarray(value) for name, value in fields.items()}
+    dtype = np.dtype([(name, array.dtype) for name, array in arrays.items()], align=True)
+    made = np.zeros(next(iter(arrays.values())).shape, dtype)
+    for name, array in arrays.items():
+        made[name] = array
+    return made
+
+
+def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
+    """Return the maximum less the minimum over *axis*. Collective over the mesh if a reduced axis is sharded.
+
+    ``ShapeError`` where there are no elements, NumPy's ``TypeError`` if the dtype has no difference.
+    """
+    tensor = as_tensor("numpy.ptp", a)
+    axes = reduced_axes(axis, tensor.ndim)
+    refuse_empty("ptp", tensor, axis)
+    over = axis_of(axes, tensor.ndim)
+    native = tensor.dtype.newbyteorder("=")
+    how = Reduction(
+        "ptp",
+        axes,
+        lambda block: np.ptp(block, axis=over),
+        lambda block: record(most=np.max(block, axis=over), least=np.min(block, axis=over)),
+        by_field(most=np.maximum, least=np.minimum),
+        result_dtype(np.ptp, [tensor.dtype], tensor.ndim),
+        np.dtype([("most", native), ("least", native)], align=True),
+        lambda found: np.asarray(found["most"] - found["least"]),
+    )
+    return reduced(how, tensor, keepdims)
+
+
+# -- variances --------------------------------------------------------------------------------------------------------
+
+
+def _deviations(function: Callable[..., object]) -> Callable[..., DTensor]:
+    """Return *function*, of var, std, nanvar and nanstd, for tensors.
+
+    What it returns is Collective over the mesh if a reduced axis is sharded. Several devices merge count, mean and sum
+    of squared deviations of their blocks in one small exchange. As in NumPy the variance of complex numbers is real,
+    and that of integers float64. float16 is added up in float32. Of *ddof* and *correction*, two names for what is
+    subtracted from the number of elements, one may be given: else ``ValueError``. Without NaN there is a warning, and
+    NaN, where no more than *ddof* elements are left.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(1e9 + np.arange(4.0), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return float(np.var(t)), float(np.var(t, ddof=1))
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[0])
+    (1.25, 1.6666666666666667)
+    """
+    name = function.__name__
+
+    def found(
+        a: DTensor,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        ddof: float = 0,
+        keepdims: bool = False,
+        correction: float | None = None,
+    ) -> DTensor:
+        return _deviation(function, a, axis, dtype, _freedom(name, ddof, correction), keepdims=keepdims)
+
+    return found
+
+
+def _freedom(name: str, ddof: float, correction: float | None) -> float:
+    if correction is not None and ddof != 0:
+        raise ValueError(f"numpy.{name}: ddof and correction can't be provided simultaneously.")
+    found = ddof if correction is None else correction
+    if not isinstance(found, int | float | np.integer | np.floating):
+        raise TypeError(f"numpy.{name}: ddof must be a number, not {quote(found)}")
+    return found
+
+
+def _wide(dtype: DType) -> DType:
+    """Return the dtype in which to add up: float32 for float16."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype.newbyteorder("=")
+
+
+def _real(dtype: DType) -> DType:
+    return np.zeros((), dtype).real.dtype
+
+
+def _quotient(total: Value, count: Value, wide: DType) -> Value:
+    """Return a mean from a sum in *wide* and a count: durations are divided by integers, as NumPy divides them."""
+    return total / (count if wide.kind == "m" else count.astype(_real(wide)))
+
+
+def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
+    """Return the dtype in which a mean is computed; ``TypeError`` if *dtype* cannot hold it."""
+    if dtype is not None:
+        asked = as_dtype(dtype)
+        if asked.kind not in "fc" or (asked.kind == "f" and tensor.dtype.kind == "c"):
+            raise TypeError(f"numpy.{name}: dtype {asked} cannot hold the mean of {tensor.dtype}")
+    return _wide(result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype))
+
+
+def _deviation(
+    function: Callable[..., object],
+    operand: object,
+    axis: Axis,
+    dtype: DTypeLike | None,
+    ddof: float,
+    *,
+    keepdims: bool,
+) -> DTensor:
+    """Return what *function*, of var, std, nanvar and nanstd, gives. Collective as `reduced`."""
+    name = function.__name__
+    tensor = as_tensor(f"numpy.{name}", operand)
+    axes = reduced_axes(axis, tensor.ndim)
+    kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
+    over, skips = axis_of(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
+
+    def finish(found: Array) -> Array:
+        left = found["count"] - ddof
+        if np.any(left <= 0):
+            warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
+        with np.errstate(all="ignore"):
+            result = np.asarray(found["squares"] / np.maximum(left, 0))
+            if skips:
+                result = np.where(left <= 0, np.nan, result)
+            return np.asarray(np.sqrt(result) if name.endswith("std") else result).astype(kind)
+
+    how = Reduction(
+        name,
+        axes,
+        partial(naming_callers(function) if skips else function, axis=over, dtype=dtype, ddof=ddof),
+        partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide),
+        _merged,
+        kind,
+        np.dtype([("count", np.int64), ("mean", wide), ("squares", _real(wide))], align=True),
+        finish,
+        (f"ddof {ddof!r}", f"in {wide}"),
+    )
+    return reduced(how, tensor, keepdims)
+
+
+def _squares(off: Array) -> Array:
+    """Return the squares of the absolute values; *off* is overwritten."""
+    if off.dtype.kind == "c":
+        return np.asarray(np.square(off.real) + np.square(off.imag))
+    np.multiply(off, off, out=off)
+    return off
+
+
+def _moments(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
+    """Return count, mean and sum of squared deviations along *axes*."""
+    if _is_long(block, axes):
+        return _moments_in_stretches(_moments, block.reshape(-1), wide)
+    count = product(block.shape[axis] for axis in axes)
+    mean = np.asarray(np.sum(block, axis=axes, dtype=wide, keepdims=True) / wide.type(count))
+    squares = np.sum(_squares(np.asarray(np.subtract(block, mean, dtype=wide))), axis=axes)
+    mean = mean.reshape(np.shape(squares))
+    return record(count=np.full(mean.shape, count), mean=mean, squares=squares)
+
+
+def _is_long(block: Array, axes: tuple[int, ...]) -> bool:
+    """Return whether *block*, of which all axes are reduced, is too long for the cache."""
+    return len(axes) == block.ndim and block.nbytes > 2 * CACHED_BYTES and block.flags.c_contiguous
+
+
+def _moments_in_stretches(moments: Callable[..., Array], flat: Array, wide: DType) -> Array:
+    """Return the *moments* of a long array, which is read only once.
+
+    It is cut into stretches that stay in the cache between the passes over them.
+    """
+    length = CACHED_BYTES // flat.itemsize
+    found = np.array([moments(flat[start : start + length], (0,), wide) for start in range(0, len(flat), length)])
+    counts, count = found["count"].astype(_real(wide)), np.sum(found["count"])
+    mean = np.sum(found["mean"] * (counts / np.maximum(count, 1)))
+    # A stretch of nothing but NaN has no mean: what is in the record then must not count.
+    between = np.sum(_squares(np.where(counts > 0, found["mean"] - mean, 0)) * counts)
+    return record(count=count, mean=mean, squares=np.sum(found["squares"]) + between)
+
+
+def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Array:
+    """Return count, mean and sum of squared deviations along *axes* of the elements that are not NaN."""
+    if _is_long(block, axes):
+        return _moments_in_stretches(_moments_of_numbers, block.reshape(-1), wide)
+    missing = np.isnan(block)
+    count = np.sum(~missing, axis=axes, keepdims=True)
+    total = np.sum(np.where(missing, 0, block), axis=axes, dtype=wide, keepdims=True)
+    mean = np.asarray(total / np.maximum(count, 1).astype(_real(wide)))
+    off = np.asarray(np.subtract(block, mean, dtype=wide))
+    np.copyto(off, 0, where=missing)
+    squares = np.sum(_squares(off), axis=axes)
+    return record(count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares)
+
+
+def _merged(rows: Array) -> Array:
+    """Return the moments of all elements from those of several blocks, which are rows."""
+    total: Array = rows[0].copy()
+    for row in rows[1:]:
+        both = total["count"] + row["count"]
+        # Counts are multiplied first: where one is zero, the other block alone decides.
+        weight = row["count"].astype(row["squares"].dtype) / np.maximum(both, 1)
+        off = row["mean"] - total["mean"]
+        total["squares"] += row["squares"] + (np.conj(off) * total["count"] * (off * weight)).real
+        total["mean"] += off * weight
+        total["count"] = both
+    return total
+
+
+# -- without NaN ------------------------------------------------------------------------------------------------------
+
+
+def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
+    """Return the mean over *axis* without NaN. Collective over the mesh if a reduced axis is sharded.
+
+    As in NumPy there is a warning, and NaN, where nothing but NaN is. float16 is added up in float32.
+    """
+    tensor = as_tensor("numpy.nanmean", a)
+    if tensor.dtype.kind not in "fc":
+        return mean(tensor, axis, dtype, keepdims)  # as NumPy, which takes NaT for a number here
+    axes = reduced_axes(axis, tensor.ndim)
+    kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
+    over = axis_of(axes, tensor.ndim)
+
+    def share(block: Array) -> Array:
+        missing = np.isnan(block)
+        total = np.sum(np.where(missing, 0, block), axis=over, dtype=wide)
+        if over is None:
+            return record(count=block.size - np.count_nonzero(missing), total=total)
+        return record(count=np.sum(~missing, axis=over), total=total)
+
+    def finish(found: Array) -> Array:
+        if np.any(found["count"] == 0):
+            warn("Mean of empty slice", RuntimeWarning)
+        with np.errstate(all="ignore"):
+            return np.asarray(found["total"] / found["count"]).astype(kind)
+
+    how = Reduction(
+        "nanmean",
+        axes,
+        lambda block: naming_callers(np.nanmean)(block, axis=over, dtype=dtype),
+        share,
+        by_field(count=np.add, total=np.add),
+        kind,
+        np.dtype([("count", np.int64), ("total", wide)], align=True),
+        finish,
+        (f"in {wide}",),
+    )
+    return reduced(how, tensor, keepdims)
+
+
+def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., DTensor]:
+    """Return *function*, nanmax or nanmin, for tensors, from the *ufunc* of two elements.
+
+    What it returns is Collective over the mesh if a reduced axis is sharded. As in NumPy there is a warning, and NaN,
+    where nothing but NaN is. ``ShapeError`` where there are no elements.
+    """
+    name = function.__name__
+
+    def finish(found: Array) -> Array:
+        if np.any(np.isnan(found)):
+            warn("All-NaN slice encountered", RuntimeWarning)
+        return found
+
+    def extreme(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
+        tensor = as_tensor(f"numpy.{name}", a)
+        axes = reduced_axes(axis, tensor.ndim)
+        refuse_empty(name, tensor, axis)
+        over = axis_of(axes, tensor.ndim)
+        how = Reduction(
+            name,
+            axes,
+            lambda block: naming_callers(function)(block, axis=over),
+            lambda block: ufunc.reduce(block, axis=over),
+            lambda rows: np.asarray(ufunc.reduce(rows, axis=0)),
+            result_dtype(function, [tensor.dtype], tensor.ndim),
+            finish=finish,
+        )
+        return reduced(how, tensor, keepdims)
+
+    return extreme
+
+
+# -- of chosen elements -----------------------------------------------------------------------------------------------
+
+
+def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) -> Callable[..., DTensor]:
+    """Return *ours*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
+
+    With them the sums of the elements that count, and those of their squared deviations, are reduced one by one.
+    """
+    name, numbers = function.__name__, function.__name__.startswith("nan")
+
+    def found(
+        a: DTensor,
+        axis: Axis = None,
+        dtype: DTypeLike | None = None,
+        *,
+        keepdims: bool = False,
+        where: Value = True,
+        mean: Value = None,
+        ddof: float = 0,
+        correction: float | None = None,
+    ) -> DTensor:
+        if where is True and mean is None:
+            degrees: Value = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
+            return ours(a, axis, dtype, keepdims=bool(keepdims), **degrees)
+        tensor = as_tensor(f"numpy.{name}", a)
+        kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
+        skips = numbers and tensor.dtype.kind in "fc"
+        counted: Value = np.logical_and(~np.isnan(tensor) if skips else np.ones_like(tensor, dtype=bool), where)
+        count: Value = np.sum(counted, axis=axis, keepdims=True)
+        with np.errstate(all="ignore"):
+            if mean is None or name.endswith("mean"):
+                mean = _quotient(reduce(np.add, tensor, axis, wide.type, keepdims=True, where=counted), count, wide)
+            made, left = mean, count
+            if not name.endswith("mean"):
+                left = np.maximum(count - _freedom(name, ddof, correction), 0)
+                off = np.subtract(tensor, mean, dtype=wide)
+                squares: Value = (off * np.conjugate(off)).real
+                made = _quotient(reduce(np.add, squares, axis, keepdims=True, where=counted), left, wide)
+                made = np.sqrt(made) if name.endswith("std") else made
+        if np.any(left == 0):
+            warn("Mean of empty slice" if left is count else "Degrees of freedom <= 0 for slice", RuntimeWarning)
+        made = made.astype(kind, copy=False)
+        return made if keepdims else np.squeeze(made, reduced_axes(axis, tensor.ndim))  # type: ignore[no-any-return]
+
+    return found
+
+
+FUNCTIONS = table(
+    (np.any, with_where(any, np.logical_or)),
+    (np.all, with_where(all, np.logical_and)),
+    (np.count_nonzero, _repeated(np.count_nonzero, "sum")),
+    (np.prod, with_where(_accumulated(np.prod, "prod"), np.multiply)),
+    (np.nansum, with_where(_accumulated(np.nansum, "sum"), np.add, numbers=True)),
+    (np.nanprod, with_where(_accumulated(np.nanprod, "prod"), np.multiply, numbers=True)),
+    (np.ptp, ptp),
+    (np.mean, _of_chosen(np.mean, mean)),
+    (np.nanmean, _of_chosen(np.nanmean, nanmean)),
+    *((function, _of_chosen(function, _deviations(function))) for function in (np.var, np.std, np.nanvar, np.nanstd)),
+    (np.nanmax, with_where(_extreme(np.nanmax, np.fmax), np.fmax)),
+    (np.nanmin, with_where(_extreme(np.nanmin, np.fmin), np.fmin)),
+)
+"""What is called for functions of NumPy."""

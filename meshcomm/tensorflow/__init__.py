@@ -1,0 +1,1 @@
+"""TensorFlow's names: tensors, topologies and logical devices."""

@@ -1,0 +1,363 @@
+"""Device assignments: which ranks run a replica together."""
+
+import math
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from meshcomm.core._arguments import counted, integer, quote
+from meshcomm.core._types import Indices
+from meshcomm.errors import MeshError
+from meshcomm.tensorflow.topology import (
+    MESH_RANK,
+    Coordinates,
+    DeviceOrderMode,
+    Integers,
+    Topology,
+    frozen,
+    integers,
+    positive,
+)
+
+Counts: TypeAlias = NDArray[np.int64]
+
+
+class DeviceAssignment:
+    """The device in a topology of each logical device of each replica; a frozen value.
+
+    *core_assignment* has their coordinates and the shape [replicas, logical devices per replica, 4]. No device appears
+    in it twice. ``MeshError`` for anything else. `build` makes an assignment. Source: DeviceAssignment of TensorFlow.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(4):
+    ...     assignment = DeviceAssignment(Topology.from_comm(), [[[0, 3, 0, 0], [0, 0, 0, 0]]])
+    >>> assignment.num_replicas, assignment.num_cores_per_replica, assignment.ranks.tolist()
+    (1, 2, [[3, 0]])
+    """
+
+    __module__ = "meshcomm"
+
+    __slots__ = ("_core_assignment", "_ranks", "_replicas_at", "_topology")
+
+    _topology: Topology
+    _core_assignment: Integers
+    _ranks: Integers
+    _replicas_at: dict[tuple[int, int], list[int]]
+
+    def __init__(self, topology: Topology, core_assignment: ArrayLike) -> None:
+        if not isinstance(topology, Topology):
+            raise MeshError(f"topology must be a Topology, not {quote(topology)}, a {type(topology).__name__}")
+        self._topology = topology
+        self._core_assignment = integers(core_assignment, "core_assignment", (None, None, MESH_RANK))
+        if not self.num_cores_per_replica:
+            raise MeshError(
+                f"core_assignment has shape {self._core_assignment.shape}; a replica has at least one core"
+            )
+        self._ranks, self._replicas_at = self._found()
+
+    def _found(self) -> tuple[Integers, dict[tuple[int, int], list[int]]]:
+        """Return the rank of each logical device, and the replicas by the task and the number of a logical device."""
+        ranks = np.empty(self._core_assignment.shape[:2], dtype=np.int32)
+        replicas_at: dict[tuple[int, int], list[int]] = {}
+        owners: dict[int, tuple[int, int]] = {}
+        for replica, core in np.ndindex(*ranks.shape):
+            at = tuple(self._core_assignment[replica, core].tolist())
+            device = self._topology._device_at(at)
+            ranks[replica, core] = rank = int(self._topology.ranks[device])
+            if owners.setdefault(rank, (replica, core)) != (replica, core):
+                raise MeshError(
+                    f"core_assignment[{replica}, {core}] is {at}, as core_assignment{list(owners[rank])} is already; "
+                    "a device can be only one logical device"
+                )
+            replicas_at.setdefault((device.task, core), []).append(replica)
+        return frozen(ranks), replicas_at
+
+    @classmethod
+    def build(
+        cls,
+        topology: Topology | bytes,
+        computation_shape: ArrayLike | None = None,
+        computation_stride: ArrayLike | None = None,
+        num_replicas: int = 1,
+        device_order_mode: DeviceOrderMode = DeviceOrderMode.AUTO,
+    ) -> "DeviceAssignment":
+        """Return the assignment of *num_replicas* boxes of *computation_shape* devices in *topology*.
+
+        In a topology with missing devices, replicas take devices in the order of tasks. ``MeshError`` if the boxes do
+        not fit, or the order is not possible.
+
+        Parameters
+        ----------
+        topology: a topology, or its wire form
+        computation_shape: the devices of a replica along each coordinate, by default ones
+        computation_stride: the distance between neighbours in a box along each coordinate, by default ones; devices of
+            other replicas lie between them
+        num_replicas: the number of boxes
+        device_order_mode: the order of the replicas and of their logical devices
+
+        >>> import meshcomm as mc
+        >>> with mc.simulate(8):
+        ...     topology = Topology.from_comm(mesh_shape=[2, 2, 2, 1])
+        >>> DeviceAssignment.build(topology, [1, 2, 2, 1], num_replicas=2).ranks.tolist()
+        [[0, 2, 3, 1], [4, 6, 7, 5]]
+        >>> DeviceAssignment.build(topology, [1, 2, 2, 1], num_replicas=2, device_order_mode=DeviceOrderMode.MESH)
+        DeviceAssignment of 2 replicas x 4 logical devices: ranks [[0, 1, 2, 3], [4, 5, 6, 7]]
+        """
+        if not isinstance(topology, Topology):
+            topology = Topology(_refused_none(topology))
+        shape = _per_axis(computation_shape, "computation_shape")
+        stride = _per_axis(computation_stride, "computation_stride")
+        count, mode = integer(num_replicas, "num_replicas"), _order_mode(device_order_mode)
+        counts = _replica_counts(topology.mesh_shape, shape, stride)
+        _check_count(count, counts, topology, shape, stride)
+        rings = _allows_rings(topology, shape, stride, count, counts)
+        if mode is DeviceOrderMode.RING and not rings:
+            raise MeshError(
+                f"device_order_mode RING is not possible for {count} replicas of shape {shape.tolist()} and "
+                f"computation_stride {stride.tolist()} in {topology!r}: it needs all replicas that fit, all cores of "
+                "a chip in one replica, a stride of ones and no missing devices. AUTO takes what is possible"
+            )
+        if len(topology.missing_devices):
+            return cls(topology, _in_task_order(topology, shape, stride, count))
+        order = _along_rings if rings and mode is not DeviceOrderMode.MESH else _row_by_row
+        return cls(topology, order(shape, stride, _replica_box(counts.tolist(), count), count))
+
+    @property
+    def topology(self) -> Topology:
+        """The topology."""
+        return self._topology
+
+    @property
+    def num_replicas(self) -> int:
+        """The number of replicas."""
+        return len(self._core_assignment)
+
+    @property
+    def num_cores_per_replica(self) -> int:
+        """The number of logical devices of each replica."""
+        return int(self._core_assignment.shape[1])
+
+    @property
+    def core_assignment(self) -> Integers:
+        """The coordinates of each logical device, of shape [replicas, logical devices, 4].
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).core_assignment.tolist()
+        [[[0, 0, 0, 0]], [[1, 0, 0, 0]]]
+        """
+        return self._core_assignment
+
+    @property
+    def ranks(self) -> Integers:
+        """The rank of each logical device, of shape [replicas, logical devices]."""
+        return self._ranks
+
+    def coordinates(self, replica: int, logical_core: int) -> Coordinates:
+        """Return the coordinates of a logical device; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0]], [[1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).coordinates(replica=1, logical_core=0)
+        (1, 0, 0, 0)
+        """
+        for what, value, size in (
+            ("replica", replica, self.num_replicas),
+            ("logical_core", logical_core, self.num_cores_per_replica),
+        ):
+            if not 0 <= integer(value, what) < size:
+                raise MeshError(f"{what} {quote(value)} of an assignment with {size}; it must be 0 <= {what} < {size}")
+        return tuple(self._core_assignment[replica, logical_core].tolist())
+
+    def tpu_ordinal(self, replica: int = 0, logical_core: int = 0) -> int:
+        """Return the number of a logical device in its task; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).tpu_ordinal(replica=1)
+        1
+        """
+        return self._topology.tpu_device_ordinal_at_coordinates(self.coordinates(replica, logical_core))
+
+    def tpu_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        """Return the name of a logical device; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).tpu_device(replica=1)
+        '/task:0/device:TPU:1'
+        """
+        return self._topology.tpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
+
+    def host_device(self, replica: int = 0, logical_core: int = 0, job: str | None = None) -> str:
+        """Return the name of the host of a logical device; ``MeshError`` if there is none.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).host_device(replica=1)
+        '/task:0/device:CPU:0'
+        """
+        return self._topology.cpu_device_name_at_coordinates(self.coordinates(replica, logical_core), job)
+
+    def lookup_replicas(self, task_id: int, logical_core: int) -> list[int]:
+        """Return the replicas with this *logical_core* in task *task_id*, ascending; ``MeshError`` if none has.
+
+        >>> topology = Topology(mesh_shape=[2, 1, 1, 1], device_coordinates=[[[0, 0, 0, 0], [1, 0, 0, 0]]])
+        >>> DeviceAssignment.build(topology, num_replicas=2).lookup_replicas(task_id=0, logical_core=0)
+        [0, 1]
+        """
+        found = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
+        if found is None:
+            raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}: {self!r}")
+        return list(found)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceAssignment):
+            return NotImplemented
+        same = np.array_equal(self._core_assignment, other._core_assignment)
+        return self is other or (same and self._topology == other._topology)
+
+    def __hash__(self) -> int:
+        return hash((self._topology, self._core_assignment.tobytes()))
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_replicas} replicas x {self.num_cores_per_replica} logical devices"
+        return f"DeviceAssignment of {sizes}: ranks {quote(self._ranks.tolist())}"
+
+    def __reduce__(self) -> tuple[type["DeviceAssignment"], tuple[Topology, Integers]]:
+        return DeviceAssignment, (self._topology, self._core_assignment)
+
+
+def _refused_none(topology: object) -> object:
+    if topology is None:
+        raise MeshError("topology must be a Topology or its wire form, not None")
+    return topology
+
+
+def _order_mode(mode: object) -> DeviceOrderMode:
+    try:
+        return DeviceOrderMode(mode)  # type: ignore[arg-type]
+    except ValueError:
+        names = ", ".join(known.name for known in DeviceOrderMode)
+        raise MeshError(
+            f"device_order_mode {quote(mode)} is not a DeviceOrderMode; it must be one of {names}"
+        ) from None
+
+
+def _per_axis(values: ArrayLike | None, what: str) -> Integers:
+    return positive(np.ones(MESH_RANK, dtype=int) if values is None else values, what)
+
+
+def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> Counts:
+    """Return how many replicas fit along each coordinate."""
+    apart: Counts = stride.astype(np.int64)
+    footprint: Counts = shape.astype(np.int64) * apart
+    if (footprint > mesh_shape).any():
+        raise MeshError(
+            f"computation footprint {footprint.tolist()} does not fit in a topology of shape {mesh_shape.tolist()}; "
+            f"it is computation_shape {shape.tolist()} times computation_stride {stride.tolist()}"
+        )
+    return mesh_shape.astype(np.int64) // footprint * apart  # replicas interleave in a footprint
+
+
+def _check_count(count: int, counts: Counts, topology: Topology, shape: Integers, stride: Integers) -> None:
+    most = math.prod(counts.tolist())
+    if not 0 <= count <= most:
+        raise MeshError(
+            f"requested {count} replicas but only {most} replicas with shape {shape.tolist()} and "
+            f"computation_stride {stride.tolist()} fit in a mesh of shape {topology.mesh_shape.tolist()}"
+        )
+
+
+def _allows_rings(topology: Topology, shape: Integers, stride: Integers, count: int, counts: Counts) -> bool:
+    """Return whether the replicas fill the topology with whole chips; these can be ordered along rings."""
+    whole_chips = bool(shape[-1] == topology.mesh_shape[-1] and (stride == 1).all())
+    return whole_chips and count == math.prod(counts.tolist()) and not len(topology.missing_devices)
+
+
+def _ceil_root(value: int, degree: int) -> int:
+    """Return the smallest integer n with ``n**degree >= value``."""
+    root: int = max(1, math.floor(value ** (1 / degree)) - 1)
+    while root**degree < value:
+        root += 1
+    return root
+
+
+def _replica_box(counts: list[int], num_replicas: int) -> list[int]:
+    """Return the box of replicas to use, as close to a cube as *counts* allow.
+
+    The coordinate with the fewest replicas comes first, because it has the least choice. Among equal ones, core comes
+    first, so that replicas share a chip; then come x, y, z.
+
+    >>> _replica_box([4, 4, 1, 1], 6), _replica_box([2, 2, 1, 2], 4)
+    ([3, 2, 1, 1], [2, 1, 1, 2])
+    """
+    remaining, box = num_replicas, list(counts)
+    axes = sorted(range(MESH_RANK), key=lambda axis: (counts[axis], (axis + 1) % MESH_RANK))
+    for done, axis in enumerate(axes):
+        box[axis] = min(_ceil_root(remaining, MESH_RANK - done), counts[axis])
+        remaining = -(-remaining // box[axis])
+    return box
+
+
+def _row_by_row(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> Indices:
+    """Return the coordinates of all logical devices.
+
+    Among replicas core varies fastest, then x, y, z. The devices of a replica are in row-major order.
+    """
+    x, y, z, core = box
+    numbers = np.unravel_index(np.arange(num_replicas), (z, y, x, core))
+    positions = np.stack([numbers[2], numbers[1], numbers[0], numbers[3]], axis=-1)
+    starts = positions // stride * (shape * stride) + positions % stride
+    cells = np.indices(shape.tolist()).reshape(MESH_RANK, -1).T * stride
+    every: Indices = starts[:, None, :] + cells[None, :, :]
+    return every
+
+
+def _along_rings(shape: Integers, stride: Integers, box: list[int], num_replicas: int) -> Indices:
+    """Return the coordinates of all logical devices; the replicas, and the chips in each replica, follow a ring."""
+    chips = np.repeat(_ring(shape[:3].tolist()), shape[3], axis=0)
+    cores = np.tile(np.arange(shape[3]), len(chips) // shape[3])
+    cells = np.column_stack([chips, cores])
+    rings = np.array(_ring(box[:3]))
+    starts = np.column_stack([rings, np.zeros(len(rings), dtype=int)]) * shape
+    every: Indices = starts[:, None, :] + cells[None, :, :]
+    return every[:num_replicas]
+
+
+def _ring(sizes: Sequence[int]) -> list[Coordinates]:
+    """Return the points of a grid in the order of a ring: neighbours, also the last and the first, are one step apart.
+
+    The ring starts at the first layer's corner. It goes through the rest of each layer, forth and back in turn, and
+    returns along the corners of the layers. If a size is odd there is no such ring: the points come row by row, x
+    first.
+
+    >>> _ring([4, 2])
+    [(0, 0), (1, 0), (2, 0), (3, 0), (3, 1), (2, 1), (1, 1), (0, 1)]
+    """
+    if sum(size > 1 for size in sizes) > 1 and any(size > 1 and size % 2 for size in sizes):
+        return [tuple(reversed(point)) for point in np.ndindex(*reversed(sizes))]
+    ring: list[Coordinates] = [()]
+    for size in sizes:
+        corner, rest = ring[0], ring[1:]
+        up = [(*corner, layer) for layer in range(size)]
+        if not rest:
+            ring = up
+        else:
+            layers = [(*point, i) for i in range(size) for point in (rest[::-1] if i % 2 else rest)]
+            ring = [up[0], *layers, *reversed(up[1:])]
+    return ring
+
+
+def _in_task_order(topology: Topology, shape: Integers, stride: Integers, num_replicas: int) -> Integers:
+    """Return the coordinates of all logical devices in a topology with missing devices, in the order of tasks."""
+    cores = math.prod(shape.tolist())
+    devices = topology.device_coordinates.reshape(-1, MESH_RANK)
+    if (stride > 1).any():
+        raise MeshError(
+            f"computation_stride {stride.tolist()} in {topology!r}, which has {len(topology.missing_devices)} missing "
+            "devices; there it must be ones"
+        )
+    if num_replicas * cores > len(devices):
+        raise MeshError(
+            f"requested {num_replicas} replicas of {counted(cores, 'device')} each, but {topology!r} has "
+            f"{len(devices)}"
+        )
+    return devices[: num_replicas * cores].reshape(num_replicas, cores, MESH_RANK)

@@ -1,0 +1,1 @@
+"""What looks at programs: the command, pictures of layouts and plans, counts and traces."""

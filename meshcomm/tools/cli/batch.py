@@ -1,0 +1,375 @@
+"""``python -m meshcomm slurm`` and ``pbs``: batch scripts, as text."""
+
+import argparse
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from meshcomm.core._arguments import counted, quote
+from meshcomm.tools.cli.about import loaded_modules
+from meshcomm.tools.cli.commands import PROGRAM, Argument, Command
+
+SAVE_BEFORE = 300
+"""Seconds before the end of a job at which it is asked to save a checkpoint."""
+
+_WORD = re.compile(r"[A-Za-z0-9_.@+-]+(?:,[A-Za-z0-9_.@+-]+)*")
+_RANGE = r"\d+(?:-\d+(?::\d+)?)?"
+_ARRAYS = {
+    "slurm": (re.compile(rf"{_RANGE}(?:,{_RANGE})*(?:%\d+)?"), "0-9, 1,4,7 or 0-99%10 (10 at a time)"),
+    "pbs": (re.compile(r"\d+-\d+(?::\d+)?(?:%\d+)?"), "0-9 or 0-99%10 (10 at a time)"),
+}
+"""How each batch system writes the numbers of an array of jobs, and examples."""
+
+
+class Job(NamedTuple):
+    """What a batch script is for.
+
+    Parameters
+    ----------
+    program: a script, or -m and a module, and its arguments
+    nodes, ntasks_per_node: how many nodes, and how many ranks on each
+    seconds: the time limit
+    container: an Apptainer image in which the program runs
+    requeue: whether the job saves a checkpoint before its time is over, and starts again
+    array: the numbers of an array of jobs
+    partition, account: of the batch system
+    mpi: what launches the ranks in Slurm: srun or mpiexec
+    pmi: the protocol that srun speaks
+    environment: the folder with the commands of a virtual environment
+    modules: to load
+    python: the command
+    """
+
+    program: tuple[str, ...]
+    nodes: int = 1
+    ntasks_per_node: int = 1
+    seconds: int = 3600
+    container: str | None = None
+    requeue: bool = False
+    array: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    mpi: str = "srun"
+    pmi: str = "pmi2"
+    environment: str | None = None
+    modules: tuple[str, ...] = ()
+    python: str = "python"
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ntasks_per_node
+
+    @property
+    def name(self) -> str:
+        """A name that both batch systems take: that of the program."""
+        program = self.program[self.program[0] == "-m"]
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(program).stem)[:15]
+        return name if name[:1].isalpha() else f"job_{name}"[:15]
+
+    @property
+    def saves_at(self) -> int:
+        """Seconds after its begin at which the job is asked to save."""
+        return self.seconds - SAVE_BEFORE
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def batch(options: argparse.Namespace) -> int:
+    """Print the batch script that *options* ask for, and return the exit code: 2 for bad values, said in one line."""
+    system: str = options.command
+    try:
+        job = _job(options)
+    except ValueError as error:
+        print(f"meshcomm: {system}: {error}", file=sys.stderr)
+        return 2
+    print(SCRIPTS[system](job), end="")
+    return 0
+
+
+def script_command(system: str) -> Command:
+    """Return the command that prints scripts for a batch *system*."""
+    title = {"slurm": "Slurm", "pbs": "PBS"}[system]
+    launchers = (
+        Argument("--mpi", default="srun", metavar="LAUNCHER", help="srun (the default) or mpiexec"),
+        Argument("--pmi", default="pmi2", metavar="TYPE", help="for srun: see srun --mpi=list (pmi2)"),
+    )
+    return Command(
+        help=f"print a batch script for {title}",
+        description=f"Print a commented batch script for {title} that runs a program on many ranks: "
+        f"python -m meshcomm {system} --nodes 2 --ntasks-per-node 64 script.py args... > job.sh",
+        usage=f"python -m meshcomm {system} [options] (script.py | -m module) [args ...]",
+        arguments=(
+            Argument("--nodes", default="1", metavar="N", help="how many nodes (1)"),
+            Argument("--ntasks-per-node", default="1", metavar="N", help="how many ranks on each node (1)"),
+            Argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds"),
+            Argument("--container", metavar="IMAGE", help="an Apptainer image in which the program runs"),
+            Argument("--requeue", action="store_true", help="save before the time is over, and go on later"),
+            Argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}".replace("%", "%%")),
+            Argument("--partition", "--queue", metavar="NAME", help="the partition or queue"),
+            Argument("--account", metavar="NAME", help="the account or project that pays"),
+            *(launchers if system == "slurm" else ()),
+            *PROGRAM,
+        ),
+        action=batch,
+    )
+
+
+def _job(options: argparse.Namespace) -> Job:
+    """Return the job of the command line, to run with this Python. ``ValueError`` in one line for bad values."""
+    if not options.program:
+        raise ValueError("it needs a script, or -m and a module")
+    if any("\0" in each or "\n" in each for each in (*options.program, options.container or "")):
+        raise ValueError("no argument may have a line break in it")
+    mpi, pmi = getattr(options, "mpi", "mpiexec"), getattr(options, "pmi", "")
+    if mpi not in ("srun", "mpiexec"):
+        raise ValueError(f"--mpi is srun or mpiexec, not {quote(mpi)}")
+    for name, value in (("partition", options.partition), ("account", options.account), ("pmi", pmi or None)):
+        if value is not None and not _WORD.fullmatch(value):
+            raise ValueError(f"--{name} is a name, not {quote(value)}")
+    array, examples = _ARRAYS[options.command]
+    if options.array is not None and not array.fullmatch(options.array):
+        raise ValueError(f"--array has numbers, such as {examples}, not {quote(options.array)}")
+    if options.container == "":
+        raise ValueError("--container is the path of an image")
+    seconds = _seconds(options.time)
+    if options.requeue and seconds <= SAVE_BEFORE:
+        raise ValueError(f"--requeue saves {SAVE_BEFORE} s before the end: --time must be longer than that")
+    isolated = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
+    return Job(
+        program=("-m", *options.program) if options.module else tuple(options.program),
+        nodes=_count("--nodes", options.nodes),
+        ntasks_per_node=_count("--ntasks-per-node", options.ntasks_per_node),
+        seconds=seconds,
+        container=options.container,
+        requeue=options.requeue,
+        array=options.array,
+        partition=options.partition,
+        account=options.account,
+        mpi=mpi,
+        pmi=pmi,
+        environment=str(Path(sys.prefix) / "bin") if isolated else None,
+        modules=loaded_modules(),
+        python="python" if isolated or options.container else Path(sys.executable).name,
+    )
+
+
+def _count(option: str, text: str) -> int:
+    if not re.fullmatch(r"0*[1-9][0-9]{0,6}", text):
+        raise ValueError(f"{option} is a number, 1 or more, not {quote(text)}")
+    return int(text)
+
+
+def _seconds(text: str) -> int:
+    """Return a time limit in seconds.
+
+    >>> _seconds("1:30:00"), _seconds("2-00:00:10")
+    (5400, 172810)
+    """
+    match = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", text)
+    days, hours, minutes, seconds = (int(each or 0) for each in match.groups()) if match else (0, 0, 0, 0)
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if not total:
+        raise ValueError(f"--time is [days-]hours:minutes:seconds, such as 1:30:00, not {quote(text)}")
+    return total
+
+
+# -- the scripts ------------------------------------------------------------------------------------------------------
+
+
+def slurm(job: Job) -> str:
+    """Return a batch script for Slurm.
+
+    >>> slurm(Job(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
+    '"${launch[@]}" python -m meshcomm run \\'a b.py\\''
+    """
+    requests = {
+        "job-name": job.name,
+        "nodes": job.nodes,
+        "ntasks-per-node": job.ntasks_per_node,
+        "cpus-per-task": 1,
+        "time": _clock(job.seconds),
+        "partition": job.partition,
+        "account": job.account,
+        "array": job.array,
+        # %x is the name of the job, %j its number; of an array %A, and %a is the number in the array.
+        "output": "%x-%j.out" if job.array is None else "%x-%A_%a.out",
+    }
+    lines = [f"#SBATCH --{name}={value}" for name, value in requests.items() if value is not None]
+    if job.requeue:
+        lines += ["#SBATCH --requeue", "#SBATCH --open-mode=append", f"#SBATCH --signal=B:USR1@{SAVE_BEFORE}"]
+    launch: list[str] = []
+    if job.mpi == "srun":
+        launch = [
+            '# srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH, Intel MPI:',
+            "# pmi2 or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.",
+            f"export SLURM_MPI_TYPE={job.pmi}",
+            *(_SHORT_VALUES if job.pmi == "pmi2" else ()),
+            "",
+        ]
+        launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1"
+    else:
+        launcher = 'mpiexec -n "$SLURM_NTASKS" --bind-to core'
+    if job.requeue and job.mpi == "srun":
+        launch += _LEFTOVERS
+    return _script(job, ("sbatch", lines, "SLURM_ARRAY_TASK_ID"), [*launch, *_launch(job, launcher)], _requeued(job))
+
+
+def _script(job: Job, system: tuple[str, list[str], str], launch: list[str], requeued: list[str]) -> str:
+    """Return the script of any batch system.
+
+    Parameters
+    ----------
+    job: what it is for
+    system: the command that submits it, the lines of its requests, and the variable with the number in an array
+    launch: the lines that say how ranks are launched
+    requeued: the last lines of a job that starts again
+    """
+    submit, requests, number = system
+    lines = ["#!/bin/bash", f"# {_size(job)}. Submit it from the folder in which it is to run: {submit} job.sh"]
+    lines += [*requests, *_surroundings(job, number), "", *launch]
+    return "\n".join([*lines, *(requeued if job.requeue else [_LAST, _program(job)])]) + "\n"
+
+
+_LAST = "# The exit code of the last line is that of the job."
+_SAVES = (
+    "# The program then saves and ends, if it has",
+    '#     checkpoints = meshcomm.Checkpoints(folder, save_on="SIGUSR1")',
+    "# and calls checkpoints.wanted() after each step.",
+)
+_OWN_LAUNCHER = "This mpiexec must belong to the MPI that mpi4py loads."
+_LEFTOVERS = (
+    "# An MPICH that was killed leaves files that stop it from starting again under the same number of a job.",
+    "# Those that a process uses belong to another job of yours.",
+    'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
+    """    srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none bash -c 'for file in /dev/shm/mpich_*; do""",
+    """        [ ! -O "$file" ] || grep -qsF "$file" /proc/[0-9]*/maps || rm "$file"; done'""",
+    "fi",
+    "",
+)
+_SHORT_VALUES = (
+    "# MPICH on several nodes: its ranks exchange addresses in pieces that Slurm's pmi2 can take.",
+    "export MPIR_CVAR_CH4_ROOTS_ONLY_PMI=1",
+)
+
+
+def _requeued(job: Job) -> list[str]:
+    """Return the lines that run the program, pass the signal on, and start the job again."""
+    return [
+        f"{_program(job)} &",
+        "program=$!",
+        "",
+        f"# {SAVE_BEFORE} s before the time is over, Slurm sends USR1 to this script, which sends it on.",
+        *_SAVES,
+        "# Then the job starts again, from there.",
+        "asked=",
+        'trap \'trap "" USR1; asked=yes; kill -USR1 "$program"\' USR1',
+        'wait "$program"',
+        "code=$?",
+        'if [ "$asked" ]; then # the signal has ended the first wait',
+        '    wait "$program"',
+        "    code=$?",
+        '    [ "$code" -ne 0 ] || scontrol requeue "$SLURM_JOB_ID"',
+        "fi",
+        'exit "$code"',
+    ]
+
+
+def pbs(job: Job) -> str:
+    """Return a batch script for PBS.
+
+    >>> print(pbs(Job(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
+    #PBS -l select=2:ncpus=64:mpiprocs=64
+    """
+    count = job.ntasks_per_node
+    lines = [
+        f"#PBS -N {job.name}",
+        f"#PBS -l select={job.nodes}:ncpus={count}:mpiprocs={count}",
+        f"#PBS -l walltime={_clock(job.seconds)}",
+        "#PBS -j oe",  # output and errors in one file: name.o and the number of the job
+        f"#PBS -r {'y' if job.requeue else 'n'}",
+        *(
+            f"#PBS -{letter} {value}"
+            for letter, value in zip("qAJ", (job.partition, job.account, job.array), strict=True)
+            if value is not None
+        ),
+        "",
+        'cd "$PBS_O_WORKDIR" || exit # PBS begins in the home folder',
+    ]
+    launch = [
+        f"# Cray: mpiexec -n {job.ranks} --ppn {count} --cpu-bind core",
+        *_launch(job, f"mpiexec -n {job.ranks} --bind-to core"),
+    ]
+    requeued = [
+        f"# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.",
+        *_SAVES,
+        "# Submit the job again: it goes on there.",
+        f"timeout --preserve-status --signal=USR1 $(({job.saves_at} - SECONDS)) \\",
+        f"    {_program(job)}",
+    ]
+    return _script(job, ("qsub", lines, "PBS_ARRAY_INDEX"), launch, requeued)
+
+
+def _surroundings(job: Job, number: str) -> list[str]:
+    """Return the lines for the modules, the environment and the threads; *number* is the variable of an array."""
+    lines = [""]
+    if job.array is not None:
+        lines += [f"# One of several jobs: the program finds its number in ${number}.", ""]
+    if job.modules:
+        lines += [f"module load {shlex.join(job.modules)}"]
+    else:
+        lines += ["# module load mpich # or the module of your MPI, if it comes as one"]
+    if job.container is None and job.environment is not None:
+        lines += [f'export PATH={shlex.quote(job.environment)}:"$PATH"']
+    return [
+        *lines,
+        "",
+        "# One thread per rank: else NumPy takes one for each core, in every rank.",
+        "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1",
+        "export PYTHONUNBUFFERED=1 # what the program prints is in the file at once",
+        "export PYTHONHASHSEED=0 # a loop over a set of names has one order on all ranks",
+    ]
+
+
+def _launch(job: Job, launcher: str) -> list[str]:
+    """Return the lines that say how ranks are launched, and the first launch: it ends the job if they are not one."""
+    own = "If one rank dies, the others are ended too." if launcher.startswith("srun") else _OWN_LAUNCHER
+    lines = [f"# Each rank keeps to its core. {own}"]
+    if job.container is not None:
+        lines += [
+            "# Hybrid: the MPI in the image is of the launcher's family (MPICH, Intel and Cray; or Open MPI).",
+            "# Bind: the host's MPI instead. Add after exec: --bind /opt/mpi --env LD_LIBRARY_PATH=/opt/mpi/lib",
+        ]
+        launcher += f" apptainer exec {shlex.quote(job.container)}"
+    return [
+        *lines,
+        f"launch=({launcher})",
+        "",
+        "# The job ends here if the ranks do not find each other: another MPI, or another protocol.",
+        f'"${{launch[@]}}" {job.python} -m meshcomm info || exit',
+        "",
+    ]
+
+
+def _program(job: Job) -> str:
+    return f'"${{launch[@]}}" {job.python} -m meshcomm run {shlex.join(job.program)}'
+
+
+def _size(job: Job) -> str:
+    return f"{counted(job.ranks, 'rank')}, {job.ntasks_per_node} on each node"
+
+
+def _clock(seconds: int) -> str:
+    """Return hours, minutes and seconds, which all batch systems take.
+
+    >>> _clock(172810)
+    '48:00:10'
+    """
+    return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+SCRIPTS: dict[str, Callable[[Job], str]] = {"slurm": slurm, "pbs": pbs}
+"""What makes the script of each batch system."""

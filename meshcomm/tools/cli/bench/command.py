@@ -1,0 +1,196 @@
+"""The command ``bench``: which operations at which sizes, and the exit code."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import meshcomm
+from meshcomm.core._arguments import counted, quote
+from meshcomm.core._mistakes import suggestion
+from meshcomm.core._types import DType, Shape
+from meshcomm.core.failures import abort
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.tools.cli import about
+from meshcomm.tools.cli.bench import cases, disk, report
+from meshcomm.tools.cli.bench.measure import Row, measured
+from meshcomm.tools.cli.bench.options import NAMES
+from meshcomm.tools.cli.bench.report import Results
+from meshcomm.tools.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
+from meshcomm.tools.cli.once import print_once
+
+QUICK = ("relayout", "all_to_all", "memcpy")
+"""What runs if no operation is named, at sizes that grow by QUICK_FACTOR."""
+
+QUICK_FACTOR, FACTOR = 16, 4
+SMALLEST, LARGEST = 2**10, 2**26
+"""Bytes of a block: the default sizes."""
+
+BLOCKS = 6
+"""A size is left out by default if so many blocks of it, for each rank of a host, need more than half its free memory.
+The most are held by `cases.fft`: the array, its spectrum, an exchange, and the blocks of the reference."""
+
+SLOW = 2.0
+"""Seconds. By default no larger size follows one whose operation and reference take this long."""
+
+
+class Operation(NamedTuple):
+    """An operation: how to make a case, what is beside it, and whether the rate counts all ranks at once."""
+
+    make: disk.Maker
+    beside: str
+    total: bool = False
+
+
+OPERATIONS = {
+    "relayout": Operation(cases.relayout, "memcpy"),
+    "all_to_all": Operation(cases.exchange, "memcpy"),
+    "memcpy": Operation(cases.memory, "one rank alone"),
+    "fft": Operation(cases.fft, "local transform"),
+    "halo": Operation(cases.halo, "local copies"),
+}
+DISK = "disk"
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Time operations at growing sizes, and check their results. Collective over COMM_WORLD.
+
+    Return 0; 1 if a result is wrong or nothing can be measured, 2 for wrong options, 130 after Ctrl-C.
+    """
+    try:
+        wanted = _checked(options)
+    except MeshcommError as error:
+        return _refused(error, 2)
+    try:
+        mesh = wanted.mesh or meshcomm.create_mesh()
+        location = location_in(mesh)
+        if location is None or location.team.world.size != mesh.size:
+            raise MeshError(f"--mesh {options.mesh} has {mesh.size} devices; it needs one for each rank of the job")
+        return _bench(wanted, wanted.setting(mesh, location.device), location.team.everyone.communicator())
+    except MeshcommError as error:
+        return _refused(error, 1)
+    except KeyboardInterrupt:
+        abort.end_job_of_many("interrupted", 130)  # the other ranks may wait for this one
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _refused(error: MeshcommError, code: int) -> int:
+    """Say what all ranks found wrong, once."""
+    print_once(f"meshcomm: {error}")
+    return code
+
+
+class Wanted(NamedTuple):
+    """What the command asks for, checked as well as it can be without MPI; *options* has the rest, as texts."""
+
+    options: argparse.Namespace
+    names: Sequence[str]
+    sizes: Sequence[int]
+    mesh: Mesh | None
+    shape: Shape | None
+    dtype: DType | None
+
+    def setting(self, mesh: Mesh, rank: int) -> cases.Setting:
+        """Return what all sizes share, on *mesh*."""
+        source, target = (
+            None if text is None else layout_of(text, mesh) for text in (self.options.source, self.options.target)
+        )
+        return cases.Setting(mesh, rank, source, target, self.shape, self.dtype)
+
+
+def _checked(options: argparse.Namespace) -> Wanted:
+    """Return what the *options* say; ``MeshcommError`` if they say something wrong."""
+    unknown = [name for name in options.names if name not in NAMES]
+    if unknown:
+        meant = suggestion(unknown[0], NAMES)
+        raise MeshcommError(f"there is no bench {quote(unknown[0])}; there are {', '.join(NAMES)}{meant}")
+    smallest = bytes_of(options.min) if options.min else SMALLEST
+    largest = bytes_of(options.max) if options.max else max(LARGEST, smallest)
+    factor = options.factor or (FACTOR if options.names else QUICK_FACTOR)
+    if not 1 <= smallest <= largest or factor < 2:
+        raise MeshcommError(
+            f"sizes from {smallest} to {largest} by a factor of {factor}: --min is 1 or more and at "
+            "most --max, --factor 2 or more"
+        )
+    if options.rounds is not None and options.rounds < 1:
+        raise MeshcommError(f"--rounds is {options.rounds}; it is 1 or more")
+    sizes = [smallest]
+    while sizes[-1] * factor <= largest and not options.shape:
+        sizes.append(sizes[-1] * factor)
+    if options.plot:
+        report.check_plot(options.plot)
+    return Wanted(
+        options,
+        list(dict.fromkeys(options.names or QUICK)),
+        sizes,
+        mesh_of(options.mesh) if options.mesh else None,
+        shape_of(options.shape) if options.shape else None,
+        dtype_of(options.dtype) if options.dtype else None,
+    )
+
+
+def _bench(wanted: Wanted, setting: cases.Setting, communicator: Communicator) -> int:
+    """Measure what is wanted, and show it. Collective. Return the exit code."""
+    hosts = about.gather_hosts(communicator)
+    told = report.facts(hosts)
+    shows = communicator.rank == 0
+    table = shows and not wanted.options.json
+    if table:
+        print(report.introduction(told), flush=True)
+    most = _largest_that_fits(communicator, max(host.ranks for host in hosts))
+    found: list[Results] = []
+    with ExitStack() as stack:
+        for name, operation in _operations(wanted, communicator, stack):
+            found.append(Results(name, operation.beside, operation.total, []))
+            if table:
+                print(found[-1].heading(), flush=True)
+            for row in _rows(wanted, operation, setting, communicator, most):
+                found[-1].rows.append(row)
+                if table:
+                    print(report.line(row), flush=True)
+    if shows and wanted.options.json:
+        print(json.dumps(report.document(told, found), indent=1))
+    if shows and wanted.options.plot:
+        report.plot(wanted.options.plot, found, f"meshcomm on {setting.mesh.size} ranks")
+    wrong = sum(row.wrong for results in found for row in results.rows)
+    if wrong and shows:
+        print(f"\nmeshcomm: {counted(wrong, 'wrong element')}", file=sys.stderr)
+    return int(wrong > 0)
+
+
+def _operations(wanted: Wanted, communicator: Communicator, stack: ExitStack) -> Iterator[tuple[str, Operation]]:
+    """Yield the operations by name; *stack* removes the folder for files at the end. Collective."""
+    for name in wanted.names:
+        if name != DISK:
+            yield name, OPERATIONS[name]
+            continue
+        folder = stack.enter_context(disk.new_folder(communicator, wanted.options.folder))
+        for which, make in disk.makers(folder).items():
+            yield f"{name}: {which}", Operation(make, "one stream", total=True)
+
+
+def _rows(
+    wanted: Wanted, operation: Operation, setting: cases.Setting, communicator: Communicator, most: int
+) -> Iterator[Row]:
+    """Yield what is measured at each size. Sizes that nobody asked for end where they take long, or too much memory.
+
+    Collective.
+    """
+    for nbytes in wanted.sizes:
+        if nbytes > most and wanted.options.max is None and nbytes > wanted.sizes[0]:
+            return
+        row = measured(communicator, operation.make(setting, nbytes), wanted.options.rounds)
+        yield row
+        if wanted.options.max is None and communicator.told(row.took > SLOW)[0]:
+            return
+
+
+def _largest_that_fits(communicator: Communicator, ranks: int) -> int:
+    """Return the largest bytes of a block that fit on all hosts, with at most so many *ranks* each. Collective."""
+    return int(min(communicator.told(about.free_memory()))) // (2 * BLOCKS * ranks)

@@ -1,0 +1,163 @@
+"""What ``bench`` shows: a table that grows line by line, one JSON document, a plot."""
+
+import platform
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import meshcomm
+from meshcomm.core._arguments import counted
+from meshcomm.core._types import Json
+from meshcomm.core.failures.launchers import launch
+from meshcomm.core.ranks import rendezvous
+from meshcomm.errors import MeshcommError
+from meshcomm.tools.cli import about
+from meshcomm.tools.cli.about import Host
+from meshcomm.tools.cli.bench.measure import Row
+
+PLOTTED = (".png", ".svg")
+
+
+class Results(NamedTuple):
+    """The rows of one operation. *beside* names its reference; *total* says that the rate counts all ranks at once."""
+
+    name: str
+    beside: str
+    total: bool
+    rows: list[Row]
+
+    def heading(self) -> str:
+        """Return the lines above the table."""
+        rate = "GB/s" if self.total else "GB/s/rank"
+        ratio = f"× {self.beside}"
+        return (
+            f"\n{self.name}\n{'block':>10} {'moved':>10} {'rounds':>6} {'25 % µs':>12} {'median µs':>12} "
+            f"{'75 % µs':>12} {rate:>10} {ratio:>17} {'wrong':>7}"
+        )
+
+
+def line(row: Row) -> str:
+    """Return one line of the table.
+
+    >>> line(Row(4096, 4096, 25, (1e-6, 2e-6, 3e-6), 2.048, 1.5, 0))
+    '   4.0 KiB    4.0 KiB     25          1.0          2.0          3.0       2.05              1.50      ok'
+    """
+    low, median, high = (f"{seconds * 1e6:12.1f}" for seconds in row.seconds)
+    return (
+        f"{bytes_text(row.block):>10} {bytes_text(row.moved):>10} {row.rounds:6} {low} {median} {high} "
+        f"{row.gigabytes_per_second:10.3g} {row.ratio:17.2f} {row.wrong or 'ok':>7}"
+    )
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> bytes_text(1000), bytes_text(1024), bytes_text(3 * 2**29)
+    ('1000 B', '1.0 KiB', '1.5 GiB')
+    """
+    if count < 1024:
+        return f"{count} B"
+    unit = min((count.bit_length() - 1) // 10, 4)
+    return f"{count / 1024**unit:.1f} {'KMGT'[unit - 1]}iB"
+
+
+def facts(hosts: Sequence[Host]) -> dict[str, Json]:
+    """Return what a figure depends on: machine, versions, ranks and transport."""
+    library = about.library()
+    return {
+        "versions": {
+            "meshcomm": meshcomm.__version__,
+            "numpy": np.__version__,
+            "mpi4py": library.mpi4py,
+            "python": platform.python_version(),
+        },
+        "machine": {
+            "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+            "processor": about.processor(),
+            "hosts": [host._asdict() for host in hosts],
+        },
+        "ranks": sum(host.ranks for host in hosts),
+        "transport": {
+            "mpi": library.name,
+            "launcher": str(launched) if (launched := launch()) is not None else None,
+            "shared_memory": rendezvous.describe(),
+        },
+        "settings": about.settings(),
+    }
+
+
+def introduction(told: dict[str, Json]) -> str:
+    """Return the lines above all tables."""
+    versions, machine, transport = told["versions"], told["machine"], told["transport"]
+    hosts = [f"{host['name']} ({host['ranks']} on {host['cores']} cores)" for host in machine["hosts"]]
+    listed = ", ".join(hosts[:8]) + ", ..." * (len(hosts) > 8)
+    crowd = any(host["ranks"] > host["cores"] for host in machine["hosts"])
+    return "\n".join(
+        [
+            f"meshcomm {versions['meshcomm']}, NumPy {versions['numpy']}, {transport['mpi']}",
+            f"{counted(told['ranks'], 'rank')}: {listed}; {machine['processor']}",
+            f"shared memory: {transport['shared_memory']}",
+            *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
+            "times are those of the slowest rank; × 2 is twice the time of the reference in the same round",
+        ]
+    )
+
+
+def document(told: dict[str, Json], found: Sequence[Results]) -> dict[str, Json]:
+    """Return what ``--json`` prints."""
+    return told | {
+        "benches": [
+            {
+                "name": results.name,
+                "beside": results.beside,
+                "rate": "all ranks" if results.total else "one rank",
+                "rows": [_row(row) for row in results.rows],
+            }
+            for results in found
+        ]
+    }
+
+
+def _row(row: Row) -> dict[str, Json]:
+    low, median, high = row.seconds
+    return {
+        "block_bytes": row.block,
+        "moved_bytes": row.moved,
+        "rounds": row.rounds,
+        "seconds": {"quartile_25": low, "median": median, "quartile_75": high},
+        "gigabytes_per_second": row.gigabytes_per_second,
+        "ratio": row.ratio,
+        "wrong": row.wrong,
+    }
+
+
+def check_plot(path: str) -> None:
+    """Raise ``MeshcommError`` unless a plot can be drawn to a file of this name."""
+    if not path.endswith(PLOTTED):
+        raise MeshcommError(f"--plot writes {' or '.join(PLOTTED)}, not {path!r}")
+    if not Path(path).absolute().parent.is_dir():
+        raise MeshcommError(f"--plot writes {path!r}, but there is no such folder")
+    if find_spec("matplotlib") is None:
+        raise MeshcommError("--plot needs matplotlib, which is not installed: pip install matplotlib")
+
+
+def plot(path: str, found: Sequence[Results], title: str) -> None:
+    """Draw the rate of each operation over the size of the blocks, with its quartiles."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xscale="log", yscale="log", xlabel="bytes of a block", ylabel="GB/s", title=title)
+    for results in found:
+        sizes = [row.block for row in results.rows]
+        label = f"{results.name} ({'all ranks' if results.total else 'per rank'})"
+        (drawn,) = axes.plot(sizes, [row.gigabytes_per_second for row in results.rows], "o-", label=label)
+        low, high = ([row.moved / row.seconds[which] * 1e-9 for row in results.rows] for which in (2, 0))
+        axes.fill_between(sizes, low, high, color=drawn.get_color(), alpha=0.2)
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
+    figure.savefig(path)

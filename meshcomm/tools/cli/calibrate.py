@@ -1,0 +1,107 @@
+"""``python -m meshcomm calibrate``."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import meshcomm
+from meshcomm.core.failures import launchers
+from meshcomm.core.layouts.machine import DISK_CONSTANTS, Machine
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.hosts import MACHINE_FILE
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.errors import MeshError
+from meshcomm.tools.cli import about
+from meshcomm.tools.cli.fit import BETWEEN, WITHIN, Calibration, Fit
+from meshcomm.tools.cli.fit import calibrate as measured
+from meshcomm.tools.cli.info import Rows, print_rows, rank_rows, unit_cost
+from meshcomm.tools.cli.once import print_once
+
+
+def calibrate(file: str | None) -> int:
+    """Measure the constants of the cost model, print them, and write them to *file* if given. Collective.
+
+    Return 0, or 1 if that is not possible.
+    """
+    first = launchers.is_first()
+    about.forget_machine_file()  # it may be the file that this call is to write
+    try:
+        location = location_in(meshcomm.create_mesh())
+        assert location is not None
+        team = location.team
+        with _Output(file if team.rank == 0 else None) as output:
+            agreement.agree(team, "calibrate", output.error)
+            found, hosts = (
+                measured(team, Path(file).absolute().parent if file else Path.cwd()),
+                about.gather_hosts(team.everyone.communicator()),
+            )
+            if team.rank == 0:
+                print_rows([*rank_rows(hosts), *_calibration_rows(found)])
+            output.write(json.dumps(found.constants, indent=2) + "\n")
+            agreement.agree(team, "the end of calibrate", output.error)
+    except MeshError as error:
+        print_once(f"meshcomm: {error}")
+        return 1
+    if first and file is not None:
+        print(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")
+    return 0
+
+
+class _Output:
+    """A file that `write` replaces as a whole; until then it stays as it was. A path of None is no file.
+
+    `error` is what went wrong, for all ranks to agree on.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.error: MeshError | None = None
+        self._path = path
+        self._unfinished = Path(f"{path}.{os.getpid()}.part")
+
+    def __enter__(self) -> "_Output":
+        self._try(self._begin)  # fail before anything is measured, not after it
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is not None:
+            self._unfinished.unlink(missing_ok=True)
+
+    def write(self, text: str) -> None:
+        """Write *text* to the file, or set `error`."""
+        self._try(lambda: self._unfinished.write_text(text))
+        if self.error is None:
+            self._try(lambda: self._unfinished.replace(str(self._path)))
+
+    def _begin(self) -> None:
+        self._unfinished.write_text("")
+        if Path(str(self._path)).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def _try(self, action: Callable[[], object]) -> None:
+        if self._path is None:
+            return
+        try:
+            action()
+        except OSError as error:
+            self.error = MeshError(f"{self._path} cannot be written: {error.strerror}")
+
+
+def _calibration_rows(found: Calibration) -> Rows:
+    rows: Rows = []
+    default = Machine()
+    for where, names, fit, why_not in (
+        ("within a node", WITHIN, found.within, "no node has two ranks"),
+        ("between nodes", BETWEEN, found.between, "all ranks are on one node"),
+        ("in memory", ("gamma",), found.memory, ""),
+        ("in files", DISK_CONSTANTS, found.disk, "a rank cannot make a file here"),
+    ):
+        rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
+        constants = default if fit is None else fit.applied_to(default)
+        rows += [(f"  {name}", unit_cost(name, getattr(constants, name))) for name in names]
+    return rows
+
+
+def _quality(fit: Fit) -> str:
+    return f"fits {fit.measured} measurements within a factor of {fit.typical:.2f}, at worst {fit.worst:.2f}"

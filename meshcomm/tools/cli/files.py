@@ -1,0 +1,177 @@
+"""``python -m meshcomm ls``, ``verify`` and ``convert``."""
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+from meshcomm.core._arguments import counted
+from meshcomm.core.failures import launchers
+from meshcomm.core.plans.describe import bytes_text
+from meshcomm.core.ranks.meshes import create_mesh
+from meshcomm.core.ranks.simulate import simulate
+from meshcomm.errors import MeshcommError
+from meshcomm.storage import verify as checks
+from meshcomm.storage.checkpoints import step_folders
+from meshcomm.storage.convert import convert as convert_file
+from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.folder import MANIFEST
+from meshcomm.storage.formats.known import contents
+from meshcomm.storage.opened import Store, StoredArray
+from meshcomm.tools.cli.once import print_once
+
+Row = tuple[str, ...]
+
+
+def ls(paths: Sequence[Path]) -> int:
+    """Print the arrays and the metadata of files, or the steps of folders of checkpoints; return the exit code.
+
+    Under mpiexec the first rank does it alone.
+    """
+    return _of_each(paths, lambda path: _list_steps(path) if _is_run(path) else _list_arrays(path))
+
+
+def verify(paths: Sequence[Path]) -> int:
+    """Print ``ok``, or what is damaged in files or in each step of folders of checkpoints; return the exit code.
+
+    Under mpiexec the first rank does it alone.
+    """
+    return _of_each(paths, lambda path: _verify_steps(path) if _is_run(path) else _verify_one(path))
+
+
+def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
+    code = 0
+    for path in paths if _is_first() else ():
+        if len(paths) > 1:
+            print(f"{path}:")
+        code = max(code, _told(partial(look, path), lambda text: print(text, file=sys.stderr)))
+    return code
+
+
+def convert(source: Path, target: Path, overwrite: bool) -> int:
+    """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
+    return _told(lambda: _convert(source, target, overwrite), print_once)
+
+
+def _told(run: Callable[[], int], say: Callable[[str], None]) -> int:
+    """Return what *run* returns; if it fails, *say* why, in one line."""
+    try:
+        return run()
+    except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError) as error:
+        say(f"meshcomm: {'; '.join(str(error).split(chr(10)))}")
+        return 1
+
+
+def _is_first() -> bool:
+    return launchers.is_first()
+
+
+def _is_run(path: Path) -> bool:
+    return path.is_dir() and not (path / MANIFEST).exists() and bool(step_folders(path))
+
+
+# -- ls ---------------------------------------------------------------------------------------------------------------
+
+
+def _list_arrays(path: Path) -> int:
+    with Store(path) as store:
+        rows = [_row(store[name]) for name in store.names]
+        head = ("name", "shape", "dims", "dtype", "units", "bytes", "layout")
+        shown = [k for k, title in enumerate(head) if title not in ("dims", "units") or any(row[k] for row in rows)]
+        _print_table([tuple(row[k] for k in shown) for row in (head, *rows)])
+        print(_size_text(store[name].nbytes for name in store.names))
+        for key, value in store.metadata.items():
+            print(f"metadata {key}: {value}")
+        for name, why in store.left_out.items():
+            print(f"left out {name}: {why}")
+    return 0
+
+
+def _row(array: StoredArray) -> Row:
+    """Return what the table says of an array; dims and units are those of netCDF."""
+    dims, units = ", ".join(array.dims or ()), str(array.metadata.get("units", ""))
+    its = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
+    return (array.name, *its, array.layout or "")
+
+
+def _size_text(sizes: Iterable[int]) -> str:
+    """Return how many arrays there are, and how many bytes they have together."""
+    each = list(sizes)
+    return f"{counted(len(each), 'array')}, {bytes_text(sum(each))}"
+
+
+def _list_steps(path: Path) -> int:
+    rows = []
+    for step, folder in step_folders(path):
+        if not (folder / MANIFEST).exists():
+            rows.append((str(step), "", "", "not complete"))
+            continue
+        try:
+            arrays = contents(folder).arrays.values()
+        except (MeshcommError, OSError) as error:
+            rows.append((str(step), "", "", str(error)))
+            continue
+        rows.append((str(step), str(len(arrays)), bytes_text(sum(each.nbytes for each in arrays)), ""))
+    _print_table([("step", "arrays", "bytes", ""), *rows])
+    return 0
+
+
+def _print_table(rows: list[Row]) -> None:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+# -- verify -----------------------------------------------------------------------------------------------------------
+
+
+def _verify_one(path: Path) -> int:
+    found = contents(path)
+    wrong = _damage(path, found)
+    print("\n".join(wrong) if wrong else _fine(found))
+    return int(bool(wrong))
+
+
+def _verify_steps(path: Path) -> int:
+    code = 0
+    for _, folder in step_folders(path):
+        if not (folder / MANIFEST).exists():
+            print(f"{folder.name}: not complete, its save was cut off; the next save removes it")
+            continue
+        try:
+            found = contents(folder)
+            wrong = _damage(folder, found)
+        except (MeshcommError, OSError) as error:
+            wrong = [str(error)]
+        print("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(found)]))
+        code = max(code, int(bool(wrong)))
+    return code
+
+
+def _damage(path: Path, found: Contents) -> list[str]:
+    return [] if found.checks is None else checks.verify(path, found)
+
+
+def _fine(found: Contents) -> str:
+    size = _size_text(each.nbytes for each in found.arrays.values())
+    how = "" if found.checks is not None else "; the format has no checksums, so only its structure was looked at"
+    return f"ok: {size}{how}"
+
+
+# -- convert ----------------------------------------------------------------------------------------------------------
+
+
+def _convert(source: Path, target: Path, overwrite: bool) -> int:
+    try:
+        if (launchers.launched() or (0, 1))[1] > 1:
+            left_out = convert_file(source, target, create_mesh(), overwrite=overwrite)
+        else:  # one process needs no MPI
+            with simulate(1) as world:
+                (left_out,) = world.run(lambda: convert_file(source, target, create_mesh(), overwrite=overwrite))
+    except FileExistsError as error:
+        raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
+    if _is_first():
+        print(f"wrote {target}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
+    if left_out and _is_first():
+        print(f"meshcomm: {target} does not hold {left_out} of {source}", file=sys.stderr)
+    return 0

@@ -1,0 +1,328 @@
+"""Calibration: the constants of a machine, fitted to relayouts that its ranks run.
+
+The probes are ordinary relayouts, so the constants describe the code that moves data here. All ranks of a node
+exchange at once, as in a relayout over all ranks: a byte costs what a rank's share of memory and network gives. The
+fastest of many runs of a probe counts, as in :mod:`timeit`, because only other work makes a run slower. The predicted
+time is a sum: each count times its constant. The fit minimises the typical factor between predicted and measured time,
+so small and large messages count alike, and single bad measurements do not matter.
+"""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshcomm.core._types import Indices
+from meshcomm.core.arrays.compile import prepare
+from meshcomm.core.arrays.create import full
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import UNSHARDED
+from meshcomm.core.layouts.machine import CONSTANTS, DISK_CONSTANTS, Load, Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.plans.plan import plan_relayout
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.meshes import create_mesh, location_in
+from meshcomm.core.ranks.teams import Team
+from meshcomm.errors import MeshError
+from meshcomm.storage.files import create, remove
+
+Floats: TypeAlias = NDArray[np.float64]
+Run: TypeAlias = Callable[[], object]
+
+MESSAGES = tuple(2**power for power in (3, 6, 9, 12, 15, 18, 20, 21, 22))
+"""Bytes per message. Among the large ones, whose bytes cost most, most exceed the caches, as large arrays do."""
+
+LARGE = tuple(2**20 * mebibytes for mebibytes in (8, 16, 24, 32))
+"""Bytes that the ranks of a node send together in the large probes between nodes. Networks carry some MiB at once, in
+the memory of the system and of switches, or as long as they allow a node to be faster than its share."""
+
+WITHIN = ("wait_within", "alpha_within", "beta_within")
+BETWEEN = ("wait_between", "alpha_between", "beta_between")
+MEMORY = ("gamma",)
+
+WRITTEN = tuple(2**power for power in (12, 14, 16, 18, 20, 22))
+"""Bytes that a probe of the disk writes to a file, or reads from it, in one call. They are in the page cache then."""
+
+SMALL = 2**15
+"""Bytes of a message between nodes, at most, of the probes that are not large."""
+
+MOST_BYTES = 2**23
+"""Bytes. A rank receives at most this many in a probe."""
+
+MOST_RANKS = 16
+"""Ranks. At most this many exchange with each other in a probe."""
+
+PASSED = tuple(2**power for power in (16, 18, 20, 21, 22))
+"""Bytes that a probe of the memory copies, in runs of `RUN` bytes as packing does."""
+
+RUN = 512
+"""Bytes that are contiguous in a probe of the memory."""
+
+ROUNDS = 25
+"""Each probe runs in this many turns; its fastest turn counts."""
+
+BATCH = 2e-4
+"""Seconds. A short probe repeats within a turn until the turn takes about this long."""
+
+LONGEST, FEWEST = 5.0, 5
+"""Seconds, and turns: on a slow network, probes run in fewer turns, if the seconds would not do, but not in fewer."""
+
+MOST_REPEATS = 50
+"""A probe repeats at most this many times within a turn."""
+
+
+class Fit(NamedTuple):
+    """Constants in seconds, and the typical and the worst factor between predicted and measured times."""
+
+    constants: dict[str, float]
+    typical: float
+    worst: float
+    measured: int
+
+    def applied_to(self, machine: Machine) -> Machine:
+        """Return *machine* with these constants."""
+        return replace(machine, nodes=machine.nodes, **self.constants)
+
+
+class Calibration(NamedTuple):
+    """The fits; None where the ranks do not allow a measurement."""
+
+    within: Fit | None
+    between: Fit | None
+    memory: Fit
+    disk: Fit | None
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The constants of a `Machine` that were measured."""
+        return {name: value for fit in self if fit is not None for name, value in fit.constants.items()}
+
+
+class _Probe(NamedTuple):
+    """A relayout to be timed; *run* is None on ranks outside of its mesh.
+
+    *load* is its load on the device that has most to do.
+    """
+
+    load: Load
+    run: Run | None
+
+
+def calibrate(team: Team, folder: Path) -> Calibration:
+    """Return what it costs to move bytes between the ranks of *team*, all ranks of a world. Collective over the team.
+
+    Files are measured in *folder*, if all ranks can write there. ``MeshError`` if there is only one rank.
+    """
+    communicator, machine = team.everyone.communicator(), team.machine
+    if communicator.size < 2:
+        raise MeshError("calibrate needs 2 ranks or more, such as mpiexec -n 2 python -m meshcomm calibrate")
+    nodes = _by_node(np.arange(communicator.size, dtype=np.intp), machine)
+    memory = _fitted(communicator, _copies(_grouped([np.concatenate(nodes)], 2), machine), MEMORY, machine)
+    machine = memory.applied_to(machine)
+    within = between = None
+    shared = [node for node in nodes if len(node) > 1]
+    if shared:
+        probes = [_all_moved(probe) for mesh in _pairs_and_more(shared) for probe in _exchanges(mesh, machine)]
+        within = _fitted(communicator, probes, WITHIN, machine)
+        machine = within.applied_to(machine)
+    if len(nodes) > 1:
+        large = [total // min(map(len, nodes)) for total in LARGE]
+        probes = [probe for mesh in _over_nodes(nodes) for probe in _exchanges(mesh, machine, large)]
+        between = _fitted(communicator, probes, BETWEEN, machine)
+    return Calibration(within, between, memory, _disk(communicator, folder))
+
+
+# -- probes -----------------------------------------------------------------------------------------------------------
+
+
+def _by_node(ranks: Indices, machine: Machine) -> list[Indices]:
+    """Return the ranks on each node."""
+    nodes = machine.node_of(ranks)
+    return [ranks[nodes == node] for node in dict.fromkeys(nodes.tolist())]
+
+
+def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
+    """Return meshes in which ranks of different nodes exchange with each other: one of pairs, and one of many."""
+    fewest = min(len(node) for node in nodes)
+    across = list(np.array([node[:fewest] for node in nodes]).T)
+    if len(nodes) > 2 or fewest == 1:
+        return _pairs_and_more(across)
+    some = min(fewest, MOST_RANKS // 2)
+    return [_grouped(across, 2), _grouped([np.concatenate([node[:some] for node in nodes])], 2 * some)]
+
+
+def _pairs_and_more(rows: list[Indices]) -> list[Mesh]:
+    """Return meshes in which ranks of the same row exchange with each other: one of pairs, and one of many."""
+    return [_grouped(rows, size) for size in sorted({2, min(MOST_RANKS, min(map(len, rows)))})]
+
+
+def _grouped(rows: list[Indices], size: int) -> Mesh:
+    """Return a mesh with as many groups of *size* ranks as there are in the *rows*."""
+    ranks = np.concatenate([row[: len(row) // size * size].reshape(-1, size) for row in rows])
+    return create_mesh([("groups", len(ranks)), ("x", size)], devices=ranks.ravel().tolist())
+
+
+def _exchanges(mesh: Mesh, machine: Machine, large: Sequence[int] = ()) -> list[_Probe]:
+    """Return exchanges in the groups of *mesh* that neither pack nor unpack: every box is one row.
+
+    A rank sends so many bytes as *large* says, instead of large messages.
+    """
+    size = mesh.dim_size("x")
+    rows, columns = Layout(["x", UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
+    lengths = [length for length in MESSAGES if (length <= SMALL if large else length * (size - 1) <= MOST_BYTES)]
+    lengths += [total // (size - 1) for total in large]
+    return [_probe((size, size * length), rows, columns, machine) for length in lengths]
+
+
+def _all_moved(probe: _Probe) -> _Probe:
+    """Return *probe*, with the bytes that stay on the rank counted as if they came from another rank of the node.
+
+    On one node both are copies. To subtract the bytes that stay, at the price of a pass over memory, would leave a
+    small and uncertain rest: a pass takes less time while its data is in the cache.
+    """
+    load = probe.load
+    return probe._replace(load=load._replace(on_node_bytes=load.on_node_bytes + load.passed_bytes, passed_bytes=0.0))
+
+
+def _copies(mesh: Mesh, machine: Machine) -> list[_Probe]:
+    """Return probes that only copy within a rank."""
+    whole, columns = Layout([UNSHARDED, UNSHARDED], mesh), Layout([UNSHARDED, "x"], mesh)
+    return [_probe((length // RUN, 2 * RUN), whole, columns, machine) for length in PASSED]
+
+
+def _disk(communicator: Communicator, folder: Path) -> Fit | None:
+    """Return the costs of files, from calls that write and read one of each rank; None if a rank cannot make one."""
+    path, file = folder / f".meshcomm-calibrate-{os.getpid()}-{communicator.rank}", None
+    with contextlib.suppress(OSError):
+        file = create(path)
+        remove(path)
+    try:
+        if communicator.allreduce_max(np.array([file is None], dtype=np.int64))[0] or file is None:
+            return None
+        data = [np.ones(size, dtype=np.uint8) for size in WRITTEN]
+        calls = [partial(call, each, 0) for call in (file.write, file.read) for each in data]
+        times = np.array(fastest(communicator, calls))
+    finally:
+        if file is not None:
+            file.close()
+    counts = np.array([[1, size] for size in WRITTEN * 2], dtype=float)
+    fitted = fit(counts, times)
+    return _described(DISK_CONSTANTS, fitted, _factors(counts @ fitted, times))
+
+
+def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Machine) -> _Probe:
+    plan = plan_relayout(shape, np.uint8, source, target, 2 * MOST_BYTES, machine)
+    load, location = plan.for_device(0).load, location_in(source.mesh)
+    if location is None:
+        return _Probe(load, None)
+    run = prepare(plan, location)
+    block, out = (full(shape, 1, np.uint8, layout).local for layout in (source, target))
+    return _Probe(load, lambda: run(block, out))
+
+
+# -- times and fits ---------------------------------------------------------------------------------------------------
+
+
+def _times(communicator: Communicator, probes: list[_Probe]) -> list[float]:
+    return fastest(communicator, [probe.run for probe in probes])
+
+
+def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int = ROUNDS) -> list[float]:
+    """Return the seconds that each of *runs* takes on the slowest rank, in its fastest turn. Collective.
+
+    The runs take turns; short ones repeat within a turn. None means that this rank has nothing to do.
+    """
+    for run in runs:
+        _nanoseconds(communicator, run, 1)  # creates communicators and touches memory for the first time
+    first = communicator.allreduce_max(
+        np.array([min(_nanoseconds(communicator, run, 1) for _ in range(3)) for run in runs], dtype=np.int64)
+    )
+    repeats = [int(min(max(1, BATCH * 1e9 / max(1, took)), MOST_REPEATS)) for took in first.tolist()]
+    turn = sum(took * n for took, n in zip(first.tolist(), repeats, strict=True)) * 1e-9
+    rounds = max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turn, 1e-9))))
+    # The runs take turns, so that other work on the machine slows down all of them, not only some.
+    taken = [
+        [_nanoseconds(communicator, run, n) // n for run, n in zip(runs, repeats, strict=True)] for _ in range(rounds)
+    ]
+    slowest = communicator.allreduce_max(np.array(taken, dtype=np.int64).ravel()).reshape(rounds, len(runs))
+    return [max(1, took) * 1e-9 for took in slowest.min(axis=0).tolist()]
+
+
+def _nanoseconds(communicator: Communicator, run: Run | None, repeats: int) -> int:
+    """Return the nanoseconds that this rank needs for *repeats* runs; all ranks begin together. Collective."""
+    communicator.allreduce_max(_ZERO)
+    start = time.perf_counter_ns()
+    if run is not None:
+        for _ in range(repeats):
+            run()
+    return time.perf_counter_ns() - start
+
+
+_ZERO: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+
+
+def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, ...], machine: Machine) -> Fit:
+    """Return the constants called *names* that fit the times of *probes*. *machine* has the other constants.
+
+    Collective.
+    """
+    loads = np.array([probe.load for probe in probes])
+    free = np.array([name in names for name in CONSTANTS])
+    known = loads @ np.array([0.0 if name in names else getattr(machine, name) for name in CONSTANTS])
+    times = np.array(_times(communicator, probes))
+    fitted = fit(loads[:, free], times, known)
+    factors = _factors(loads[:, free] @ fitted + known, times)
+    return _described([name for name in CONSTANTS if name in names], fitted, factors)
+
+
+def _described(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
+    rounded = [float(f"{value:.4g}") for value in fitted.tolist()]  # what is printed and what is written are the same
+    constants = dict(zip(names, rounded, strict=True))
+    return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))
+
+
+def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
+    """Return the cost of each kind of unit.
+
+    No cost is negative. Each solution considered predicts as many times exactly as there are costs; the best one
+    has the smallest typical factor between predictions and times. Units that cannot be told apart cost the same.
+
+    Parameters
+    ----------
+    counts: how many units of each kind a measurement has; one row for each measurement
+    times: the seconds that each measurement took
+    known: the part of these seconds that other units take
+
+    >>> fit(np.array([[1, 1], [1, 100], [1, 1000], [1, 5000]]), np.array([3e-6, 1.02e-4, 1.002e-3, 1.0])).round(9)
+    array([2.e-06, 1.e-06])
+    """
+    columns, index = np.unique(counts, axis=1, return_inverse=True)
+    columns = columns * np.bincount(index)  # equal columns count together
+    kinds = columns.shape[1]
+    solutions = [np.zeros((1, kinds))]
+    for size in range(1, kinds + 1):
+        points = np.array(list(combinations(range(len(times)), size)))
+        for chosen in map(list, combinations(range(kinds), size)):
+            systems, answers = columns[points][:, :, chosen], (times - known)[points]
+            solvable = np.linalg.matrix_rank(systems) == size
+            found = np.zeros((int(solvable.sum()), kinds))
+            found[:, chosen] = np.linalg.solve(systems[solvable], answers[solvable][..., None])[..., 0]
+            solutions.append(found[(found >= 0).all(axis=1)])
+    costs = np.concatenate(solutions)
+    factors = _factors(costs @ columns.T + known, times)
+    best: Floats = costs[np.log(factors).sum(axis=1).argmin()][index]
+    return best
+
+
+def _factors(predicted: Floats, times: Floats) -> Floats:
+    """Return the factor, 1 or more, between each prediction and its time."""
+    ratio = np.maximum(predicted, 1e-12) / times
+    return np.maximum(ratio, 1 / ratio)

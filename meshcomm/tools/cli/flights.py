@@ -1,0 +1,63 @@
+"""``python -m meshcomm flights``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshcomm.core.failures.flights import Flight
+from meshcomm.core.failures.messages import some
+from meshcomm.tools.cli.flight_files import first_difference, missing_ranks, read
+from meshcomm.tools.cli.show import told
+
+_SHOWN_CALLS = 5
+
+
+def flights(folder: Path) -> int:
+    """Print what the flight files in *folder* say, and return the exit code. Under mpiexec the first rank does it."""
+    damaged: list[str] = []
+    return told(lambda: print(summary(read(folder, damaged), damaged)))
+
+
+def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
+    """Return who is where, the first difference between ranks, the last calls of each, and their stacks.
+
+    *damaged* says which files are no flights.
+    """
+    lines = [f"{len(found)} of {max(its['size'] for its in found)} ranks wrote what they did last", ""]
+    lines += [_where(flight) for flight in found]
+    missing = missing_ranks(found)
+    if missing:
+        why = " that can be read" if damaged else ": killed, stopped, or ended before"
+        lines.append(f"{some(missing)} wrote nothing{why}")
+    lines += damaged
+    difference = first_difference(found)
+    if difference is not None:
+        alike = "the operations that all of them remember are the same, and so are arguments as far as they are known"
+        lines += ["", f"first difference: {difference}" if difference else alike]
+    elif len(found) > 1:
+        lines += ["", "calls cannot be compared: no two of these ranks remember the same call"]
+    for flight in found:
+        lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
+        reason = flight["reason"].partition("\n")[0]
+        last = flight["calls"][-_SHOWN_CALLS:]
+        lines += [f"  {reason}", f"  its last {len(last)} calls, of {len(flight['calls'])} that are kept:"]
+        for call in last:
+            ago = f"{flight['written'] - call['began']:.3f} s ago"
+            about = f": {call['about']}" if call["about"] else ""
+            lines.append(f"    {call['operation']}{_number(call['number'], call['ranks'])}, {ago}{about}")
+        lines += ["  " + line for line in flight["stack"].splitlines()]
+    return "\n".join(lines)
+
+
+def _where(flight: Flight) -> str:
+    if flight["waits"]:
+        doing = f"waits in {flight['waits']}"
+        if flight["calls"]:
+            doing += _number(flight["calls"][-1]["number"], flight["calls"][-1]["ranks"])
+    else:
+        doing = "is outside meshcomm"
+    at = f", at {flight['at']}" if flight["at"] else ""
+    return f"rank {flight['rank']}: {doing} for {flight['since']:.1f} s{at}"
+
+
+def _number(number: int, ranks: str) -> str:
+    return f", call {abs(number)} on ranks {ranks}" if number else ""

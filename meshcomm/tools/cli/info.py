@@ -1,0 +1,234 @@
+"""``python -m meshcomm info``."""
+
+import json
+import platform
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+import meshcomm
+from meshcomm import _kernels
+from meshcomm.core._arguments import counted
+from meshcomm.core.failures import launchers
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
+from meshcomm.core.ranks import rendezvous
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.hosts import MACHINE_FILE
+from meshcomm.core.ranks.mpi import active_mpi, library_name
+from meshcomm.core.ranks.variables import set_aside
+from meshcomm.errors import MeshError
+from meshcomm.tools.cli import about
+from meshcomm.tools.cli.about import Host
+from meshcomm.tools.cli.checks import PROBLEM, Finding, findings, line
+from meshcomm.tools.cli.facts import Facts, gather, measured_connections
+from meshcomm.tools.cli.hashes import VARIABLE, hashes_text
+
+Row: TypeAlias = tuple[str, str]  # a label and its value
+Rows: TypeAlias = list[Row]
+
+MOST_HOSTS = 16
+"""Hosts. If there are more, only this many are listed."""
+
+
+class Told(NamedTuple):
+    """Facts as lines for people, and as values for programs: docs/doctor.md has the names of these."""
+
+    rows: Rows
+    values: dict[str, object]
+
+    def plus(self, other: "Told") -> "Told":
+        """Return these facts and the *other* ones."""
+        return Told([*self.rows, *other.rows], self.values | other.values)
+
+
+def info(as_json: bool = False) -> int:
+    """Print, once, facts about Python, MPI and the ranks, what is wrong, and test a small relayout. Collective.
+
+    *as_json* prints one document of JSON. Return 0, or 1 if something needs attention.
+    """
+    settings = about.settings()
+    wrong = set_aside()
+    first = launchers.is_first()
+    told, report = _local(), _as_json if as_json else _as_text
+    alone = _alone()
+    if alone is not None:
+        launchers.let_first_tell()
+        told = told if alone.about == "MPI" else told.plus(_mpi())
+        found = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
+        return report(told.plus(_settings(settings)), [], found, "") if first else 1
+    with Envelope("info", None):
+        communicator = about.connect_all()
+        hosts = about.gather_hosts(communicator)
+        problem = _self_test(communicator.rank, communicator.size)
+        problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
+        machine = _machine()
+        facts = gather(communicator, wrong)
+        found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
+        communicator.free()
+    told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
+    found += _verdict(problems)
+    return report(told, facts, found, _verdict_text(problems)) if first else _code(found)
+
+
+def _alone() -> Finding | None:
+    """Return why this process cannot speak with other ranks, if it cannot."""
+    try:
+        size = active_mpi().COMM_WORLD.size
+    except MeshError as error:
+        return Finding(PROBLEM, "MPI", f"no MPI: {error}", (0,))
+    alone = launchers.alone(size, library_name)
+    return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
+
+
+def _as_text(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+    print_rows([*told.rows, ("self-test", verdict)] if verdict else told.rows)
+    print("\n" + "\n".join(line(each, max(1, len(facts))) for each in found))
+    return _code(found)
+
+
+def _as_json(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+    rest = {
+        "self_test": verdict,
+        "checks": [each._asdict() for each in found],
+        "ranks": facts,
+        "ok": not _code(found),
+    }
+    print(json.dumps(told.values | rest, indent=1))
+    return _code(found)
+
+
+def _code(found: Sequence[Finding]) -> int:
+    return int(any(each.level == PROBLEM for each in found))
+
+
+def print_rows(rows: Sequence[Row]) -> None:
+    """Print labels and values in two columns."""
+    width = max(len(label) for label, _ in rows)
+    print("\n".join(f"{label:{width}}  {value}" for label, value in rows))
+
+
+def _local() -> Told:
+    kernel = Path(_kernels.__file__)
+    built = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
+    rows = [
+        ("meshcomm", f"{meshcomm.__version__} in {kernel.parent}"),
+        ("kernel", f"{kernel.name}, compiled {built}"),
+        ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
+        ("NumPy", np.__version__),
+    ]
+    values: dict[str, object] = {
+        "meshcomm": meshcomm.__version__,
+        "folder": str(kernel.parent),
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "numpy": np.__version__,
+    }
+    return Told(rows, values)
+
+
+def _mpi() -> Told:
+    found, launch = about.library(), str(launchers.launch() or "")
+    rows = [
+        ("mpi4py", found.mpi4py),
+        ("MPI", f"{found.name}, of MPI standard {found.standard}"),
+        ("thread level", found.thread_level),
+        ("launcher", launch or "none, started without mpiexec"),
+    ]
+    return Told(rows, {"mpi": found._asdict(), "launcher": launch})
+
+
+def _hosts(hosts: Sequence[Host]) -> Told:
+    return Told(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
+
+
+def _settings(settings: dict[str, str]) -> Told:
+    shared, hashes = rendezvous.describe(), hashes_text()
+    rows = [("shared memory", shared), (VARIABLE, hashes), *settings.items()]
+    return Told(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
+
+
+def rank_rows(hosts: Sequence[Host]) -> Rows:
+    """Return rows that show how many ranks and cores each host has."""
+    count = sum(host.ranks for host in hosts)
+    rows = [("ranks", f"{count} on {counted(len(hosts), 'host')}")]
+    for host in hosts[:MOST_HOSTS]:
+        slow = "; more ranks than cores: ranks wait for each other, and all is slow" if host.ranks > host.cores else ""
+        rows.append((f"  {host.name}", f"{counted(host.ranks, 'rank')}, {counted(host.cores, 'core')}{slow}"))
+    if len(hosts) > MOST_HOSTS:
+        rows.append(("  ...", f"and {len(hosts) - MOST_HOSTS} more hosts"))
+    return rows
+
+
+def _machine() -> Told:
+    """Return the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
+    path = about.settings().get(MACHINE_FILE, "")
+    try:
+        machine = meshcomm.machine_of(meshcomm.create_mesh())
+    except MeshError as error:
+        return Told([("cost model", str(error))], {"machine": None})
+    source = f"{path}, which {MACHINE_FILE} names" if path else "defaults; see python -m meshcomm calibrate"
+    rows = [
+        ("nodes", _nodes(machine)),
+        ("cost model", source),
+        *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in (*CONSTANTS, *DISK_CONSTANTS)),
+    ]
+    return Told(rows, {"machine": asdict(machine)})
+
+
+def _nodes(machine: Machine) -> str:
+    """Return how many nodes there are, and how many ranks each has."""
+    if machine.one_node:
+        return "1"
+    if isinstance(machine.nodes, int):
+        return f"{machine.nodes} ranks each, in order"
+    counts = Counter(machine.nodes)
+    return f"{len(counts)}, of {min(counts.values())} to {max(counts.values())} ranks"
+
+
+def unit_cost(name: str, seconds: float) -> str:
+    """Return what one unit of the constant *name* costs, for people.
+
+    >>> unit_cost("alpha_within", 1.2e-6), unit_cost("gamma", 1e-10), unit_cost("gamma", 0)
+    ('1.20 µs', '0.100 ns per byte (10.0 GB/s)', '0.000 ns per byte')
+    """
+    if name.startswith(("wait", "alpha")):
+        return f"{seconds * 1e6:.2f} µs"
+    rate = f" ({1e-9 / seconds:.1f} GB/s)" if seconds else ""
+    return f"{seconds * 1e9:.3f} ns per byte{rate}"
+
+
+def _verdict(problems: Sequence[str]) -> list[Finding]:
+    """Return what the self-test found on each rank."""
+    texts = dict.fromkeys(problem for problem in problems if problem)
+    bad = {text: tuple(rank for rank, problem in enumerate(problems) if problem == text) for text in texts}
+    return [Finding(PROBLEM, "self-test", text, ranks) for text, ranks in bad.items()]
+
+
+def _verdict_text(problems: Sequence[str]) -> str:
+    bad = any(problems)
+    return f"relayout over {counted(len(problems), 'rank')}: {'a problem, see below' if bad else 'ok'}"
+
+
+def _self_test(rank: int, size: int) -> str:
+    """Relayout an array from rows to columns and back; return what is wrong on this rank, or ''. Collective."""
+    try:
+        mesh = meshcomm.create_mesh([("x", size)])
+        rows = meshcomm.Layout(["x", meshcomm.UNSHARDED], mesh)
+        columns = meshcomm.Layout([meshcomm.UNSHARDED, "x"], mesh)
+        shape = (2 * size + 1, 3 * size - 1)
+        array = np.arange(shape[0] * shape[1]).reshape(shape)
+        there = meshcomm.relayout(meshcomm.distribute(array, rows), columns)
+        back = meshcomm.relayout(there, rows)
+        for tensor in (there, back):
+            expected = array[tensor.layout.block_slices(shape, rank)]
+            if tensor.local is None or not np.array_equal(tensor.local, expected):
+                return f"wrong values in layout {specs_text(tensor.layout.sharding_specs)}"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,26 @@
+"""What all ranks of a command have to say, said once."""
+
+import sys
+import time
+
+from meshcomm.core._tuning import COME_WITHIN, END_WITHIN, POLL_TO
+from meshcomm.core.failures.host_signals import Error
+from meshcomm.core.failures.launchers import launched
+
+
+def print_once(text: str) -> None:
+    """Print *text* on standard error, on one rank of each host: the first that comes. No rank returns before that.
+
+    The rank that prints also waits for others that come later. Many launchers end all ranks as soon as one ends; where
+    they do not, a rank that comes when all others have gone prints it again.
+    """
+    rank, size = launched() or (0, 1)
+    told = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
+    if told is None or told.ours:
+        print(text, file=sys.stderr, flush=True)
+    if told is not None and told.ours:
+        told.note_printed()
+        found, end = {rank}, time.monotonic() + COME_WITHIN
+        while len(found) < size and time.monotonic() < end:
+            found.update(told.ranks())
+            time.sleep(POLL_TO)

@@ -1,0 +1,199 @@
+"""``python -m meshcomm plan``: a plan, its cost, and what the same relayout would cost with other numbers of ranks."""
+
+import argparse
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._arguments import as_dtype, counted
+from meshcomm.core._tracing import Value
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.machine import Machine
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import Cuts
+from meshcomm.core.plans.costs import predicted_seconds
+from meshcomm.core.plans.describe import bytes_text
+from meshcomm.core.plans.plan import Plan, plan_relayout
+from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
+from meshcomm.errors import MeshcommError, MeshError
+from meshcomm.tools.cli.commands import Argument, Command
+from meshcomm.tools.cli.given import bytes_of, layout_of, mesh_of, shape_of
+from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
+from meshcomm.tools.cli.terminal import terminal
+from meshcomm.tools.pictures.of_plans import save_plan
+
+RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
+"""Numbers of ranks in the table."""
+PER_NODE = 64
+"""Ranks on a node, unless ``--nodes`` tells; what is printed says so. Nodes of clusters have 32 to 256 cores."""
+PATIENCE = 10.0
+"""Seconds of CPU time. A row of the table that may take longer is left out. It has four times the ranks of the row
+before it, and takes at most 16 times as long."""
+
+
+class Relayout(NamedTuple):
+    """What is planned: an array, the layouts before and after, and the scratch limit."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    source: Layout
+    target: Layout
+    limit: int | None
+
+    def plan(self, mesh: Mesh, machine: Machine) -> Plan:
+        """Return the plan of the same relayout on another *mesh*, which has the same mesh dimensions."""
+        source, target = (Layout(layout.sharding_specs, mesh) for layout in (self.source, self.target))
+        return plan_relayout(self.shape, self.dtype, source, target, self.limit, machine)
+
+
+def _plan(options: argparse.Namespace) -> None:
+    mesh = mesh_of(options.mesh)
+    nodes = options.nodes
+    if nodes is not None and not 1 <= nodes <= mesh.size:
+        raise MeshError(f"--nodes {nodes} for {mesh.size} ranks; each node has a rank or more")
+    per_node = PER_NODE if nodes is None else -(-mesh.size // nodes)
+    source, target = (layout_of(text, mesh) for text in (options.source, options.target))
+    limit = None if options.scratch is None else bytes_of(options.scratch)
+    as_dtype(options.dtype)
+    what = Relayout(shape_of(options.shape), options.dtype, source, target.matched(source), limit)
+    constants: dict[str, Value] = {**stored_constants()}
+    machine = Machine(**constants)
+    uneven = nodes is not None and mesh.size % nodes
+    plan = what.plan(mesh, _on_so_many(machine, nodes, mesh.size) if uneven else _filled(machine, per_node, mesh.size))
+    if options.svg:
+        save_plan(plan, options.svg)
+    assumed = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
+    lines = [repr(plan), *_costs(plan), *[assumed] * (nodes is None), "", *_table(what, machine, per_node)]
+    text = "\n".join(lines)
+    print(text if terminal().unicode else text.replace("µ", "u"))
+
+
+def _filled(machine: Machine, per_node: int, ranks: int) -> Machine:
+    """Return *machine* with so many ranks on each node; the last one may have fewer."""
+    return replace(machine, nodes=per_node if per_node < ranks else 0)
+
+
+def _on_so_many(machine: Machine, nodes: int, ranks: int) -> Machine:
+    """Return *machine* with so many nodes, of which the first have a rank more, as Slurm distributes ranks."""
+    cut = Cut(ranks, nodes)
+    return replace(machine, nodes=tuple(cut.block_of(rank) for rank in range(ranks)))
+
+
+def _costs(plan: Plan) -> list[str]:
+    counts = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
+    nodes, least, most = len(counts), int(counts.min()), int(counts.max())
+    ranks = f"{least:,} to {most:,} ranks" if least < most else f"{counted(most, 'rank')}"
+    constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the default ones"
+    return [
+        f"predicted time: {seconds_text(_seconds(plan))}, on "
+        f"{counted(nodes, 'node')} of {ranks} over MPI, with constants: {constants}",
+        f"peak memory of a rank: {bytes_text(plan.peak_bytes)}, with its block before, its block after and scratch",
+    ]
+
+
+# -- other numbers of ranks -------------------------------------------------------------------------------------------
+
+
+def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
+    """Return the lines of a table: the same relayout of the same array with other numbers of ranks."""
+    if any(isinstance(spec, Cuts) for layout in (what.source, what.target) for spec in layout.axes):
+        return ["Chosen boundaries fit one number of ranks only, so there is no table for others."]
+    rows = [("ranks", "mesh", "nodes", "received", "messages", "peak memory", "time")]
+    meshes = {scaled(what.source.mesh.shape(), ranks) for ranks in RANKS}
+    took = 0.0
+    for sizes in sorted(meshes, key=lambda sizes: (prod(sizes), sizes)):
+        ranks = prod(sizes)
+        ahead = (f"{ranks:,}", ",".join(map(str, sizes)), f"{-(-ranks // per_node):,}")
+        if 16 * took > PATIENCE:
+            rows.append((*ahead, "too many ranks to plan in seconds", "", "", ""))
+            continue
+        begin = time.process_time()
+        mesh = Mesh(range(ranks), list(zip(what.source.mesh.dim_names, sizes, strict=True)))
+        rows.append((*ahead, *_row(what, mesh, _filled(machine, per_node, ranks))))
+        took = time.process_time() - begin
+    return [
+        f"The same array on other meshes, with {counted(per_node, 'rank')} on each node. The smallest "
+        "mesh dimension is",
+        "doubled, or the largest one halved, until the mesh has the ranks. For the rank with the most:",
+        *_aligned(rows),
+    ]
+
+
+def _row(what: Relayout, mesh: Mesh, machine: Machine) -> tuple[str, str, str, str]:
+    try:
+        plan = what.plan(mesh, machine)
+    except MeshcommError as error:
+        return f"no plan: {error}"[:60], "", "", ""
+    return (
+        bytes_text(plan.bytes_moved),
+        f"{plan.messages:,}",
+        bytes_text(plan.peak_bytes),
+        seconds_text(_seconds(plan)),
+    )
+
+
+def _seconds(plan: Plan) -> float:
+    """Return the predicted time of *plan*; if it moves nothing, that of the copy."""
+    return predicted_seconds(plan.steps, plan.machine) or plan.seconds
+
+
+def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """Return *sizes* of mesh dimensions, doubled or halved in turn until they multiply to at most so many *ranks*.
+
+    A dimension of size 1 stays, unless all have size 1.
+
+    >>> scaled([64], 16), scaled([4, 2], 64), scaled([3, 2], 64), scaled([1, 1], 4)
+    ((16,), (8, 8), (6, 8), (4, 1))
+    """
+    found = list(sizes)
+    while 2 * prod(found) <= ranks:
+        at = min(range(len(found)), key=lambda axis: (found[axis] == 1, found[axis]))
+        found[at] *= 2
+    while prod(found) > ranks and any(size % 2 == 0 for size in found):
+        at = max((axis for axis in range(len(found)) if found[axis] % 2 == 0), key=found.__getitem__)
+        found[at] //= 2
+    return tuple(found)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[at]) for row in rows if len(row[at]) < 30) for at in range(len(rows[0]))]
+    return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time for people.
+
+    >>> seconds_text(2.5), seconds_text(2.5e-3), seconds_text(7e-6)
+    ('2.5 s', '2.5 ms', '7 µs')
+    """
+    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
+    return f"{seconds * scale:.3g} {unit}"
+
+
+PLAN = Command(
+    help="print the plan of a relayout, what it costs, and what it would cost with 16 to 65,536 ranks",
+    description="Print the plan of a relayout, the time that the cost model predicts, the peak memory of a rank, "
+    "and the same for 16 to 65,536 ranks. Needs no MPI: python -m meshcomm plan --shape 4096,4096 --dtype f8 "
+    "--mesh x=64 --from x,unsharded --to unsharded,x",
+    arguments=(
+        Argument("--shape", required=True, help=SHAPE_HELP),
+        Argument("--dtype", default="f8", help="the NumPy dtype of the elements; f8 by default"),
+        Argument("--mesh", required=True, help=MESH_HELP),
+        Argument("--from", dest="source", required=True, metavar="LAYOUT", help=LAYOUT_HELP),
+        Argument("--to", dest="target", required=True, metavar="LAYOUT", help="likewise"),
+        Argument(
+            "--nodes",
+            type=int,
+            help=f"on how many nodes the ranks are, in order, as evenly as they can; by default {PER_NODE} "
+            "ranks fill a node",
+        ),
+        Argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G"),
+        Argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file"),
+    ),
+    action=lambda options: told(lambda: _plan(options)),
+)

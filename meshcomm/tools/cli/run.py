@@ -1,0 +1,78 @@
+"""``python -m meshcomm run``."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+from types import TracebackType
+
+from meshcomm.core._tuning import LEAVE_WITHIN
+from meshcomm.core.failures import abort
+from meshcomm.core.failures.forks import exit_code
+from meshcomm.core.failures.launchers import are_several, is_told_by_another
+from meshcomm.core.failures.roll_call import leave_all
+from meshcomm.core.ranks.meshes import common_world
+from meshcomm.core.ranks.mpi import MPIWorld
+from meshcomm.errors import MeshError
+
+
+def run(program: list[str], is_module: bool = False) -> None:
+    """Run *program*, a script or a module with its arguments, as ``__main__``. Collective over COMM_WORLD.
+
+    If a rank fails, or ends while others wait for it, the job ends and says why.
+    """
+    abort.install_hooks()
+    watched = are_several() and abort.ends_jobs()
+    if watched:
+        world = _world()
+        world.team(range(world.size)).listen()
+    sys.argv[:] = program
+    try:
+        _execute(program[0], is_module)
+    except SystemExit as error:
+        code = exit_code(error)
+        if code and watched and not leave_all(LEAVE_WITHIN):
+            abort.end_job(f"it called sys.exit({error.code!r})", code)
+        raise
+    except BaseException as error:
+        error.with_traceback(_own_frames(error))
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(exit_code(error))
+
+
+def _world() -> MPIWorld:
+    """Return the world of COMM_WORLD. If this is one of several copies that are alone, say so once, and end."""
+    try:
+        return common_world()
+    except MeshError as error:
+        if not is_told_by_another(error):
+            abort.say(str(error))
+        sys.exit(1)
+
+
+def _execute(program: str, is_module: bool) -> None:
+    if is_module:
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd()  # the command meshcomm begins with the folder that it is in
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        return
+    if not Path(program).exists():
+        abort.say_once(f"can't open file {program!r}: there is none in {os.getcwd()}")
+        sys.exit(2)
+    if Path(program).is_dir() and not any(Path(program, f"__main__.{end}").exists() for end in ("py", "pyc")):
+        abort.say_once(f"{program!r} is a folder, and has no __main__.py: name a script")
+        sys.exit(2)
+    if not sys.flags.safe_path:
+        sys.path[0] = os.path.dirname(os.path.realpath(program))
+    runpy.run_path(program, run_name="__main__")
+
+
+def _own_frames(error: BaseException) -> TracebackType | None:
+    """Return the traceback of *error*, from the first frame of the program itself."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, *_RUNPY):
+        traceback = traceback.tb_next
+    return traceback
+
+
+_RUNPY = (runpy.__file__, "<frozen runpy>")

@@ -1,0 +1,82 @@
+"""The clocks of ranks on several hosts, made one.
+
+Ranks on one host read one clock, `time.monotonic_ns`. Those of other hosts began at other times, and go a little
+faster or slower. Before and after a trace, the first rank asks one rank of each other host for its time, and takes the
+answer that came back fastest: its clock showed that time in the middle of the journey, to half of the journey.
+"""
+
+from time import monotonic_ns
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._types import Array
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.hosts import first_on_host, this_host
+
+QUESTIONS = 20
+"""How often a rank is asked for its time. One answer in twenty finds both ranks and the network idle."""
+
+
+class Clock(NamedTuple):
+    """How the clock of a host differs from that of the first rank: by *offset* nanoseconds at its time *at*."""
+
+    at: int = 0
+    offset: int = 0
+    uncertain: int = 0
+    """Half of the time that the fastest answer took, in nanoseconds."""
+
+
+def compare_clocks(communicator: Communicator) -> Clock:
+    """Return how the clock of this rank's host differs from that of rank 0. Collective."""
+    first = first_on_host(communicator.told(this_host()))
+    found = {0: Clock()}
+    for rank in sorted({*first} - {0}):
+        if communicator.rank == 0:
+            found[rank] = _ask(communicator, rank)
+        elif communicator.rank == rank:
+            _answer(communicator)
+    clocks = dict(communicator.told(list(found.items()))[0])
+    return Clock(*clocks[first[communicator.rank]])
+
+
+def _ask(communicator: Communicator, rank: int) -> Clock:
+    best: Clock | None = None
+    theirs = np.zeros(1, dtype=np.int64)
+    for _ in range(QUESTIONS):
+        asked = monotonic_ns()
+        communicator.send(as_bytes(theirs), rank)
+        communicator.receive(as_bytes(theirs), rank)
+        half = (monotonic_ns() - asked) // 2
+        if best is None or half < best.uncertain:
+            its = int(theirs[0])
+            best = Clock(its, its - asked - half, half)
+    assert best is not None
+    return best
+
+
+def _answer(communicator: Communicator) -> None:
+    time: Array = np.zeros(1, dtype=np.int64)
+    for _ in range(QUESTIONS):
+        communicator.receive(as_bytes(time), 0)
+        time[0] = monotonic_ns()
+        communicator.send(as_bytes(time), 0)
+
+
+class Aligned(NamedTuple):
+    """Times of this rank as the first rank would have read them, between two comparisons of their clocks.
+
+    >>> aligned = Aligned(Clock(1000, 500), Clock(3000, 502))
+    >>> aligned.time(1000), aligned.time(2000), aligned.time(3000)
+    (500, 1499, 2498)
+    """
+
+    before: Clock
+    after: Clock
+
+    def time(self, its: int) -> int:
+        """Return the time on the clock of the first rank when that of this rank shows *its*."""
+        (at, offset, _), (end, last, _) = self
+        drift = (last - offset) * (its - at) // (end - at) if end > at else 0
+        return its - offset - drift

@@ -1,0 +1,181 @@
+"""How often a rank communicates, and what it receives: `count`."""
+
+from dataclasses import dataclass
+from types import TracebackType
+
+from meshcomm.core.failures.watch import kind
+from meshcomm.core.ranks.recording import Listener, Span, recorder
+from meshcomm.core.ranks.traffic import NOTHING, Traffic
+from meshcomm.errors import MeshError
+from meshcomm.tools.measuring.columns import in_columns
+
+_OUTSIDE = "outside of calls"
+_HEADINGS = ("operation", "calls", "messages", "bytes", "between nodes", "seconds")
+
+
+@dataclass
+class Tally:
+    """What was counted of one operation."""
+
+    calls: int = 0
+    """How often the user made the call."""
+    seconds: float = 0.0
+    """How long these calls took on this rank, with the time in which it waited."""
+    traffic: Traffic = NOTHING
+
+    @property
+    def messages(self) -> int:
+        """How many messages with data this rank received."""
+        return self.traffic.messages
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of data that this rank received from others."""
+        return self.traffic.bytes
+
+    @property
+    def messages_between_nodes(self) -> int:
+        """How many of the messages came from ranks on other nodes."""
+        return self.traffic.messages_between_nodes
+
+    @property
+    def bytes_between_nodes(self) -> int:
+        """How many of the bytes came from ranks on other nodes."""
+        return self.traffic.bytes_between_nodes
+
+
+class Count(Listener):
+    """What a rank has done within a ``with`` statement, as `count` makes it. The numbers may be read at any time.
+
+    `operations` has a `Tally` for each operation that the user called, in the order of the first calls. What an
+    operation calls itself counts as its own. `agreements` says how often the rank exchanged some bytes to agree with
+    others on a call, or to tell them sizes: these are no data, and in no other number.
+    """
+
+    __module__ = "meshcomm"
+
+    def __init__(self) -> None:
+        self.operations: dict[str, Tally] = {}
+        self.agreements = 0
+        self._open = False
+
+    def __enter__(self) -> "Count":
+        if self._open:
+            raise MeshError("this count goes on already: make another one with count()")
+        self._open = True
+        recorder.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open = False
+        recorder.remove(self)
+
+    def called(self, span: Span) -> None:
+        if self._open and span.is_outermost:
+            tally = self._tally(span.operation)
+            tally.calls += 1
+            tally.seconds += (span.ended - span.began) / 1e9
+
+    def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
+        tally = self._tally(operation)
+        tally.traffic = tally.traffic.plus(traffic)
+
+    def agreed(self) -> None:
+        self.agreements += 1
+
+    def _tally(self, operation: str) -> Tally:
+        return self.operations.setdefault(kind(operation) or _OUTSIDE, Tally())
+
+    @property
+    def total(self) -> Tally:
+        """All operations together."""
+        total = Tally()
+        for its in self.operations.values():
+            total.calls, total.seconds = total.calls + its.calls, total.seconds + its.seconds
+            total.traffic = total.traffic.plus(its.traffic)
+        return total
+
+    @property
+    def calls(self) -> int:
+        """How many collective calls this rank made."""
+        return self.total.calls
+
+    @property
+    def messages(self) -> int:
+        """How many messages with data this rank received. What one other rank has for it in one exchange is one."""
+        return self.total.messages
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of data that this rank received from others."""
+        return self.total.bytes
+
+    @property
+    def messages_between_nodes(self) -> int:
+        """How many of the messages came from ranks on other nodes."""
+        return self.total.messages_between_nodes
+
+    @property
+    def bytes_between_nodes(self) -> int:
+        """How many of the bytes came from ranks on other nodes."""
+        return self.total.bytes_between_nodes
+
+    @property
+    def seconds(self) -> float:
+        """How long this rank was in collective calls, with the time in which it waited for others."""
+        return self.total.seconds
+
+    def table(self) -> str:
+        """Return a table with a line for each operation, and one for all of them.
+
+        >>> import meshcomm as mc
+        >>> mesh = mc.create_mesh([("x", 1)])
+        >>> with mc.count() as c:
+        ...     mc.barrier(mesh)
+        >>> print(c.table())  # doctest: +ELLIPSIS
+        operation  calls  messages  bytes  between nodes   seconds
+        barrier        1         0      0              0  0.0...
+        total          1         0      0              0  0.0...
+        """
+        rows = [_HEADINGS, *(_row(name, its) for name, its in self.operations.items()), _row("total", self.total)]
+        return in_columns(rows)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def __repr__(self) -> str:
+        return f"Count(calls={self.calls}, messages={self.messages}, bytes={self.bytes})"
+
+
+def _row(name: str, its: Tally) -> tuple[str, ...]:
+    counts = f"{its.calls:,}", f"{its.messages:,}", f"{its.bytes:,}", f"{its.bytes_between_nodes:,}"
+    return (name, *counts, f"{its.seconds:.6f}")
+
+
+def count() -> Count:
+    """Return what counts the collective calls of this rank, its messages and bytes, in a ``with`` statement.
+
+    Exact, and the same on every transport: in shared memory a message is a copy from the block of another rank, over
+    MPI it is what that rank sends. What moves is counted where it arrives: the sum over all ranks is also what they
+    sent. Bytes that stay on a rank do not count. A relayout counts what its plan predicts: ``bytes_moved`` and
+    ``messages`` of ``plan.for_device``. A nonblocking call counts when it begins.
+
+    Nothing is communicated. Counts may be nested. On simulated ranks each rank counts for itself; opened outside of
+    ``world.run``, it counts all of them together.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     t = mc.distribute(np.arange(6.0).reshape(3, 2), mc.Layout(["x", mc.UNSHARDED], mesh))
+    ...     with mc.count() as c:
+    ...         u = mc.relayout(t, mc.Layout([mc.UNSHARDED, "x"], mesh))
+    ...         v = u * 2
+    ...     assert c.operations["relayout"].bytes == c.bytes
+    ...     return c.calls, c.messages, c.bytes
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [(1, 1, 8), (1, 1, 16)]
+    """
+    return Count()

@@ -1,0 +1,195 @@
+"""What a rank did and when, in a buffer of limited length; and its text in the trace event format of Chrome.
+
+Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for each rank, in it a track for each
+thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
+"""
+
+import errno
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple, TextIO, TypeAlias
+
+from meshcomm.core._arguments import integer, quote
+from meshcomm.core._types import Json
+from meshcomm.core.failures.messages import spans
+from meshcomm.core.ranks.recording import NOBODY, Arrival, Listener, Needed, Peers, Span
+from meshcomm.core.ranks.traffic import Traffic
+from meshcomm.errors import MeshError
+from meshcomm.tools.measuring.totals import Totals, process_memory
+
+MOST_EVENTS = 100_000
+"""Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
+
+ARRIVES, NEEDS = "arrives", "needs"
+"""Names of arguments of a span, until the ranks are compared: `Peers`."""
+
+Interval: TypeAlias = tuple[int, int]
+Time: TypeAlias = Callable[[int], int]
+"""From the clock of this rank, in nanoseconds, to that of the first rank."""
+
+
+_spans = lru_cache(1024)(spans)
+
+
+class _Event(NamedTuple):
+    kind: str
+    name: str
+    interval: Interval
+    thread: int
+    text: str = ""
+    traffic: Traffic | None = None
+    peers: Peers = NOBODY
+
+
+class Events(Listener):
+    """The last *limit* spans of a rank. ``MeshError`` unless that is a positive integer."""
+
+    traces = True
+
+    def __init__(self, limit: int) -> None:
+        limit = integer(limit, "the number of events that a trace keeps")
+        if limit < 1:
+            raise MeshError(f"a trace keeps at least one event, not {quote(limit)}")
+        self._kept: deque[_Event] = deque(maxlen=limit)
+        self._count = 0
+        self._threads: dict[int, tuple[int, str]] = {}
+        self._before: dict[str, int] = {}
+
+    @property
+    def dropped(self) -> int:
+        """How many spans did not fit: the oldest ones."""
+        return self._count - len(self._kept)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened."""
+        return not self._count
+
+    def called(self, span: Span) -> None:
+        self._keep(
+            _Event("call", span.operation, (span.began, span.ended), threading.get_ident(), span.text, span.traffic)
+        )
+
+    def exchanged(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
+        self._keep(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
+
+    def spent(self, kind: str, what: str, interval: Interval, peers: Peers) -> None:
+        self._keep(_Event(kind, what, interval, threading.get_ident(), peers=peers))
+
+    def numbered(self, numbers: dict[str, int]) -> None:
+        self._before = numbers
+
+    def _keep(self, event: _Event) -> None:
+        if event.thread not in self._threads:
+            self._threads[event.thread] = len(self._threads), threading.current_thread().name
+        self._count += 1
+        self._kept.append(event)
+
+    def lines(self, rank: int, host: str, begin: int, time: Time) -> Iterator[str]:
+        """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
+        yield from map(json.dumps, self._metadata(rank, host))
+        found = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
+        for began, ended, event in sorted(found, key=lambda each: (each[0], -each[1])):
+            args: dict[str, Json] = {}
+            if event.text:
+                args["call"] = event.text
+            if event.traffic is not None:
+                args |= {f"{name} received": number for name, number in event.traffic._asdict().items()}
+            args |= self._peers(event.peers)
+            yield json.dumps(
+                {
+                    "name": event.name,
+                    "cat": event.kind,
+                    "ph": "X",
+                    "ts": (began - begin) / 1000,
+                    "dur": (ended - began) / 1000,
+                    "pid": rank,
+                    "tid": self._threads[event.thread][0],
+                    "args": args,
+                }
+            )
+
+    def _peers(self, peers: Peers) -> dict[str, Json]:
+        """Return what tells, once the ranks are compared, for whom this one waited. Numbers are those in the trace."""
+        args: dict[str, Json] = {}
+        if peers.arrivals:
+            args[ARRIVES] = [[its.stream, self._number(its), its.position] for its in peers.arrivals]
+        if peers.needed:
+            args[NEEDS] = [[its.stream, self._number(its), _spans(its.positions)] for its in peers.needed]
+        return args
+
+    def _number(self, its: Arrival | Needed) -> int:
+        return its.number - self._before.get(its.stream, 0)
+
+    def arrivals(self, begin: int, time: Time) -> Iterator[tuple[Arrival, int]]:
+        """Yield when this rank began what others may wait for, in nanoseconds after *begin*."""
+        for event in list(self._kept):
+            for its in event.peers.arrivals:
+                yield its._replace(number=self._number(its)), time(event.interval[0]) - begin
+
+    def _metadata(self, rank: int, host: str) -> Iterator[dict[str, Json]]:
+        yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
+        yield _metadata("process_sort_index", rank, 0, {"sort_index": rank})
+        dropped = {"labels": f"{self.dropped} older events dropped"}
+        yield _metadata("process_labels", rank, 0, dropped | process_memory())
+        for number, name in self._threads.values():
+            yield _metadata("thread_name", rank, number, {"name": name})
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_name(f".{path.name}.part")
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``OSError`` if no file can be made for *path*."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "the trace needs a file, and this is a folder", str(path))
+    with _naming(path):
+        _unfinished(path).open("w").close()
+        _unfinished(path).unlink()
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name *path* in errors of the system, and not the file that is to become it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, str(_unfinished(path)), _unfinished(path)):
+            error.filename = str(path)
+            if error.filename2 is not None:
+                del error.filename2
+        raise
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Give a new file that gets the name *path* when it is whole. After an error it is gone."""
+    unfinished = _unfinished(path)
+    try:
+        with _naming(path):
+            with unfinished.open("w") as file:
+                yield file
+            unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
+def _metadata(name: str, rank: int, thread: int, args: dict[str, Json]) -> dict[str, Json]:
+    return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": args}
+
+
+def document(lines: Iterable[str], about: dict[str, Json], totals: Totals | None = None) -> Iterator[str]:
+    """Yield the text of a trace with these events, what is told *about* it, and what their *totals* are by then."""
+    between = '{"traceEvents": [\n'
+    for line in lines:
+        yield between + line
+        between = ",\n"
+    told = about if totals is None else about | {"ranks": totals.told()}
+    yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(told)}}}\n'

@@ -1,0 +1,190 @@
+"""Traces of whole programs: with ``MESHCOMM_TRACE=folder`` each rank writes what it did to a file there when it ends.
+
+At the end of a program no rank can know whether the others still come: so ranks do not talk about their traces.
+``python -m meshcomm trace FOLDER out.json`` makes one trace of the files. Ranks on one host have one clock. The clocks
+of several hosts are compared by the time of day that each host has, so they are as good as that: with NTP, some
+milliseconds at worst.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from meshcomm.core._arguments import counted, quote
+from meshcomm.core._types import Json
+from meshcomm.core.failures import forks
+from meshcomm.core.failures.abort import comm_world, say
+from meshcomm.core.failures.launchers import TRACE_FOLDER, folder_in
+from meshcomm.core.ranks.hosts import this_host
+from meshcomm.core.ranks.recording import Arrival, Span, recorder
+from meshcomm.core.ranks.variables import is_trace_possible
+from meshcomm.errors import MeshcommError
+from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
+from meshcomm.tools.measuring.totals import Totals
+from meshcomm.tools.measuring.waits import Arrivals, explained
+
+_LARGEST_FILE = 2**30
+"""Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
+
+
+class _Program(Events):
+    """The last events of this process."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(MOST_EVENTS)
+        self._folder = folder
+        self._process = os.getpid()
+        self._rank: tuple[int, int] | None = None
+
+    def called(self, span: Span) -> None:
+        super().called(span)
+        if self._rank is None:
+            self._rank = comm_world()  # while MPI can still say
+            with contextlib.suppress(OSError):  # what an earlier job has left
+                (self._folder / f"rank-{self._rank[0]}.json").unlink()
+
+    def job_ends(self) -> None:
+        self.write()
+
+    def write(self) -> None:
+        """Write the file of this rank, if it made any call."""
+        if self.is_empty or forks.is_child or os.getpid() != self._process:
+            return
+        if (
+            folder_in(TRACE_FOLDER) is None or not is_trace_possible()
+        ):  # None: who found it wrong has removed the variable
+            return
+        rank, size = self._rank or comm_world()
+        about: dict[str, Json] = {
+            "rank": rank,
+            "size": size,
+            "host": this_host(),
+            "dropped events": self.dropped,
+            "clock": [time.monotonic_ns(), time.time_ns()],
+        }
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with replacing(self._folder / f"rank-{rank}.json") as file:
+                file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda its: its), about))
+        except OSError as error:
+            say(f"the trace of rank {rank} could not be written: {error}")
+
+
+def start() -> None:
+    """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
+    folder = folder_in(TRACE_FOLDER)
+    if folder is not None:
+        program = _Program(folder)
+        recorder.add(program)
+        atexit.register(program.write)
+
+
+_WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError)
+"""What reading a file raises that no rank has written."""
+
+
+class _Told(NamedTuple):
+    """The file of a rank: where it is, what it tells, and when its first span began, in the time of day."""
+
+    path: Path
+    rank: int
+    size: int
+    host: str
+    dropped: int
+    first: int
+
+
+class _Files:
+    """The files of the ranks of a job. Each is read twice: first for what ranks are compared by, then for its spans.
+
+    So memory holds one file, and of each rank the times at which it began what others may wait for.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self.clocks: dict[str, tuple[int, int]] = {}
+        self.arrivals = Arrivals()
+        self.totals = Totals()
+        self.told = sorted((self._compared(path) for path in paths), key=lambda its: its.rank)
+        self.arrivals.begin = min((its.first for its in self.told), default=0)
+
+    def _compared(self, path: Path) -> _Told:
+        """Return what the file at *path* tells, and add its arrivals, in the time of day."""
+        with _reading(path):
+            about, events = _load(path)
+            rank, size, dropped = (int(about[name]) for name in ("rank", "size", "dropped events"))
+            host, (monotonic, day) = str(about["host"]), map(int, about["clock"])
+            self.clocks.setdefault(host, (monotonic, day))  # one for a host, so that nothing moves between its ranks
+            shift = self._shift(host)
+            spans = [event for event in events if event["ph"] == "X"]
+            times = [round(span["ts"] * 1000) + shift for span in spans]
+            self.arrivals.add(
+                rank,
+                (
+                    (Arrival(str(stream), int(number), int(position)), time)
+                    for span, time in zip(spans, times, strict=True)
+                    for stream, number, position in span["args"].get(ARRIVES, ())
+                ),
+            )
+            return _Told(path, rank, size, host, dropped, min(times, default=monotonic + shift))
+
+    def _shift(self, host: str) -> int:
+        """Return what to add to the times of a host, in nanoseconds, to have the time of day."""
+        monotonic, day = self.clocks[host]
+        return day - monotonic
+
+    def lines(self) -> Iterator[str]:
+        """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
+        for its in self.told:
+            shift = self._shift(its.host) - self.arrivals.begin
+            with _reading(its.path):
+                for event in _load(its.path)[1]:
+                    if event["ph"] == "X":
+                        event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
+                    for each in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
+                        self.totals.add(each)
+                        yield json.dumps(each)
+
+
+def merge(folder: Path, out: Path) -> str:
+    """Write one trace of those of all ranks in *folder*, and return what is in it: a line, and a table of the ranks.
+
+    ``MeshcommError`` if there are none, or a file is something else.
+    """
+    files = _Files(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
+    found, clocks = files.told, files.clocks
+    if not found:
+        raise MeshcommError(
+            f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
+        )
+    sizes = sorted({its.size for its in found})
+    if len(sizes) > 1:
+        counts = " and ".join(map(str, sizes))
+        raise MeshcommError(f"{folder} has traces of several jobs, of {counts} ranks: give each job a folder")
+    dropped = {str(its.rank): its.dropped for its in found if its.dropped}
+    with replacing(out) as file:
+        file.writelines(document(files.lines(), {"dropped events by rank": dropped}, files.totals))
+    text = f"{out} has the traces of {len(found)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
+    older = f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else ""
+    return f"{text}{older}\n\n{files.totals.table()}"
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Say that *path* is no trace of a rank if what it says cannot be read."""
+    try:
+        yield
+    except _WRONG as error:
+        raise MeshcommError(f"{path} is no trace of a rank: {quote(error)}") from None
+
+
+def _load(path: Path) -> tuple[dict[str, Json], list[Json]]:
+    """Return what the file of a rank tells about itself, and its events."""
+    if path.stat().st_size > _LARGEST_FILE:
+        raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
+    told = json.loads(path.read_text())
+    return told["otherData"], list(told["traceEvents"])

@@ -1,0 +1,111 @@
+"""What the spans of a rank come to: how long it was in calls, waited, copied and moved data; and its memory."""
+
+import contextlib
+import re
+from pathlib import Path
+
+from meshcomm.core._types import Json
+from meshcomm.tools.measuring.columns import in_columns
+
+MOST_ROWS = 64
+"""Rows of a table for people. Of more ranks it shows those that waited least: the others wait for them."""
+
+PEAK, SHARE = "VmHWM bytes", "Pss bytes"
+"""The most memory that a rank has had, with all pages that it shares; and its share, as `process_memory` has it."""
+
+_LARGEST = 2**63
+"""Nanoseconds, and bytes: no rank writes more."""
+
+_CALLS, _WAITING, _COPYING, _MOVING = "in calls", "waiting", "copying", "moving over MPI"
+_OF_KIND = {"call": _CALLS, "wait": _WAITING, "copy": _COPYING, "mpi": _MOVING}
+
+
+def process_memory() -> dict[str, int]:
+    """Return the most memory that this process has had, and its share of memory now, where Linux tells them.
+
+    Of a page that several processes share, each has a fraction (PSS). So the sum over ranks counts each page once.
+    """
+    found: dict[str, int] = {}
+    for name, file in ((PEAK, "status"), (SHARE, "smaps_rollup")):
+        with contextlib.suppress(OSError):
+            told = re.search(rf"^{name.split()[0]}:\s*(\d+) kB$", Path("/proc/self", file).read_text(), re.MULTILINE)
+            found |= {name: int(told[1]) * 1024} if told else {}
+    return found
+
+
+class _Rank:
+    """The sums of one rank, in nanoseconds, and its memory."""
+
+    def __init__(self) -> None:
+        self.times = dict.fromkeys(_OF_KIND.values(), 0)
+        self.memory: dict[str, int] = {}
+        self._until: dict[tuple[int, str], int] = {}
+
+    def add(self, span: dict[str, Json]) -> None:
+        """Add a *span*, unless it lies in one of its kind on its thread. Spans come in the order of their begins."""
+        thread, kind = span["tid"], span["cat"]
+        began = round(span["ts"] * 1000)
+        ended = began + _checked(round(span["dur"] * 1000))
+        if kind in _OF_KIND and began >= self._until.get((thread, kind), began):
+            self._until[thread, kind] = ended
+            self.times[_OF_KIND[kind]] += ended - began
+            if kind == "wait" and began < self._until.get((thread, "mpi"), began):
+                self.times[_MOVING] -= ended - began
+
+
+class Totals:
+    """The sums of all ranks whose events are added. ``ValueError`` for what no rank writes.
+
+    >>> totals = Totals()
+    >>> for name, began, took in (("call", 0, 9), ("mpi", 1, 7), ("wait", 1, 3)):
+    ...     totals.add({"ph": "X", "cat": name, "ts": began, "dur": took, "pid": 5, "tid": 0})
+    >>> for name, seconds in totals.told()["5"].items():
+    ...     print(name, seconds)
+    seconds in calls 9e-06
+    seconds waiting 3e-06
+    seconds copying 0.0
+    seconds moving over MPI 4e-06
+    """
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _Rank] = {}
+
+    def add(self, event: dict[str, Json]) -> None:
+        """Add an *event* of a trace: a span, or what it tells about the process."""
+        its = self._ranks.setdefault(int(event["pid"]), _Rank())
+        if event["ph"] == "X":
+            its.add(event)
+        else:
+            told = event["args"]
+            its.memory.update({key: _checked(int(told[key])) for key in (PEAK, SHARE) if key in told})
+
+    def told(self) -> dict[str, Json]:
+        """Return the sums by rank, as the file of a trace says them."""
+        return {
+            str(rank): {f"seconds {name}": time / 1e9 for name, time in its.times.items()} | its.memory
+            for rank, its in sorted(self._ranks.items())
+        }
+
+    def table(self) -> str:
+        """Return a table for people, with a row for each rank. Of many ranks it has those that waited least."""
+        shown = sorted(self._ranks, key=lambda rank: self._ranks[rank].times[_WAITING])[:MOST_ROWS]
+        rows = [("seconds", *_OF_KIND.values(), "peak MiB", "share MiB")]
+        for rank in sorted(shown):
+            its = self._ranks[rank]
+            times = (f"{time / 1e9:.6f}" for time in its.times.values())
+            rows.append((f"rank {rank}", *times, *(_mib(its.memory.get(key)) for key in (PEAK, SHARE))))
+        together = [its.memory[SHARE] for its in self._ranks.values() if SHARE in its.memory]
+        if len(together) == len(self._ranks):
+            rows.append(("all ranks", *("" for _ in rows[0][2:]), _mib(sum(together))))
+        left = len(self._ranks) - len(shown)
+        return in_columns(rows) + (f"\n{left} more ranks, which waited longer, are in the file" if left else "")
+
+
+def _checked(number: int) -> int:
+    if abs(number) >= _LARGEST:
+        raise ValueError("a duration or a number of bytes that no rank writes")
+    return number
+
+
+def _mib(nbytes: int | None) -> str:
+    return "-" if nbytes is None else f"{nbytes / 2**20:.1f}"

@@ -1,0 +1,255 @@
+"""Traces: what all ranks did and when, in one file for Perfetto."""
+
+import atexit
+import contextlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic_ns
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from meshcomm.core._arguments import as_path
+from meshcomm.core.failures import abort
+from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import exchanging
+from meshcomm.core.ranks.meshes import world_of
+from meshcomm.core.ranks.recording import Arrival, Listener, recorder
+from meshcomm.core.ranks.teams import Team
+from meshcomm.errors import CollectiveMismatch
+from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
+from meshcomm.tools.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.tools.measuring.totals import Totals
+from meshcomm.tools.measuring.waits import Arrivals, explained, is_explained
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+class _Rescue(Listener):
+    """Hears that the job ends, also while ranks wait for each other to end a trace, and then lets *write* it."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+
+    def job_ends(self) -> None:
+        self._write()
+
+
+_not_entered: dict[int, Path] = {}
+"""The files of traces that no ``with`` statement has begun."""
+
+
+@atexit.register
+def _tell_not_entered() -> None:
+    """Print the traces that were never begun, on the first rank."""
+    if abort.comm_world()[0] == 0:
+        for path in dict.fromkeys(_not_entered.values()):
+            abort.say(f"nothing was traced to {path}: write with mc.trace(...): around what to trace")
+
+
+class Trace:
+    """A trace that goes on within a ``with`` statement, as `trace` makes it."""
+
+    def __init__(self, path: str | os.PathLike[str], comm: "MPI.Intracomm | None", limit: int) -> None:
+        self.path, self._comm, self._limit = as_path(path, "trace(path)"), comm, limit
+        self._rescue = _Rescue(self._write_alone)
+        _not_entered[id(self)] = self.path
+
+    def __enter__(self) -> "Trace":
+        _not_entered.pop(id(self), None)
+        world = world_of(self._comm)
+        team = self._team = world.team(range(world.size))
+        with Envelope("the begin of a trace", team):
+            error = None
+            try:
+                self._events = Events(self._limit)
+                if team.rank == 0:
+                    check_writable(self.path)
+            except Exception as problem:
+                error = problem
+            agree(team, "the begin of a trace", error)
+            self._before, self._begin = _synchronised(team)
+        recorder.add(self._events)
+        recorder.add(self._rescue)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        recorder.remove(self._events)
+        try:
+            self._end(value)
+        finally:
+            recorder.remove(self._rescue)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._team = self._team.world.team(self._team.ranks)  # another one if a mesh on these ranks was closed
+        if error is None:
+            self._merge()
+            return
+        # Nothing here may hide the error. Other ranks may wait for this one in another call: then it is told why.
+        with contextlib.suppress(Exception):
+            self._write_alone()
+        if not isinstance(error, Exception):
+            return
+        with watch.having(error):
+            try:
+                self._merge()
+                self._alone.unlink(missing_ok=True)
+            except BaseException as problem:
+                where = f"the trace of rank {self._team.rank} is in {self._alone}"
+                error.add_note(f"{where}: {type(problem).__name__}: {problem}")
+
+    @property
+    def _alone(self) -> Path:
+        """The file with what this rank alone did."""
+        return self.path.with_name(f"{self.path.name}.rank-{self._team.rank}.json")
+
+    def _write_alone(self) -> None:
+        aligned = Aligned(self._before, self._before)
+        lines = self._events.lines(self._team.world.rank, os.uname().nodename, self._begin, aligned.time)
+        with replacing(self._alone) as file:
+            totals = Totals()
+            file.writelines(document(_explained("\n".join(lines).encode(), Arrivals(), 0, totals), {}, totals))
+
+    def _merge(self) -> None:
+        """Write what all ranks did to one file, on rank 0. Collective over the team."""
+        team = self._team
+        with Envelope("the end of a trace", team), exchanging(team):
+            communicator = team.everyone.communicator()
+            # Not an agreement: of the others, those that wait for this rank in another call would only find that out.
+            # Now the watchdog finds it, and tells what this rank has to raise.
+            missing = communicator.barrier(math.inf)
+            if missing:  # simulated ranks, of which none can go on
+                raise CollectiveMismatch(
+                    f"a trace ends, but {some([team.ranks[rank] for rank in missing])} did not come"
+                )
+            agree(team, "the end of a trace")
+            aligned = Aligned(self._before, _synchronised(team)[0])
+            arrivals = json.dumps(list(self._events.arrivals(self._begin, aligned.time))).encode()
+            text = "\n".join(
+                self._events.lines(team.world.rank, os.uname().nodename, self._begin, aligned.time)
+            ).encode()
+            uncertain = max(clock.uncertain for clock in aligned)
+            told = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
+            error = None
+            if team.rank != 0:
+                communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
+                communicator.send(np.frombuffer(text, dtype=np.uint8), 0)
+            else:
+                error = self._write(arrivals, text, told)
+            agree(team, "the file of a trace", error)
+
+    def _write(self, own_arrivals: bytes, own: bytes, told: list[list[int]]) -> Exception | None:
+        """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
+        communicator, left = self._team.everyone.communicator(), iter(range(1, len(told)))
+        arrivals, totals = Arrivals(), Totals()
+
+        def receive(rank: int, size: int) -> bytes:
+            into = np.empty(size, dtype=np.uint8)
+            communicator.receive(as_bytes(into), rank)
+            return into.tobytes()
+
+        def lines() -> Iterator[str]:
+            yield from _explained(own, arrivals, uncertain, totals)
+            for rank in left:
+                yield from _explained(receive(rank, told[rank][1]), arrivals, uncertain, totals)
+
+        for rank, its in enumerate(told):
+            found = json.loads(receive(rank, its[0]) if rank else own_arrivals)
+            arrivals.add(rank, ((Arrival(*arrival), time) for arrival, time in found))
+        dropped = {str(rank): its[2] for rank, its in enumerate(told) if its[2]}
+        uncertain = max(its[3] for its in told)
+        error = None
+        try:
+            about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
+            with replacing(self.path) as file:
+                file.writelines(document(lines(), about, totals))
+        except Exception as problem:
+            error = problem
+            for rank in left:  # which still send
+                receive(rank, told[rank][1])
+        return error
+
+
+def _explained(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) -> Iterator[str]:
+    """Yield the lines of a rank, and with them for whom it waited. They are added to *totals*."""
+    for line in text.decode().split("\n"):
+        event = json.loads(line)
+        if is_explained(line):
+            for each in explained(event, arrivals, uncertain):
+                totals.add(each)
+                yield json.dumps(each)
+        else:
+            totals.add(event)
+            yield line
+
+
+def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, limit: int = MOST_EVENTS) -> Trace:
+    """Trace what all ranks do within a ``with`` statement, into one file for Perfetto. Collective over *comm*.
+
+    The file is JSON in the trace event format of Chrome: open it in ui.perfetto.dev. It has a process for each rank,
+    and in it spans of the collective calls, with what they are about and the bytes that they received; in these their
+    exchanges; in these the time in MPI, or in shared memory the time in which the rank waited, and copied. The clocks
+    of the hosts are compared before and after, and made one. While the program runs, nothing is written or sent.
+
+    When the statement ends, rank 0 collects and writes. If an exception leaves it on some ranks, they first write what
+    they did to ``PATH.rank-N.json``; then all ranks write the trace, and the exception goes on. If other ranks are in
+    another call by then, the job ends and names both, with the traceback, and all ranks that can write such files.
+
+    Parameters
+    ----------
+    path: the file; that of rank 0 counts
+    comm: a communicator of mpi4py, by default COMM_WORLD
+    limit: how many spans each rank keeps. After that the oldest ones are dropped; the trace says how many.
+
+    ``OSError`` on all ranks if rank 0 cannot write the file, before anything runs if the folder is not there.
+
+    >>> import json, tempfile, numpy as np, meshcomm as mc
+    >>> path = tempfile.mkdtemp() + "/t.json"
+    >>> def program():
+    ...     mesh = mc.create_mesh([("x", 2)])
+    ...     t = mc.distribute(np.arange(6).reshape(3, 2), mc.Layout(["x", mc.UNSHARDED], mesh))
+    ...     with mc.trace(path), mc.span("solve"):
+    ...         mc.relayout(t, mc.Layout([mc.UNSHARDED, "x"], mesh), "step 1")
+    >>> with mc.simulate(2) as world:
+    ...     _ = world.run(program)
+    >>> with open(path) as file:
+    ...     events = json.load(file)["traceEvents"]
+    >>> [event["name"] for event in events if event["ph"] == "X" and event["pid"] == 1]
+    ['solve', "relayout named 'step 1'", 'exchange: Packed']
+    """
+    return Trace(path, comm, limit)
+
+
+@contextmanager
+def span(name: str) -> Iterator[None]:
+    """Mark what runs within the ``with`` statement by *name* in the traces that go on. Without one it does nothing.
+
+    >>> import meshcomm as mc
+    >>> with mc.span("solve"):
+    ...     pass
+    """
+    began = monotonic_ns()
+    try:
+        yield
+    finally:
+        if watch.recorder is not None:
+            watch.recorder.spent("user", name, began)
+
+
+def _synchronised(team: Team) -> tuple[Clock, int]:
+    """Return how the clock of this rank differs, and a time on that of the first rank. Collective over the team."""
+    communicator = team.everyone.communicator()
+    clock = compare_clocks(communicator)
+    return clock, int(communicator.told(monotonic_ns())[0])

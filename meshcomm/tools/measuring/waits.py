@@ -1,0 +1,134 @@
+"""For whom a rank waited, found when the traces of all ranks are compared: the late sender.
+
+While a program runs, a rank cannot tell in MPI whether it waits or data move. Afterwards it can: of each operation the
+trace of every rank says when that rank began it. As long as one that this rank needed had not, this rank waited. What
+remains of the operation moves data. Other tools for traces call this the analysis of late senders, or wait states.
+
+A rank may also wait for one that receives what it sends, until that one is ready. That depends on the library of MPI
+and on the size of the message, so it is not told apart, and shown as moving.
+"""
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from meshcomm.core._types import Json
+from meshcomm.core.ranks.recording import Arrival
+from meshcomm.tools.measuring.events import ARRIVES, NEEDS
+
+_MOVING = "moving"
+_MOST_RANKS = 2**24
+"""No job has more ranks; a file that names more is no trace."""
+_MOST_UNKNOWN = 2**20
+"""Operations of a stream that may lack in the trace of a rank between others; a file with more is no trace."""
+
+
+class _Begun(NamedTuple):
+    """When a rank began the operations of a stream, from number *first* on; -1 where that is not known."""
+
+    rank: int
+    first: int
+    times: "array[int]"
+
+    def time(self, number: int) -> int:
+        """Return when it began that operation, or -1."""
+        known = self.first <= number < self.first + len(self.times)
+        return self.times[number - self.first] if known else -1
+
+
+class Late(NamedTuple):
+    """The rank that began an operation last, and when: in nanoseconds of the trace."""
+
+    time: int
+    rank: int
+
+
+class Arrivals:
+    """When ranks began the operations that others may wait for. ``ValueError`` for what no rank writes.
+
+    `begin` is 0 on the axis of the trace: the times that are added are those of a clock.
+
+    >>> arrivals = Arrivals()
+    >>> arrivals.add(0, [(Arrival("0-1 #1", 7, 0), 100)])
+    >>> arrivals.add(1, [(Arrival("0-1 #1", 7, 1), 250)])
+    >>> arrivals.last([["0-1 #1", 7, "0-1"]])
+    Late(time=250, rank=1)
+    """
+
+    def __init__(self) -> None:
+        self.begin = 0
+        self._begun: dict[str, dict[int, _Begun]] = {}
+        self._last: dict[tuple[str, int, str], Late | None] = {}
+
+    def add(self, rank: int, found: Iterable[tuple[Arrival, int]]) -> None:
+        """Add those of one *rank*, each with its time."""
+        of: dict[tuple[str, int], dict[int, int]] = {}
+        for its, time in found:
+            of.setdefault((its.stream, its.position), {})[its.number] = time
+        for (stream, position), times in of.items():
+            first, last = min(times), max(times)
+            if last - first > len(times) + _MOST_UNKNOWN:
+                raise ValueError(f"the operations of {stream} have numbers from {first} to {last}")
+            row = array("q", (times.get(number, -1) for number in range(first, last + 1)))
+            self._begun.setdefault(stream, {})[position] = _Begun(rank, first, row)
+
+    def last(self, needed: list[list[Json]]) -> Late | None:
+        """Return the last of those that an operation *needed*, as a span says it; None if one is not known."""
+        found = [self._last_of(stream, number, positions) for stream, number, positions in needed]
+        known = [late for late in found if late is not None]
+        if not known or len(known) < len(found):
+            return None
+        last = max(known)
+        return last._replace(time=last.time - self.begin)
+
+    def _last_of(self, stream: str, number: int, positions: str) -> Late | None:
+        key = stream, number, positions
+        if key in self._last:
+            return self._last[key]
+        begun, wanted = self._begun.get(stream, {}), _positions(positions)
+        found = [Late(begun[each].time(number), begun[each].rank) for each in wanted if each in begun]
+        late = max(found) if len(found) == len(wanted) and min(found, default=Late(-1, -1)).time >= 0 else None
+        if len(wanted) == len(begun):  # all ranks ask the same
+            self._last[key] = late
+        return late
+
+
+def explained(span: dict[str, Json], arrivals: Arrivals, uncertain: int) -> Iterator[dict[str, Json]]:
+    """Yield a *span* of a rank, and in it those in which the rank waited for another one, and in which data moved.
+
+    Clocks may differ by *uncertain* nanoseconds: what is shorter is not shown.
+    """
+    span["args"].pop(ARRIVES, None)
+    needed = span["args"].pop(NEEDS, None)
+    yield span
+    late = arrivals.last(needed) if needed else None
+    began = round(span["ts"] * 1000)
+    ended = began + round(span["dur"] * 1000)
+    if late is None or late.time > ended + uncertain:  # not known, or the clocks differ by more
+        return
+    until = min(late.time, ended) if late.rank != span["pid"] and late.time > began + uncertain else began
+    within = {key: span[key] for key in ("ph", "pid", "tid")} | {"args": {}}
+    if until > began:
+        name = f"waiting for rank {late.rank}"
+        yield {"name": name, "cat": "wait", "ts": began / 1000, "dur": (until - began) / 1000, **within}
+    if ended > until and span["cat"] == "mpi":
+        yield {"name": _MOVING, "cat": _MOVING, "ts": until / 1000, "dur": (ended - until) / 1000, **within}
+
+
+def is_explained(line: str) -> bool:
+    """Return whether a *line* of a trace is about other ranks, so that `explained` has something to say."""
+    return f'"{ARRIVES}":' in line or f'"{NEEDS}":' in line
+
+
+@lru_cache(1024)
+def _positions(text: str) -> tuple[int, ...]:
+    """Return the numbers in a text such as "0-2, 5"."""
+    if not re.fullmatch(r"(\d{1,8}(-\d{1,8})?(, |$))*", text):
+        raise ValueError(f"{text} names no ranks")
+    found: list[int] = []
+    for numbers in filter(None, text.split(", ")):
+        first, _, last = numbers.partition("-")
+        found += range(int(first), min(int(last or first), _MOST_RANKS) + 1)
+    return tuple(found)

@@ -1,0 +1,198 @@
+"""The picture of a plan as SVG: for each step the blocks before and after, and who sends how many bytes to whom."""
+
+from collections.abc import Sequence
+from html import escape
+from itertools import product
+from pathlib import Path
+
+from meshcomm.core._arguments import quote
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.plans.describe import bytes_text
+from meshcomm.core.plans.plan import Plan
+from meshcomm.core.plans.step import Slice, Step
+from meshcomm.errors import LayoutError
+from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, Drawing, Shown, draw_box, draw_view
+from meshcomm.tools.pictures.view import Panel, Stretch, View, blocks_of, some, wrapped
+
+MOST_PANELS, MOST_DEVICES, MOST_PIECES = 2, 8, 8
+"""Slabs of a layout, devices in a table of bytes, and pieces along an axis of a box, that are drawn."""
+WORDS = 110
+"""Characters in a line of words above a picture."""
+HEIGHT = 22.0
+"""Pixels of a row in a table of bytes."""
+
+
+def plan_svg(plan: Plan, *, alone: bool = True) -> str:
+    """Return the picture of *plan*: with its text and a white ground, or for a page that has the text already."""
+    drawing, y = Drawing(), 16.0
+    if alone:
+        for line in repr(plan).split("\n"):
+            for row in wrapped(line, WORDS):
+                drawing.text(8, y, row)
+                y += LINE
+        y += LINE
+    for number, step in enumerate(plan.steps, 1):
+        drawing.text(8, y, f"{number}. {step}", bold=True)
+        _draw_step(drawing, step, y + LINE)
+        y = drawing.height + 2 * LINE
+    if not plan.steps:
+        drawing.text(8, y, "Nothing moves: each device keeps its block.", bold=True)
+        draw_view(drawing, View(plan.target, plan.shape), (8, y + LINE), most=MOST_PANELS)
+    return drawing.svg(" ".join(repr(plan).split()), alone=alone)
+
+
+def plan_html(plan: Plan) -> str:
+    """Return the text and the picture of *plan* for notebooks."""
+    return f"<div><pre>{escape(repr(plan))}</pre>{plan_svg(plan, alone=False)}</div>"
+
+
+def write_svg(path: str | Path, svg: str) -> None:
+    """Write *svg* to a file. ``LayoutError`` for another suffix than ``.svg``."""
+    file = Path(path)
+    if file.suffix.lower() != ".svg":
+        raise LayoutError(f"a picture is saved as SVG: {quote(str(path))} must end in .svg")
+    file.write_text(svg + "\n", encoding="utf-8")
+
+
+# -- a step -----------------------------------------------------------------------------------------------------------
+
+
+def _draw_step(drawing: Drawing, step: Step, y: float) -> None:
+    """Draw the blocks before and after *step*, and the bytes that go from device to device."""
+    plain = View(step.source, step.shape), View(step.target, step.shape)
+    cut = sorted({axis for view in plain for axis in view.cut_axes})
+    before, after = (View(layout, step.shape, cut) for layout in (step.source, step.target))
+    front = " at its first indices" if after.slabs else ""
+    captions = [
+        " ".join([words, *view.ranks_text()])
+        for words, view in (("Before.", before), (f"After, with the colours of before{front}.", after))
+    ]
+    drawing.text(8, y + LINE / 2, captions[0])
+    x = draw_view(drawing, before, (8, y + LINE), most=MOST_PANELS)
+    drawing.arrow(x + 16, y + 90, x + 56)
+    x = max(x + 72, 8 + CHARACTER * (len(captions[0]) + 2))
+    drawing.text(x, y + LINE / 2, captions[1])
+    right = draw_view(drawing, after, (x, y + LINE), _Pieces(before, after), most=MOST_PANELS)
+    x = max(right + 48, x + CHARACTER * (len(captions[1]) + 2))
+    if not isinstance(step, Slice):
+        _draw_table(drawing, step, x, y)
+
+
+class _Pieces:
+    """Draws the boxes of the layout *after*, each from pieces in the colours of the blocks *before*."""
+
+    def __init__(self, before: View, after: View) -> None:
+        self.before, self.after = before, after
+
+    def __call__(self, drawing: Drawing, row: Shown, column: Shown, panel: Panel) -> None:
+        """Draw one box."""
+        if row.stretch is None or column.stretch is None:
+            draw_box(self.after, drawing, row, column, panel)
+            return
+        size = column.end - column.begin, row.end - row.begin
+        down, across = self._along(self.before.rows, row), self._along(self.before.columns, column)
+        if max(len(down), len(across)) > MOST_PIECES:
+            drawing.area(column.begin, row.begin, size, "#ddd")  # too many to tell colours apart
+        else:
+            for one, other in product(down, across):
+                self._piece(drawing, (row, one), (column, other), panel)
+        blocks = blocks_of(self.after, panel, row.stretch, column.stretch)
+        text, (x, y) = self.after.devices(blocks), (column.begin + size[0] / 2, row.begin + size[1] / 2)
+        drawing.rectangle(column.begin, row.begin, size, "none", f"devices {text}")
+        wide = CHARACTER * len(text) + 6
+        drawing.area(x - wide / 2, y - LINE / 2, (wide, LINE), "#fff", 0.6)
+        drawing.text(x, y, text, "middle", on_box=True)
+
+    def _along(self, axis: int | None, shown: Shown) -> list[Stretch]:
+        """Return the stretches before that share an index with the one *shown*; too many, if they are too many."""
+        assert shown.stretch is not None
+        if axis is None:
+            return [shown.stretch]
+        ruler = self.before.rulers[axis]
+        found = ruler.within(shown.stretch.start or 0, shown.stretch.stop or 0)
+        return [ruler.stretch(number) for number in found[: MOST_PIECES + 1]]
+
+    def _piece(
+        self, drawing: Drawing, row: tuple[Shown, Stretch], column: tuple[Shown, Stretch], panel: Panel
+    ) -> None:
+        """Draw a piece of a box: of each axis, the box as it is shown and the stretch before."""
+        (top, bottom), (left, right) = _overlap(*row), _overlap(*column)
+        blocks = blocks_of(self.before, self._front(panel), row[1], column[1])
+        colour = COLOURS[self.before.first_device(blocks) % len(COLOURS)]
+        drawing.area(left, top, (right - left, bottom - top), colour)
+
+    def _front(self, panel: Panel) -> Panel:
+        """Return the stretches before that hold the first index of the slab after."""
+        rulers = self.before.rulers
+        first = {axis: stretch.start or 0 for axis, stretch in panel.slab.items()}
+        return Panel({axis: rulers[axis].stretch(rulers[axis].within(at, at + 1)[0]) for axis, at in first.items()})
+
+
+def _overlap(shown: Shown, stretch: Stretch) -> tuple[float, float]:
+    """Return the pixels of what a shown stretch shares with another one."""
+    assert shown.stretch is not None
+    start = max(shown.stretch.start or 0, stretch.start or 0)
+    stop = min(shown.stretch.stop or 0, stretch.stop or 0)
+    return shown.pixel(start), shown.pixel(stop)
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def _draw_table(drawing: Drawing, step: Step, x: float, y: float) -> None:
+    """Draw the table of the bytes that go from rank to rank; what a rank keeps is in brackets."""
+    froms, tos = (_shown_devices(step, layout) for layout in (step.source, step.target))
+    table = _bytes(step, froms, tos)
+    names, tops = (["..." if each is None else str(step.ranks[each]) for each in devices] for devices in (froms, tos))
+    texts = [[_cell_text(table, a, b) for b in tos] for a in froms]
+    wide = CHARACTER * max(len(text) for row in [*texts, tops] for text in row) + 12
+    left = x + CHARACTER * max(map(len, names)) + 8
+    most = max((count for (a, b), count in table.items() if a != b), default=0) or 1
+    drawing.text(x, y + LINE / 2, "Bytes from rank ↓ to rank →. What a rank keeps is in brackets.")
+    y += 3 * LINE
+    for at, top in enumerate(tops):
+        drawing.text(left + (at + 0.5) * wide, y - LINE / 2, top, "middle")
+    for number, (sender, name) in enumerate(zip(froms, names, strict=True)):
+        top_edge = y + number * HEIGHT
+        drawing.text(left - 6, top_edge + HEIGHT / 2, name, "end")
+        for at, device in enumerate(tos):
+            count = 0 if sender is None or device is None or sender == device else table[sender, device]
+            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _shade(count / most) if count else "#eee")
+            drawing.text(left + (at + 0.5) * wide, top_edge + HEIGHT / 2, texts[number][at], "middle", on_box=True)
+    if None in froms or None in tos:
+        drawing.text(x, y + (len(froms) + 0.7) * HEIGHT, f"Cut short: there are {len(step.ranks):,} ranks.")
+
+
+def _shown_devices(step: Step, layout: Layout) -> list[int | None]:
+    """Return the devices of *step* that hold blocks of *layout* and are shown; None stands for those left out."""
+    ranks = layout.mesh.ranks
+    return [None if at is None else step.ranks.index(ranks[at]) for at in some(len(ranks), MOST_DEVICES)]
+
+
+def _bytes(step: Step, senders: Sequence[int | None], receivers: Sequence[int | None]) -> dict[tuple[int, int], int]:
+    """Return how many bytes go from each of *senders* to each of *receivers*; a device may be both."""
+    found: dict[tuple[int, int], int] = {}
+    for device in receivers:
+        if device is not None:
+            boxes = step.receives(device)
+            peers, sizes = step.members(device, boxes.peers), boxes.sizes * step.itemsize
+            found |= {(each, device): int(sizes[peers == each].sum()) for each in senders if each is not None}
+    return found
+
+
+def _cell_text(table: dict[tuple[int, int], int], sender: int | None, device: int | None) -> str:
+    if sender is None or device is None:
+        return "..."
+    count = table[sender, device]
+    return "" if not count else f"({bytes_text(count)})" if sender == device else bytes_text(count)
+
+
+def _shade(share: float) -> str:
+    """Return a blue, the stronger the larger the *share* of the most bytes.
+
+    >>> _shade(1.0), _shade(0.0)
+    ('#8fbbe8', '#e6f0fa')
+    """
+    return "#" + "".join(
+        f"{round(light + (strong - light) * share):02x}" for light, strong in ((230, 143), (240, 187), (250, 232))
+    )

@@ -1,0 +1,210 @@
+"""Drawing: SVG elements, and the picture of a `View`.
+
+Text outside of boxes has the colour of the page around it, so pictures are readable on dark pages too. Boxes are light
+and have black text on every page. Pictures have a bounded size: of many boxes the middle is left out.
+"""
+
+from collections.abc import Callable, Sequence
+from html import escape
+from math import prod
+from typing import NamedTuple
+
+from meshcomm.tools.pictures.view import Panel, Stretch, View, blocks_of, panels
+
+MOST_BOXES, MOST_PANELS = 8, 4
+"""Boxes along an axis, and slabs, that are drawn. Of more, the middle is left out."""
+LONGER, SHORTER = 220.0, 100.0
+"""Pixels: the longer side of a picture, before boxes are widened for their text, and the least of the shorter side."""
+CHARACTER, LINE, GAP, PANEL_GAP = 6.7, 15.0, 22.0, 24.0
+"""Pixels: the width of a character of `FONT`, the height of a line, a stretch that stands for those left out, and the
+space between pictures."""
+FONT = 'font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,\'DejaVu Sans Mono\',monospace" font-size="11"'
+COLOURS = (
+    *("#aec7e8", "#ffd8a8", "#b2e2b0", "#e3c4ee", "#99e2e0", "#f7e8a0", "#c9c9f5", "#fbc4c4"),
+    *("#c9dfc0", "#dcd0b4", "#f9c9e2", "#b8d8f8"),
+)
+"""Light colours of boxes: black text is readable on them. Device d has number d, modulo their number."""
+
+
+class Drawing:
+    """SVG elements, and how much space they take; it grows as they are added."""
+
+    def __init__(self) -> None:
+        self.elements: list[str] = []
+        self.width = self.height = 0.0
+
+    def rectangle(self, x: float, y: float, size: tuple[float, float], fill: str, note: str = "") -> None:
+        """Add a rectangle with a border; *note* is shown when the mouse is on it."""
+        self._reach(x + size[0], y + size[1])
+        title = f"<title>{escape(note)}</title>" if note else ""
+        self.elements.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{size[0]:.1f}" height="{size[1]:.1f}" fill="{fill}" '
+            f'stroke="#445" stroke-width="1">{title}</rect>'
+        )
+
+    def area(self, x: float, y: float, size: tuple[float, float], fill: str, opacity: float = 1.0) -> None:
+        """Add a rectangle without a border."""
+        self.elements.append(
+            f'<rect x="{x:.1f}" y="{y:.1f}" width="{size[0]:.1f}" height="{size[1]:.1f}" fill="{fill}" '
+            f'fill-opacity="{opacity}"/>'
+        )
+
+    def text(
+        self, x: float, y: float, text: str, anchor: str = "start", *, on_box: bool = False, bold: bool = False
+    ) -> None:
+        """Add a line of text; *y* is its middle, and *anchor* says which end of it is at *x*."""
+        if not text:
+            return
+        ahead = {"start": 0.0, "middle": 0.5, "end": 1.0}[anchor]
+        self._reach(x + (1 - ahead) * len(text) * CHARACTER, y + LINE / 2)
+        fill = "#111" if on_box else "currentColor"
+        weight = ' font-weight="bold"' if bold else ""
+        self.elements.append(
+            f'<text x="{x:.1f}" y="{y + 4:.1f}" text-anchor="{anchor}" fill="{fill}"{weight}>{escape(text)}</text>'
+        )
+
+    def arrow(self, x: float, y: float, end: float) -> None:
+        """Add an arrow to the right, from *x* to *end*."""
+        self._reach(end, y + 5)
+        self.elements.append(
+            f'<path d="M{x:.1f} {y:.1f}H{end - 2:.1f}M{end - 8:.1f} {y - 5:.1f}L{end:.1f} {y:.1f}'
+            f'L{end - 8:.1f} {y + 5:.1f}" fill="none" stroke="currentColor" stroke-width="1.5"/>'
+        )
+
+    def _reach(self, x: float, y: float) -> None:
+        self.width, self.height = max(self.width, x), max(self.height, y)
+
+    def svg(self, words: str, *, alone: bool = False) -> str:
+        """Return the drawing as SVG; *words* say what it shows. Alone it has a white ground, and black text."""
+        width, height = round(self.width + 8), round(self.height + 8)
+        ground = '<rect width="100%" height="100%" fill="white"/>' if alone else ""
+        colour = ' color="#111"' if alone else ""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+            f'viewBox="0 0 {width} {height}" role="img" aria-label="{escape(words)}" {FONT}{colour}>'
+            f"{ground}{''.join(self.elements)}</svg>"
+        )
+
+
+class Shown(NamedTuple):
+    """A stretch that is drawn from pixel *begin* to *end*; None stands for those left out."""
+
+    stretch: Stretch | None
+    begin: float
+    end: float
+
+    def pixel(self, index: int) -> float:
+        """Return where *index* lies, which the stretch has, or its end."""
+        assert self.stretch is not None
+        start, stop = self.stretch.start or 0, self.stretch.stop or 1
+        return self.begin + (self.end - self.begin) * (index - start) / (stop - start)
+
+
+Paint = Callable[["Drawing", Shown, Shown, Panel], None]
+"""Draws one box."""
+
+
+def draw_view(
+    drawing: Drawing, view: View, corner: tuple[float, float], paint: Paint | None = None, most: int = MOST_PANELS
+) -> float:
+    """Draw the pictures of *view* side by side, and return where they end on the right.
+
+    Parameters
+    ----------
+    drawing: where to draw
+    view: the view
+    corner: the upper left corner
+    paint: what draws each box; by default `draw_box`
+    most: pictures, of which there are several if more than two axes are cut
+    """
+    x, y = corner
+    if not all(ruler.count for ruler in view.rulers):
+        drawing.text(x, y + LINE, "no elements")
+        return x + 80
+    for panel in panels(view, most):
+        if panel is None:
+            drawing.text(x, y + 60, "...")
+            x += 40
+            continue
+        x = PANEL_GAP + _draw_panel(drawing, view, panel, (x, y), paint or (lambda *box: draw_box(view, *box)))
+    return x - PANEL_GAP
+
+
+def _draw_panel(drawing: Drawing, view: View, panel: Panel, corner: tuple[float, float], paint: Paint) -> float:
+    """Draw one picture, and return where it ends on the right."""
+    x, y = corner
+    rows, columns = (view.stretches(axis, MOST_BOXES) for axis in (view.rows, view.columns))
+    labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
+    tops = [_head(view.columns, column) for column in columns]
+    heads = [_head(view.rows, row) for row in rows]
+    longest = [max(len(top), *(len(line[at]) for line in labels)) for at, top in enumerate(tops)]
+    wide, high = _sides(view)
+    across = _laid_out(columns, wide, [CHARACTER * length + 10 for length in longest])
+    down = _laid_out(rows, high, [22.0] * len(rows))
+    left = x + CHARACTER * max(map(len, heads)) + (8 if any(heads) else 0)
+    top = y + (LINE if panel.slab else 0) + LINE * (2 if view.columns is not None else 0)
+    if panel.slab:
+        drawing.text(left, y + LINE / 2, panel.title)
+    if view.columns is not None:
+        rows_name = "" if view.rows is None else f"{view.axis_name(view.rows)} ↓ "
+        drawing.text(left, top - 1.5 * LINE, f"{rows_name}{view.axis_name(view.columns)} →")
+    for row, head in zip(down, heads, strict=True):
+        drawing.text(left - 6, top + (row.begin + row.end) / 2, head, "end")
+    for column, head in zip(across, tops, strict=True):
+        drawing.text(left + (column.begin + column.end) / 2, top - LINE / 2, head, "middle")
+        for row in down:
+            box = Shown(column.stretch, left + column.begin, left + column.end)
+            paint(drawing, Shown(row.stretch, top + row.begin, top + row.end), box, panel)
+    return max(left + across[-1].end, left + CHARACTER * len(panel.title))
+
+
+def draw_box(view: View, drawing: Drawing, row: Shown, column: Shown, panel: Panel) -> None:
+    """Draw a box in the colour of its first device, with the devices that hold it."""
+    corner, size = (column.begin, row.begin), (column.end - column.begin, row.end - row.begin)
+    middle = (column.begin + column.end) / 2, (row.begin + row.end) / 2
+    if row.stretch is None or column.stretch is None:
+        drawing.text(*middle, "...", "middle")
+        return
+    blocks = blocks_of(view, panel, row.stretch, column.stretch)
+    first, text = view.first_device(blocks), view.devices(blocks)
+    drawing.rectangle(*corner, size, COLOURS[first % len(COLOURS)], f"devices {text}")
+    drawing.text(*middle, text, "middle", on_box=True)
+
+
+def _head(axis: int | None, stretch: Stretch | None) -> str:
+    return "" if axis is None else "..." if stretch is None else stretch.text
+
+
+def _label(view: View, panel: Panel, row: Stretch | None, column: Stretch | None) -> str:
+    if row is None or column is None:
+        return ""
+    return view.devices(blocks_of(view, panel, row, column))
+
+
+def _sides(view: View) -> tuple[float, float]:
+    """Return width and height of a picture, in proportion to the array, but neither much smaller than the other."""
+    high, wide = (1 if axis is None or view.shape is None else view.shape[axis] for axis in (view.rows, view.columns))
+    if view.rows is None:
+        return (LONGER if view.columns is not None else 40.0), 40.0
+    scale = LONGER / max(high, wide)
+    return max(SHORTER, wide * scale), max(SHORTER, high * scale)
+
+
+def _laid_out(stretches: Sequence[Stretch | None], length: float, least: Sequence[float]) -> list[Shown]:
+    """Return where stretches lie along *length* pixels, in proportion, but each of its *least* pixels or more."""
+    sizes = [0 if each is None else (each.stop or 1) - (each.start or 0) for each in stretches]
+    total, at, found = max(1, sum(sizes)), 0.0, []
+    for stretch, size, enough in zip(stretches, sizes, least, strict=True):
+        pixels = GAP if stretch is None else max(enough, length * size / total)
+        found.append(Shown(stretch, at, at + pixels))
+        at += pixels
+    return found
+
+
+def left_out(view: View) -> list[str]:
+    """Return a sentence on what the picture of *view* leaves out, or none."""
+    counts = [(1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.rows, view.columns)]
+    counts.append((prod(view.rulers[axis].count for axis in view.slabs), MOST_PANELS))
+    what = ("rows of boxes", "columns of boxes", "slabs")
+    texts = [f"{most} of {count:,} {name}" for (count, most), name in zip(counts, what, strict=True) if count > most]
+    return [f"Cut short: it shows {' and '.join(texts)}."] if texts else []

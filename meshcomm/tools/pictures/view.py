@@ -1,0 +1,361 @@
+"""What a picture of a layout shows: axes cut into stretches, boxes of elements, the devices that hold each box.
+
+Text and SVG are both drawn from a `View`. Nothing here grows with the number of devices, except the list of replicas
+of one block: stretches are computed one by one, and only for what is drawn.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._types import Indices, Names
+from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count
+from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
+from meshcomm.core.layouts.layout import Layout, refuse_match
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import Cuts, Cyclic
+
+MOST_LISTED = 3
+"""Runs of devices in a list; a longer list is shortened to the first two and the last one."""
+
+
+class Stretch(NamedTuple):
+    """Consecutive indices of an axis, all of one block: *start* to *stop*, or None if the length is not known.
+
+    In the picture of a mesh it is a coordinate along *dimension*.
+    """
+
+    start: int | None
+    stop: int | None
+    block: int
+    dimension: str = ""
+
+    @property
+    def text(self) -> str:
+        """The indices, as a slice; or the number of the block, or the coordinate.
+
+        >>> Stretch(0, 3, 0).text, Stretch(None, None, 2).text, Stretch(None, None, 2, "x").text
+        ('0:3', 'block 2', 'x=2')
+        """
+        if self.start is None:
+            return f"{self.dimension}={self.block}" if self.dimension else f"block {self.block}"
+        text = f"{self.start}:{self.stop}"
+        return text if len(text) <= 21 else f"{self.start}:"
+
+
+class Ruler:
+    """One axis of an array, as the stretches that its cut makes, in order. Empty blocks make none.
+
+    Without a length it has one stretch for each block.
+
+    >>> ruler = Ruler(Cut(5, 8), 8)
+    >>> ruler.count, ruler.stretch(4), ruler.within(1, 3)
+    (5, Stretch(start=4, stop=5, block=4, dimension=''), range(1, 3))
+    """
+
+    def __init__(self, cut: AnyCut | None, blocks: int, dimension: str = "") -> None:
+        self.cut, self.blocks, self.dimension = cut, blocks, dimension
+        self._filled: Indices | None = None
+        if cut is None:
+            self.count = blocks
+        elif isinstance(cut, CyclicCut):
+            self.count = -(-cut.length // cut.block)
+        elif isinstance(cut, Cut):
+            self.count = min(cut.length, blocks)  # the longer blocks come first, so empty ones come last
+        else:
+            self._filled = np.flatnonzero(cut.lengths(np.arange(blocks, dtype=np.intp))).astype(np.intp)
+            self.count = len(self._filled)
+
+    def stretch(self, number: int) -> Stretch:
+        """Return the stretch with this *number*, from 0."""
+        cut = self.cut
+        if cut is None:
+            return Stretch(None, None, number, self.dimension)
+        if isinstance(cut, CyclicCut):
+            start = number * cut.block
+            return Stretch(start, min(start + cut.block, cut.length), (number + cut.offset) % cut.blocks)
+        block = number if self._filled is None else int(self._filled[number])
+        return Stretch(*cut.interval(block), block)
+
+    def within(self, start: int, stop: int) -> range:
+        """Return the numbers of the stretches that share an index with ``start:stop``, which is not empty."""
+        cut = self.cut
+        assert cut is not None
+        if isinstance(cut, CyclicCut):
+            return range(start // cut.block, -(-stop // cut.block))
+        first, last = cut.block_of(start), cut.block_of(stop - 1)
+        if self._filled is not None:
+            first, last = (int(np.searchsorted(self._filled, block)) for block in (first, last))
+        return range(first, last + 1)
+
+    def holding(self) -> Indices:
+        """Return for each block whether it has elements."""
+        if self.cut is None:
+            return np.ones(self.blocks, dtype=np.intp)
+        return (self.cut.lengths(np.arange(self.blocks, dtype=np.intp)) > 0).astype(np.intp)
+
+
+class View:
+    """A layout of an array of *shape*, which may be None, as pictures show it.
+
+    *rows* and *columns* are the axes that a picture draws down and across, None if there is none. *slabs* are other
+    axes that are cut: there is a picture for each stretch of them.
+
+    Parameters
+    ----------
+    layout: the layout; it has no axis with the spec MATCH
+    shape: the shape of the array
+    cut: the axes to draw first; by default those that the layout cuts
+    """
+
+    def __init__(self, layout: Layout, shape: Sequence[int] | None = None, cut: Sequence[int] | None = None) -> None:
+        refuse_match(layout)
+        self.layout, self.shape = layout, None if shape is None else tuple(shape)
+        single = layout.is_single_device()
+        if shape is not None:
+            layout.block_shape(shape, 0)  # checks the shape
+        self.ndim = layout.ndim if shape is None else len(shape)
+        self.axes: tuple[Names, ...] = ((),) * self.ndim if single else layout.axes
+        self.rulers = [self._ruler(axis) for axis in range(self.ndim)]
+        self.rows, self.columns, self.slabs = grid_axes(self.ndim, self.cut_axes if cut is None else cut)
+        self.replicas = 1 if single else replica_count(layout)
+        several = np.arange(self.replicas, dtype=np.intp)
+        nothing = np.zeros((self.replicas, self.ndim), dtype=np.intp)
+        self._firsts: dict[tuple[int, ...], int] = {}
+        self._offsets = one(0) if single else np.sort(devices_with(layout, nothing, several))
+
+    def _ruler(self, axis: int) -> Ruler:
+        if self.layout.is_single_device():
+            return Ruler(None if self.shape is None else Cut(self.shape[axis], 1), 1)
+        names, blocks = self.axes[axis], self.layout.num_shards(axis)
+        length = self.shape[axis] if self.shape is not None else names.rule[-1] if isinstance(names, Cuts) else None
+        return Ruler(None if length is None else self.layout.cut(axis, length), blocks)
+
+    @property
+    def cut_axes(self) -> list[int]:
+        """The axes that are cut into several blocks."""
+        return [axis for axis, ruler in enumerate(self.rulers) if ruler.blocks > 1]
+
+    def stretches(self, axis: int | None, most: int) -> list[Stretch | None]:
+        """Return the stretches of an axis that are drawn, with None for those left out; of no axis, one."""
+        if axis is None:
+            return [Stretch(0, 1, 0)]
+        ruler = self.rulers[axis]
+        return [None if number is None else ruler.stretch(number) for number in some(ruler.count, most)]
+
+    def first_device(self, blocks: Sequence[int]) -> int:
+        """Return the first device that holds the block with these numbers, one for each axis."""
+        if self.layout.is_single_device():
+            return 0
+        key = tuple(blocks)
+        if key not in self._firsts:
+            numbers = np.array(key, dtype=np.intp).reshape(1, -1)
+            self._firsts[key] = int(devices_with(self.layout, numbers, one(0))[0])
+        return self._firsts[key]
+
+    def devices(self, blocks: Sequence[int]) -> str:
+        """Return the devices that hold the block with these numbers, as text."""
+        return listed(self._offsets + self.first_device(blocks))
+
+    def axis_name(self, axis: int) -> str:
+        """Return what words call an axis."""
+        return f"axis {axis}"
+
+    # -- in words -----------------------------------------------------------------------------------------------------
+
+    @property
+    def mesh_text(self) -> str:
+        """The mesh: its dimensions and their sizes, or its one device."""
+        mesh = self.layout.mesh
+        return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)}" if mesh.dims else mesh.single_device
+
+    def sentences(self) -> list[str]:
+        """Return what the picture shows, in words."""
+        count = self.ndim
+        size = self.layout.mesh.size
+        if self.shape is None and self.layout.is_single_device():
+            return [f"Arrays on {self.mesh_text}: one device holds all of each."]
+        what = str(self.shape) if self.shape is not None else f"{count} ax{'i' if count == 1 else 'e'}s"
+        found = [f"{what} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
+        if not self.cut_axes:
+            found.append(f"All {size} devices hold all of it." if size > 1 else "One device holds all of it.")
+        else:
+            found.append(f"Each block is on {f'{self.replicas} devices' if self.replicas > 1 else 'one device'}.")
+        return found + self._empty_text() + self.ranks_text()
+
+    def _axis_texts(self) -> list[str]:
+        texts = []
+        for is_whole, group in groupby(range(self.ndim), lambda axis: not self.axes[axis]):
+            axes = list(group)
+            if is_whole and len(axes) == 1:
+                texts.append(f"axis {axes[0]} is whole")
+            elif is_whole:
+                texts.append(f"axes {', '.join(map(str, axes[:-1]))} and {axes[-1]} are whole")
+            else:
+                texts += [self._cut_text(axis) for axis in axes]
+        return texts
+
+    def _cut_text(self, axis: int) -> str:
+        names, ruler = self.axes[axis], self.rulers[axis]
+        over = f"over {'+'.join(names)}"
+        if isinstance(names, Cyclic):
+            return f"axis {axis} is dealt round {over} in blocks of {_counted(names.block, 'element')}"
+        how = " at chosen boundaries" if isinstance(names, Cuts) else ""
+        text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
+        if ruler.cut is None:
+            return text
+        least, most = ruler.cut.shortest, ruler.cut.longest
+        sizes = f"{least:,} to {most:,}" if most - least > 1 else f"{most:,} or {least:,}" if most > least else ""
+        return f"{text} of {f'{sizes} elements' if sizes else _counted(most, 'element')}"
+
+    def _empty_text(self) -> list[str]:
+        if all(ruler.cut is None or ruler.cut.shortest > 0 for ruler in self.rulers):
+            return []
+        if any(ruler.count == 0 for ruler in self.rulers):
+            return ["There are no elements: all blocks are empty."]
+        devices = np.arange(self.layout.mesh.size, dtype=np.intp)
+        numbers, holds = numbers_of(self.layout, devices), np.ones_like(devices)
+        for axis, ruler in enumerate(self.rulers):
+            holds *= ruler.holding()[numbers[:, axis]]
+        without = devices[holds == 0]
+        return [f"{_counted(len(without), 'device')} of {len(devices):,} without elements: {listed(without)}."]
+
+    def ranks_text(self) -> list[str]:
+        """Return a sentence that says which ranks the devices are, or none if device d is rank d."""
+        ranks = self.layout.mesh.ranks
+        if isinstance(ranks, range):
+            return [f"Device 0 is rank {ranks.start}, and so on."] if ranks.start else []
+        shown = ", ".join(map(str, ranks[:8]))
+        return [f"The devices are the ranks {shown}{', ...' if len(ranks) > 8 else ''}."]
+
+
+class MeshView(View):
+    """A mesh as pictures show it: its dimensions are the axes, and each box is a device."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__(Layout(mesh.dim_names, mesh) if mesh.dims else Layout.from_single_device_mesh(mesh))
+
+    def _ruler(self, axis: int) -> Ruler:
+        return Ruler(None, *self.layout.mesh.dims[axis][::-1])
+
+    def axis_name(self, axis: int) -> str:
+        """Return what words call a mesh dimension."""
+        return f"dimension {self.layout.mesh.dim_names[axis]}"
+
+    def sentences(self) -> list[str]:
+        """Return what the picture shows, in words."""
+        return [f"{self.mesh_text}: {_counted(self.layout.mesh.size, 'device')}.", *self.ranks_text()]
+
+
+def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, list[int]]:
+    """Return the axes that are drawn down and across, and those that make slabs, if the axes *cut* are cut.
+
+    The last two axes that are cut are drawn, as NumPy prints the last two axes of an array.
+
+    >>> grid_axes(2, [0]), grid_axes(3, [0, 2]), grid_axes(4, [0, 1, 3]), grid_axes(1, [])
+    ((0, 1, []), (0, 2, []), (1, 3, [0]), (None, 0, []))
+    """
+    if ndim < 2:
+        return None, 0 if ndim else None, []
+    if len(cut) >= 2:
+        return cut[-2], cut[-1], list(cut[:-2])
+    last = min(cut[0] + 1, ndim - 1) if cut else ndim - 1
+    return last - 1, last, []
+
+
+def some(count: int, most: int) -> list[int | None]:
+    """Return the numbers from 0 to *count*, at most so many of them; None stands for those left out.
+
+    >>> some(3, 3), some(9, 4)
+    ([0, 1, 2], [0, 1, 2, None, 8])
+    """
+    if count <= most:
+        return list(range(count))
+    ahead = max(1, most - max(1, most // 3)) if most > 1 else 1
+    return [*range(ahead), None, *range(count - (most - ahead), count)]
+
+
+def listed(numbers: Indices) -> str:
+    """Return ascending *numbers* as short text.
+
+    >>> listed(np.array([0, 1, 2, 5])), listed(np.arange(0, 20, 2)), listed(np.array([7]))
+    ('0-2,5', '0,2,...,18', '7')
+    """
+    ends = np.flatnonzero(np.diff(numbers) != 1)
+    if len(ends) >= MOST_LISTED:
+        middle = [*ends[:2], -1]
+        firsts = [0, int(ends[0]) + 1, int(ends[-1]) + 1]
+    else:
+        middle, firsts = [*ends, -1], [0, *(int(end) + 1 for end in ends)]
+    runs = [_run(int(numbers[first]), int(numbers[last])) for first, last in zip(firsts, middle, strict=True)]
+    return ",".join([*runs[:2], "...", *runs[2:]] if len(ends) >= MOST_LISTED else runs)
+
+
+def _run(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return *text* in lines of at most *width* characters, cut at spaces; a longer word is cut.
+
+    >>> wrapped("one two three", 7)
+    ['one two', 'three']
+    """
+    lines: list[str] = []
+    for word in (whole[at : at + width] for whole in text.split() for at in range(0, len(whole), width)):
+        if lines and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return lines
+
+
+class Panel(NamedTuple):
+    """One picture of a view: the stretch of each slab, by its axis; none if nothing is cut beyond rows and columns."""
+
+    slab: dict[int, Stretch]
+
+    @property
+    def title(self) -> str:
+        """Where the slab lies.
+
+        >>> Panel({0: Stretch(0, 3, 0), 1: Stretch(4, 6, 1)}).title
+        'axis 0 at 0:3, axis 1 at 4:6'
+        """
+        return ", ".join(
+            stretch.text if stretch.dimension else f"axis {axis} at {stretch.text}"
+            for axis, stretch in self.slab.items()
+        )
+
+
+def panels(view: View, most: int) -> list[Panel | None]:
+    """Return the pictures of a view, at most so many; None stands for those left out."""
+    counts = [view.rulers[axis].count for axis in view.slabs]
+    found: list[Panel | None] = []
+    for number in some(prod(counts), most):
+        if number is None:
+            found.append(None)
+            continue
+        slab: dict[int, Stretch] = {}
+        for axis, count in zip(reversed(view.slabs), reversed(counts), strict=True):
+            number, at = divmod(number, count)
+            slab[axis] = view.rulers[axis].stretch(at)
+        found.append(Panel(dict(reversed(slab.items()))))
+    return found
+
+
+def blocks_of(view: View, panel: Panel, row: Stretch | None, column: Stretch | None) -> list[int]:
+    """Return the number of the block along each axis, of the elements in one box of a picture."""
+    numbers = [0] * view.ndim
+    for axis, stretch in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
+        if axis is not None and stretch is not None:
+            numbers[axis] = stretch.block
+    return numbers
