@@ -245,7 +245,10 @@ def test_what_the_terminal_can_show(tty, environment, unicode, colour, monkeypat
 
 
 def test_the_commands_need_no_mpi():
-    blocked = "import sys; sys.modules['mpi4py'] = None; from meshcomm.tools.cli.main import main; main(sys.argv[1:])"
+    blocked = (
+        "import sys; sys.modules['mpi4py'] = None; from meshcomm.tools.cli.main import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
     done = run([sys.executable, "-c", blocked, *PLAN])
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
