@@ -1,6 +1,7 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
@@ -17,6 +18,7 @@ from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.operators import Operators
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.arrays.standard import StandardMethods
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
@@ -46,29 +48,31 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
     __module__ = "meshcomm"
 
     __array_priority__ = 1000
-    __slots__ = ("__weakref__", "_view", "dtype", "layout", "local", "shape")
+    __slots__ = ("__weakref__", "_spec", "_view", "local")
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     local: Array
     """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view.
 
     The type leaves out None: most meshes have all ranks. Programs with other meshes ask ``mesh.rank is None``."""
-    layout: Layout
-    """How the global array is cut over the mesh."""
-    shape: Shape
-    """The shape of the global array."""
-    dtype: DType
-    """The dtype of the elements."""
+    _spec: TensorSpec  # what it is, apart from its block
     _view: "View | None"  # how it shares memory with another tensor: see meshcomm.core.arrays.views
 
     def __init__(
         self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: "View | None" = None
     ) -> None:
         _set_local(self, local)
-        _set_layout(self, layout)
-        _set_shape(self, shape)
-        _set_dtype(self, dtype)
+        _set_spec(self, TensorSpec(layout, shape, dtype))
         _set_view(self, _view)
+
+    @classmethod
+    def _of(cls, local: Array | None, spec: TensorSpec) -> "DTensor":
+        """Return the tensor of a block, which owns it."""
+        made = cls.__new__(cls)
+        _set_local(made, local)
+        _set_spec(made, spec)
+        _set_view(made, None)
+        return made
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
@@ -82,10 +86,30 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
         def __getattr__(self, name: str) -> NoReturn:
             raise missing("a DTensor", name, OF_TENSORS, dir(type(self)), self)
 
-    @property
-    def mesh(self) -> Mesh:
-        """The mesh of the layout."""
-        return self.layout.mesh
+    if TYPE_CHECKING:
+
+        @property
+        def layout(self) -> Layout:
+            """How the global array is cut over the mesh."""
+
+        @property
+        def shape(self) -> Shape:
+            """The shape of the global array."""
+
+        @property
+        def dtype(self) -> DType:
+            """The dtype of the elements."""
+
+        @property
+        def mesh(self) -> Mesh:
+            """The mesh of the layout."""
+
+    else:  # without a call of Python
+
+        layout = property(attrgetter("_spec.layout"), doc="How the global array is cut over the mesh.")
+        shape = property(attrgetter("_spec.shape"), doc="The shape of the global array.")
+        dtype = property(attrgetter("_spec.dtype"), doc="The dtype of the elements.")
+        mesh = property(attrgetter("_spec.mesh"), doc="The mesh of the layout.")
 
     @property
     def ndim(self) -> int:
@@ -332,9 +356,7 @@ _INSTEAD_OF_SETTING = {
 }
 
 # A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
-_set_local, _set_layout, _set_shape, _set_dtype, _set_view = (
-    DTensor.__dict__[name].__set__ for name in ("local", "layout", "shape", "dtype", "_view")
-)
+_set_local, _set_spec, _set_view = (DTensor.__dict__[name].__set__ for name in ("local", "_spec", "_view"))
 
 
 class HoldsTensor(Protocol):
