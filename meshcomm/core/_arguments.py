@@ -152,7 +152,9 @@ def as_array(x: object) -> Array:
     if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
     if type(getattr(x, "layout", None)).__module__ == "meshcomm":
-        raise DTypeError("this is a DTensor, not a plain array: pass its t.local, or use relayout")
+        raise DTypeError(
+            "this is a DTensor, not a plain array: pass its t.local, or use relayout; t.sum() and others reduce it"
+        )
     if is_foreign(x):
         return as_numpy(x)
     try:

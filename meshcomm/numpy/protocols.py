@@ -282,7 +282,7 @@ _FUNCTIONS: dict[Function, Function] = {
     **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
     np.einsum: _einsum,
     np.where: _where,
-    np.copy: lambda t: t.copy(),
+    np.copy: lambda a, order="K", subok=False: a.copy(),  # a block has its own order
     np.shape: lambda t: t.shape,
     np.ndim: lambda t: t.ndim,
     np.size: lambda t: t.size,

@@ -168,7 +168,8 @@ class Series:
 
     def _checked(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
-            raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}")
+            others = ", ".join(quote(each) for each in values)
+            raise ValueError(f"append needs {quote(name)}: the series has {', '.join(self._layouts)}, not {others}")
         found = unwrapped(values[name])
         if not isinstance(found, DTensor):
             raise TypeError(f"{quote(name)} is a tensor, not {quote(found)}")

@@ -36,6 +36,8 @@ _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
 """The end of units such as "days since 2000-01-01 00:00:00", which xarray leaves out, or not."""
 
 _TEXTS = "OSTU"
+_SAME = {"gregorian": "standard", "365_day": "noleap", "366_day": "all_leap"}
+"""Calendars with two names."""
 _WIDER = "biufc"
 """Kinds of numbers: none goes into one that stands before it, but integers of both kinds."""
 
@@ -54,7 +56,7 @@ def append(
     options: of the file
     """
     growing = _growing(dataset, dim)
-    mesh = common_mesh(each.data.mesh for each in dataset.variables.values() if isinstance(each.data, DTensor))
+    mesh = common_mesh(meshes_in(dataset))
     there = _there(path, dim, mesh)
     _refuse_missing(path, dataset, dim, there)
     steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
@@ -73,6 +75,25 @@ def append(
         static = found.only(others, of_file=False)
         save_tree(path, static.arrays, mode="a", max_scratch_bytes=options.limit, **options.of(static))
     _append_snapshots(path, found.only(growing, of_file=not there), dim, mesh, options)
+
+
+def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
+    """Yield the meshes of the tensors of a dataset."""
+    return (each.data.mesh for each in dataset.variables.values() if isinstance(each.data, DTensor))
+
+
+def check_packed(
+    path: Path, dataset: xarray.Dataset, found: Encoded, asked: Mapping[str, Mapping[str, Any]], mesh: Mesh
+) -> None:
+    """Raise ``DTypeError`` if numbers do not fit into the integers that their encoding packs them into. Collective."""
+    packed = {}
+    for name, array in found.arrays.items():
+        variable = dataset.variables[name]
+        if variable.dtype.kind == "f" and array.dtype.kind in "iu":
+            held = Held(found.attributes[name], array.dtype.str, array.shape, False)
+            packed[name] = held, held.step(asked.get(name, variable.encoding))
+    if packed:
+        _check_kept(path, dataset, found, packed, mesh)
 
 
 def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
@@ -172,10 +193,10 @@ def _check_kind(path: Path, array: xarray.DataArray, held: Held, asked: Mapping[
     """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units *asked* for."""
     name, variable = str(array.name), array.variable
     calendar = _calendar(variable)
-    has = str(held.attributes.get("calendar", "standard")).lower().replace("gregorian", "standard")
+    has = str(held.attributes.get("calendar", "standard")).lower()
     if calendar is not None:
-        fits = has.startswith("proleptic_") or has == "standard" if variable.dtype.kind == "M" else False
-        if not (fits or calendar.replace("gregorian", "standard") == has):
+        fits = has in ("standard", "gregorian", "proleptic_gregorian") if variable.dtype.kind == "M" else False
+        if not (fits or _SAME.get(calendar, calendar) == _SAME.get(has, has)):
             raise ValueError(f"{quote(name)} has the calendar {has} in {path}, and {calendar} here: convert it")
     for key in ("units", "calendar") if _is_time(variable) else ():
         if key in asked and _plain(asked[key]) != _plain(held.attributes.get(key)):

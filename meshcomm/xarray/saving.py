@@ -8,9 +8,10 @@ import xarray
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.load import PathLike
+from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.options import Chunks, Compression, Options
 from meshcomm.storage.save import save_with
-from meshcomm.xarray.appending import append
+from meshcomm.xarray.appending import append, check_packed, meshes_in
 from meshcomm.xarray.encoding import KNOWN, encoded, own_options
 
 
@@ -45,7 +46,8 @@ def save(
         file that the dataset was opened from
     overwrite, chunks, compression, max_scratch_bytes: as for `meshcomm.save`
 
-    The errors of `meshcomm.save`; ``ValueError`` if *append_dim* does not fit. What is appended is refused, with a
+    The errors of `meshcomm.save`; ``ValueError`` if *append_dim* does not fit, or if numbers are out of the range of
+    the integers that an encoding packs them into. What is appended is refused, with a
     ``ValueError`` on all ranks, if the file would give back something else: a cast that loses, a longer text, a value
     out of the range of packed numbers, coordinates or a calendar that are not those of the file.
 
@@ -75,6 +77,7 @@ def save(
         return
     free = _unlimited(dataset, unlimited_dims)
     found = encoded(dataset, asked, where)
+    check_packed(where, dataset, found, asked, common_mesh(meshes_in(dataset)))
     options = Options(overwrite=overwrite, mode=mode, unlimited=free, **own.of(found))
     save_with(where, found.arrays, options, max_scratch_bytes)
 

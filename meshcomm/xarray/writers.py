@@ -27,6 +27,7 @@ _HELD: dict[str, dict[str, tuple[Any, ...]]] = {
         "region": (None,),
         "storage_options": (None,),
         "zarr_format": (None, 3),
+        "consolidated": (None, False),
     },
 }
 """The values of arguments that all ranks can write by. Other arguments are hints, or the same for `save`."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.storage.convert import convert
 from support.gradient_cases import on
 
 xarray = pytest.importorskip("xarray")
@@ -25,7 +26,7 @@ WRITERS = {
     "netcdf twice": (".nc", lambda its, path: (its[["t"]].to_netcdf(path), its.to_netcdf(path))),
     "netcdf append": (".nc", lambda its, path: (its[["t"]].to_netcdf(path), its.to_netcdf(path, "a"))),
     "zarr": (".zarr", lambda its, path: its.to_zarr(path)),
-    "zarr w": (".zarr", lambda its, path: (its[["t"]].to_zarr(path), its.to_zarr(path, mode="w", consolidated=True))),
+    "zarr w": (".zarr", lambda its, path: (its[["t"]].to_zarr(path), its.to_zarr(path, mode="w", consolidated=False))),
     "zarr append_dim": (
         ".zarr",
         lambda its, path: [its.isel(time=[k]).to_zarr(path, append_dim="time") for k in (0, 1, 2)],
@@ -83,6 +84,7 @@ def test_what_only_one_process_can_write(ranks, tmp_path):
             lambda: its.to_zarr(tmp_path / "a.zarr", zarr_format=2),
             lambda: its.to_zarr(tmp_path / "a.zarr", region={"time": slice(0, 3)}),
             lambda: its.to_zarr({}),
+            lambda: its.to_zarr(tmp_path / "a.zarr", consolidated=True),
             lambda: xarray.save_mfdataset([its], [tmp_path / "a.nc"]),
         ):
             with pytest.raises(NotImplementedError, match=r"meshcomm\.xarray\.save\(path, dataset\)"):
@@ -132,3 +134,30 @@ def test_rolling_of_durations(dtype, ranks):
         np.testing.assert_array_equal(tensor.rolling(t=2).count().values, plain.rolling(t=2).count().values)
 
     on(ranks, program)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_numbers_that_do_not_fit_where_they_are_packed(ranks, tmp_path):
+    packing = {"t": {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -1}}
+
+    def program(last):
+        its = sharded()[["t"]]
+        its = its.copy(data={"t": its.t.data * 0 + 1})
+        its.t[0, -1] = last
+        mx.save(tmp_path / f"{last}.nc", its, encoding=packing)
+
+    with mc.simulate(ranks) as world:
+        world.run(lambda: program(327.0))
+        assert xarray.open_dataset(tmp_path / "327.0.nc", engine="h5netcdf").t[0, -1] == 327.0
+        with pytest.raises(mc.DTypeError, match=r"'t' has elements that .* would change: it holds int16"):
+            world.run(lambda: program(104000.0))
+    assert not (tmp_path / "104000.0.nc").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_texts_are_converted(ranks, tmp_path):
+    mx.save(tmp_path / "a.nc", EXPECTED)
+    on(ranks, lambda: convert(tmp_path / "a.nc", tmp_path / "b.zarr", mc.create_mesh([("x", -1)])))
+    found = read(tmp_path / "b.zarr")
+    assert found.band.values.astype(str).tolist() == EXPECTED.band.values.tolist()
+    xarray.testing.assert_equal(found.drop_vars("band"), EXPECTED.drop_vars("band"))

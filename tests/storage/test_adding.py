@@ -200,7 +200,7 @@ def test_what_cannot_be_added_to_a_store(tmp_path):
     refused(path, {"other": {"x": OLD}}, mc.CheckpointError, "no group and no array of zarr")
     refused(path, {"link": OLD}, mc.CheckpointError, "is a link")
     refused(path, OLD, mc.CheckpointError, "needs a name")
-    refused(path, {"c": np.zeros(2, "S3")}, mc.DTypeError, "cannot hold")
+    refused(path, {"c": np.zeros(2, "V3")}, mc.DTypeError, "cannot hold")
     save(tmp_path / "one.zarr", [{"a": OLD}])
     shutil.copytree(tmp_path / "one.zarr/a", tmp_path / "root.zarr")
     refused(tmp_path / "root.zarr", {"b": OLD}, mc.CheckpointError, "is one zarr array, no group")

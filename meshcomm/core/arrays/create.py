@@ -352,7 +352,10 @@ def _described(
 def _as_array(array: ArrayLike | None) -> Array:
     """Return *array* as a NumPy array that can be sharded."""
     if array is None:
-        raise ShapeError("the array is None; every rank passes it unless root says which one has it")
+        raise ShapeError(
+            "the array is None; every rank passes it unless root says which one has it, and a callback returns "
+            "its block"
+        )
     return as_array(array)
 
 

@@ -105,7 +105,6 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
             """The mesh of the layout."""
 
     else:  # without a call of Python
-
         layout = property(attrgetter("_spec.layout"), doc="How the global array is cut over the mesh.")
         shape = property(attrgetter("_spec.shape"), doc="The shape of the global array.")
         dtype = property(attrgetter("_spec.dtype"), doc="The dtype of the elements.")

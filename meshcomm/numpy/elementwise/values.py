@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.core._arguments import as_dtype
+from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import alike_strides, check_writable, strides_of, view_of
@@ -57,7 +57,8 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
         if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or strides[-1] != 1:
             raise DTypeError(
                 f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive "
-                f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes, not {last}"
+                f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes; it has {last}, "
+                f"cut over {counted(tensor.layout.num_shards(tensor.ndim - 1) if shape else 1, 'device')}"
             )
         shape = (*shape[:-1], last // kind.itemsize)
         strides = (*(stride * size // kind.itemsize for stride in strides[:-1]), 1)

@@ -25,7 +25,8 @@ KINDS = (
     "complex64",
     "complex128",
 )
-TEXT = "fixed_length_utf32"  # as the library has it: no specification does
+TEXTS = {"U": ("fixed_length_utf32", 4), "S": ("null_terminated_bytes", 1)}
+"""The names of texts and bytes, as the library has them: no specification does; and the bytes of a character."""
 TIMES = {"M": "numpy.datetime64", "m": "numpy.timedelta64"}
 
 
@@ -38,9 +39,10 @@ def array_metadata(array: Described, chunk: Shape, codecs: Codecs, attributes: J
     """Return the metadata of an array in chunks of this shape. ``DTypeError`` if zarr has no such dtype."""
     dtype, shape = array.dtype, array.shape
     codec: dict[str, Json] = {"name": "bytes"}
-    if dtype.itemsize > 1:
+    if dtype.itemsize > 1 and dtype.kind != "S":
         codec["configuration"] = {"endian": "little" if dtype.newbyteorder("<") == dtype else "big"}
-    fill: Json = {"b": False, "U": "", "c": [0.0, 0.0], "f": 0.0, "M": -(2**63), "m": -(2**63)}.get(dtype.kind, 0)
+    never = -(2**63)  # NaT
+    fill: Json = {"b": False, "U": "", "S": "", "c": [0.0, 0.0], "f": 0.0, "M": never, "m": never}.get(dtype.kind, 0)
     return {
         "zarr_format": 3,
         "node_type": "array",
@@ -72,8 +74,8 @@ def data_type(dtype: DType) -> Json:
     unit, factor = np.datetime_data(dtype) if dtype.kind in TIMES else ("generic", 1)
     if unit != "generic":  # as the library has it, too
         return {"name": TIMES[dtype.kind], "configuration": {"unit": unit, "scale_factor": factor}}
-    if dtype.kind == "U" and dtype.itemsize:
-        return {"name": TEXT, "configuration": {"length_bytes": dtype.itemsize}}
+    if dtype.kind in TEXTS and dtype.itemsize:
+        return {"name": TEXTS[dtype.kind][0], "configuration": {"length_bytes": dtype.itemsize}}
     if dtype.name not in KINDS:
         raise DTypeError(f"a zarr array cannot hold {dtype}: save it to a folder, which holds every dtype")
     return dtype.name
@@ -83,13 +85,14 @@ def dtype_of(kind: Json) -> DType | None:
     """Return the dtype that zarr calls *kind*; None if it is another one. ``TypeError`` and such for damaged ones."""
     if not isinstance(kind, dict):
         return np.dtype(kind) if kind in KINDS else None
-    if kind["name"] == TEXT:
-        return np.dtype(f"U{kind['configuration']['length_bytes'] // 4}")
-    letter = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
-    if letter is None:
+    for letter, (name, size) in TEXTS.items():
+        if kind["name"] == name:
+            return np.dtype(f"{letter}{kind['configuration']['length_bytes'] // size}")
+    unit_of = next((letter for letter, name in TIMES.items() if name == kind["name"]), None)
+    if unit_of is None:
         return None
     unit, factor = kind["configuration"]["unit"], kind["configuration"]["scale_factor"]
-    return np.dtype(f"{letter}8[{int(factor)}{unit}]") if unit != "generic" else None
+    return np.dtype(f"{unit_of}8[{int(factor)}{unit}]") if unit != "generic" else None
 
 
 def codec_metadata(codecs: Codecs, itemsize: int) -> list[Json]:
