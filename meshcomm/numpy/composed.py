@@ -177,7 +177,7 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
     ) -> DTensor:
         tensor = np.atleast_1d(as_tensor(name, x))
         if axis is None and tensor.ndim != 1:
-            raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
+            raise ShapeError(f"a tensor of shape {tensor.shape} has {tensor.ndim} axes: pass the axis to go along")
         made = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
             return written(name, out, made, "unsafe")
