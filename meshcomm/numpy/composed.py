@@ -276,14 +276,14 @@ _SAMPLED = (
 )
 _TEXTS = ("array2string", "array_repr", "array_str")
 _SPACED = ("linspace", "logspace", "geomspace")
-_NEW = {"cumulative_sum": (cumsum, 0), "cumulative_prod": (cumprod, 1)}
 
 FUNCTIONS: dict[Function, Function] = {
     **{getattr(np, name): _of_whole(getattr(np, name)) for name in _WHOLE},
     **{getattr(np, name): _by_samples(getattr(np, name)) for name in _SAMPLED},
     **{getattr(np, name): _text(getattr(np, name)) for name in _TEXTS},
     **{getattr(np, name): _spaced(getattr(np, name)) for name in _SPACED},
-    **{getattr(np, name): _cumulative(*how) for name, how in _NEW.items() if hasattr(np, name)},
+    np.cumulative_sum: _cumulative(cumsum, 0),
+    np.cumulative_prod: _cumulative(cumprod, 1),
     **table((np.diag, diag), (np.diagflat, diagflat), (np.real_if_close, real_if_close)),
     np.block: block,
     np.resize: resize,
