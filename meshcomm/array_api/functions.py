@@ -13,6 +13,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.ranks.local_errors import refusable
 
+Number: TypeAlias = int | float | complex
 One: TypeAlias = Callable[..., DTensor]
 Several: TypeAlias = Callable[..., tuple[DTensor, ...]]
 """NumPy's functions for type checkers: its own stubs promise an array of NumPy."""
@@ -28,6 +29,12 @@ def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device
     result = x.astype(as_dtype(dtype), copy=copy)
     layout = target_on(x.layout, device)
     return result if layout == x.layout else relayout(result, layout)
+
+
+def clip(x: DTensor, /, min: DTensor | Number | None = None, max: DTensor | Number | None = None) -> DTensor:
+    """Return the tensor with elements below *min* and above *max* replaced by these."""
+    clipped: DTensor = _numpys.clip(x, min, max)
+    return clipped
 
 
 def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
