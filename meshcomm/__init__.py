@@ -84,9 +84,9 @@ if _typing.TYPE_CHECKING:
     from meshcomm.numpy.contractions.einsum import EinsumPlan
     from meshcomm.numpy.indexing.migrate import Migrated, migrate
     from meshcomm.numpy.joining.joining import concatenate, stack
-    from meshcomm.numpy.random import random_normal, random_uniform
     from meshcomm.numpy.shapes.linalg import transpose
     from meshcomm.numpy.shapes.shaping import reshape
+    from meshcomm.random.initializers import random_normal, random_uniform
     from meshcomm.storage.checkpoints import Checkpoints
     from meshcomm.storage.load import load
     from meshcomm.storage.opened import Store
@@ -238,7 +238,7 @@ _HOMES = {
     "numpy.contractions.contractions": "einsum matmul plan_einsum",
     "numpy.shapes.linalg": "transpose",
     "numpy.indexing.migrate": "Migrated migrate",
-    "numpy.random": "random_normal random_uniform",
+    "random.initializers": "random_normal random_uniform",
     "numpy.shapes.shaping": "reshape",
     "tools.pictures.text": "show",
     "numpy.contractions.einsum": "EinsumPlan",

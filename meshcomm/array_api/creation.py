@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.array_api.devices import Device, layout_on, moved
 from meshcomm.array_api.functions import astype, target_on
-from meshcomm.core._arguments import as_dtype, as_shape, quote
+from meshcomm.core._arguments import as_dtype, as_shape, integer, quote
 from meshcomm.core._types import Array, DType, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
@@ -227,3 +227,18 @@ def _or_float(dtype: DTypeLike | None) -> DType:
 
 def _layout(shape: ShapeLike, device: Device | None) -> Layout:
     return layout_on(device, len(as_shape(shape)))
+
+
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
+    """Return the frequencies of the elements of a spectrum of *n* elements."""
+    return _frequencies(np.fft.fftfreq(integer(n, "n", ShapeError), d), dtype, device)
+
+
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | None = None) -> DTensor:
+    """Return the frequencies of the elements of the first half of a spectrum of *n* elements."""
+    return _frequencies(np.fft.rfftfreq(integer(n, "n", ShapeError), d), dtype, device)
+
+
+def _frequencies(values: Array, dtype: DTypeLike | None, device: Device | None) -> DTensor:
+    kind = values.dtype if dtype is None else as_dtype(dtype)
+    return create.from_callback(values.shape, kind, layout_on(device, 1), lambda slices: values[slices])

@@ -1,39 +1,25 @@
-"""The other functions of the array API standard: NumPy's, called with tensors by NumPy's protocol.
+"""The functions of the array API standard that differ from NumPy's of the same name."""
 
-What moves, and the layout of a result, is as with NumPy's function: see docs/arithmetic.md.
-"""
-
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.array_api.devices import Device, moved
-from meshcomm.core._arguments import as_dtype, counted, normalised_axes
-from meshcomm.core._types import Axis, Shape
-from meshcomm.core.arrays import create
+from meshcomm.core._arguments import as_dtype
+from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.errors import ShapeError
+
+Number: TypeAlias = int | float | complex
+One: TypeAlias = Callable[..., DTensor]
+Several: TypeAlias = Callable[..., tuple[DTensor, ...]]
+"""NumPy's functions for type checkers: its own stubs promise an array of NumPy."""
 
 target_on = refusable(moved)  # where a tensor has to move: another rank may move it
-Number = int | float | complex
-Tensors = Sequence[DTensor]
-
-broadcast_shapes = np.broadcast_shapes
-
-
-def _call(function: Callable[..., object], *args: object, **options: object) -> DTensor:
-    """Return what *function*, one of NumPy, makes of tensors; an option that is None is left out."""
-    given = {name: value for name, value in options.items() if value is not None}
-    made: DTensor = function(*args, **given)  # type: ignore[assignment]  # by NumPy's protocol
-    return made
-
-
-# -- dtypes and elements ----------------------------------------------------------------------------------------------
+_numpys: Any = np  # called with tensors, by NumPy's protocol
 
 
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:
@@ -47,280 +33,98 @@ def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device
 
 def clip(x: DTensor, /, min: DTensor | Number | None = None, max: DTensor | Number | None = None) -> DTensor:
     """Return the tensor with elements below *min* and above *max* replaced by these."""
-    return _call(np.clip, x, min, max)
-
-
-def imag(x: DTensor, /) -> DTensor:
-    """Return the imaginary parts of complex numbers."""
-    return _call(np.imag, x)
-
-
-def real(x: DTensor, /) -> DTensor:
-    """Return the real parts of complex numbers."""
-    return _call(np.real, x)
-
-
-def round(x: DTensor, /) -> DTensor:
-    """Return the nearest integers, the even one of two."""
-    return _call(np.round, x)
-
-
-def where(condition: DTensor, x1: DTensor | Number, x2: DTensor | Number, /) -> DTensor:
-    """Return elements of *x1* where *condition* is true, else of *x2*."""
-    return _call(np.where, condition, x1, x2)
-
-
-# -- reductions -------------------------------------------------------------------------------------------------------
-
-
-def all(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
-    """Return whether all elements along *axis* are true. Collective over the mesh."""
-    return _call(np.all, x, axis=axis, keepdims=keepdims)
-
-
-def any(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
-    """Return whether any element along *axis* is true. Collective over the mesh."""
-    return _call(np.any, x, axis=axis, keepdims=keepdims)
-
-
-def argmax(x: DTensor, /, *, axis: int | None = None, keepdims: bool = False) -> DTensor:
-    """Return the index of the first maximum along *axis*. Collective over the mesh."""
-    return _call(np.argmax, x, axis=axis, keepdims=keepdims)
-
-
-def argmin(x: DTensor, /, *, axis: int | None = None, keepdims: bool = False) -> DTensor:
-    """Return the index of the first minimum along *axis*. Collective over the mesh."""
-    return _call(np.argmin, x, axis=axis, keepdims=keepdims)
-
-
-def count_nonzero(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
-    """Return how many elements along *axis* are not zero. Collective over the mesh."""
-    return _call(np.count_nonzero, x, axis=axis, keepdims=keepdims)
-
-
-def max(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
-    """Return the maximum along *axis*. Collective over the mesh."""
-    return _call(np.max, x, axis=axis, keepdims=keepdims)
-
-
-def mean(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
-    """Return the mean along *axis*. Collective over the mesh."""
-    return _call(np.mean, x, axis=axis, keepdims=keepdims)
-
-
-def min(x: DTensor, /, *, axis: Axis = None, keepdims: bool = False) -> DTensor:
-    """Return the minimum along *axis*. Collective over the mesh."""
-    return _call(np.min, x, axis=axis, keepdims=keepdims)
-
-
-def prod(x: DTensor, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
-    """Return the product along *axis*. Collective over the mesh."""
-    return _call(np.prod, x, axis=axis, dtype=dtype, keepdims=keepdims)
-
-
-def std(x: DTensor, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> DTensor:
-    """Return the standard deviation along *axis*. Collective over the mesh."""
-    return _call(np.std, x, axis=axis, ddof=correction, keepdims=keepdims)
-
-
-def sum(x: DTensor, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
-    """Return the sum along *axis*. Collective over the mesh."""
-    return _call(np.sum, x, axis=axis, dtype=dtype, keepdims=keepdims)
-
-
-def var(x: DTensor, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> DTensor:
-    """Return the variance along *axis*. Collective over the mesh."""
-    return _call(np.var, x, axis=axis, ddof=correction, keepdims=keepdims)
-
-
-# -- along an axis ----------------------------------------------------------------------------------------------------
+    clipped: DTensor = _numpys.clip(x, min, max)
+    return clipped
 
 
 def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the indices that sort the tensor along *axis*. Collective over the mesh."""
     if not descending:
-        return _call(np.argsort, x, axis=axis, stable=stable)
+        indices: DTensor = _numpys.argsort(x, axis=axis, stable=stable)
+        return indices
     # Equal elements keep their order: they are sorted from the last one to the first.
-    backwards = flip(_call(np.argsort, flip(x, axis=axis), axis=axis, stable=stable), axis=axis)
-    return _call(np.subtract, x.shape[axis] - 1, backwards)
-
-
-@refusable
-def cumulative_prod(
-    x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
-) -> DTensor:
-    """Return the products of the elements up to each one; with *include_initial* after 1. Collective over the mesh."""
-    return _cumulative(np.cumprod, x, axis, dtype, 1 if include_initial else None)
-
-
-@refusable
-def cumulative_sum(
-    x: DTensor, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
-) -> DTensor:
-    """Return the sums of the elements up to each one; with *include_initial* after 0. Collective over the mesh."""
-    return _cumulative(np.cumsum, x, axis, dtype, 0 if include_initial else None)
-
-
-def _cumulative(
-    function: Callable[..., object], x: DTensor, axis: int | None, dtype: DTypeLike | None, initial: int | None
-) -> DTensor:
-    """Return what *function* adds up along *axis*, after *initial* unless that is None."""
-    if axis is None and x.ndim != 1:
-        raise ShapeError(f"a tensor of shape {x.shape} has {counted(x.ndim, 'axis')}: pass the axis to go along")
-    (along,) = normalised_axes(0 if axis is None else axis, x.ndim)
-    result = _call(function, x, axis=along, dtype=dtype)
-    if initial is None:
-        return result
-    shape = tuple(1 if number == along else n for number, n in enumerate(x.shape))
-    first = create.full(shape, initial, result.dtype, Layout.replicated(x.mesh, x.ndim))
-    return concat([first, result], axis=along)
-
-
-@refusable
-def diff(
-    x: DTensor, /, *, axis: int = -1, n: int = 1, prepend: DTensor | None = None, append: DTensor | None = None
-) -> DTensor:
-    """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh."""
-    joined = [each for each in (prepend, x, append) if each is not None]
-    return _call(np.diff, concat(joined, axis=axis) if len(joined) > 1 else x, n=n, axis=axis)
+    backwards: DTensor = _numpys.flip(_numpys.argsort(_numpys.flip(x, axis), axis=axis, stable=stable), axis)
+    return x.shape[axis] - 1 - backwards
 
 
 def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the tensor sorted along *axis*. Collective over the mesh."""
-    result = _call(np.sort, x, axis=axis, stable=stable)
-    return flip(result, axis=axis) if descending else result
-
-
-def nonzero(x: DTensor, /) -> tuple[DTensor, ...]:
-    """Return where elements are not zero: the indices along each axis. Collective over the mesh."""
-    found: tuple[DTensor, ...] = np.nonzero(x)  # type: ignore[assignment]  # by NumPy's protocol
+    result = _numpys.sort(x, axis=axis, stable=stable)
+    found: DTensor = _numpys.flip(result, axis) if descending else result
     return found
-
-
-def take(x: DTensor, indices: DTensor, /, *, axis: int | None = None) -> DTensor:
-    """Return the elements at *indices* along *axis*. Collective over the mesh."""
-    return _call(np.take, x, indices, axis=axis)
 
 
 def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
     """Return the elements at *indices* along *axis*, others for each line. Collective over the mesh."""
-    return _call(np.take_along_axis, x, indices, axis=axis)
+    found: DTensor = _numpys.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
+    return found
 
 
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-@refusable
-def broadcast_arrays(*arrays: DTensor) -> tuple[DTensor, ...]:
-    """Return the tensors broadcast to their common shape. Collective over the mesh."""
-    made: tuple[DTensor, ...] = tuple(np.broadcast_arrays(*arrays))  # type: ignore[arg-type]  # by the protocol
+def eig(x: DTensor, /) -> tuple[DTensor, DTensor]:
+    """Return eigenvalues and eigenvectors of square matrices, as complex numbers. Collective if they are sharded."""
+    found: Any = _numpys.linalg.eig(x)
+    made: tuple[DTensor, DTensor] = found._make(map(_as_complex, found))  # of NumPy's kind
     return made
 
 
-def broadcast_to(x: DTensor, /, shape: Shape) -> DTensor:
-    """Return the tensor broadcast to *shape*. Collective over the mesh."""
-    return _call(np.broadcast_to, x, shape)
+def eigvals(x: DTensor, /) -> DTensor:
+    """Return the eigenvalues of square matrices, as complex numbers. Collective if they are sharded."""
+    return _as_complex(_numpys.linalg.eigvals(x))
 
 
-@refusable
-def concat(arrays: Tensors, /, *, axis: int | None = 0) -> DTensor:
-    """Return tensors one after the other along *axis*; None is all axes as one. Collective over the mesh."""
-    if axis is None:
-        return _call(np.concatenate, [reshape(x, (-1,)) for x in arrays])
-    return _call(np.concatenate, list(arrays), axis=axis)
+def _as_complex(x: DTensor) -> DTensor:
+    return x.astype(np.result_type(x.dtype, np.complex64), copy=False)
 
 
-def expand_dims(x: DTensor, /, axis: int | tuple[int, ...]) -> DTensor:
-    """Return the tensor with new axes of length 1."""
-    return _call(np.expand_dims, x, axis)
+def pinv(x: DTensor, /, *, rtol: ArrayLike | DTensor | None = None) -> DTensor:
+    """Return the pseudo-inverses of matrices. Collective if they are sharded.
+
+    Singular values up to *rtol* times the largest one count as zero; by default the precision times the longer side.
+    """
+    made: DTensor = _numpys.linalg.pinv(x, rtol=rtol)
+    return made
 
 
-def flip(x: DTensor, /, *, axis: Axis = None) -> DTensor:
-    """Return the tensor in reverse order along *axis*. Collective over the mesh."""
-    return _call(np.flip, x, axis=axis)
+class FloatInfo(NamedTuple):
+    """The limits of a real floating-point dtype."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: DType
 
 
-def meshgrid(*arrays: DTensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[DTensor, ...]:
-    """Return the coordinates of the points of a grid, from the coordinates along each of its axes."""
-    made: Sequence[DTensor] = np.meshgrid(*arrays, indexing=indexing)  # type: ignore[assignment]  # by the protocol
-    return tuple(made)
+class IntegerInfo(NamedTuple):
+    """The limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
 
 
-def moveaxis(x: DTensor, source: int | tuple[int, ...], destination: int | tuple[int, ...], /) -> DTensor:
-    """Return the tensor with some axes moved."""
-    return _call(np.moveaxis, x, source, destination)
+def finfo(type: DTypeLike | DTensor, /) -> FloatInfo:
+    """Return the limits of a floating-point dtype; those of its real numbers for a complex one.
+
+    >>> finfo(np.complex64).bits
+    32
+    """
+    found = np.finfo(_dtype_of(type))
+    eps, largest, least, normal = map(float, (found.eps, found.max, found.min, found.smallest_normal))
+    return FloatInfo(int(found.bits), eps, largest, least, normal, found.dtype)
 
 
-def permute_dims(x: DTensor, /, axes: tuple[int, ...]) -> DTensor:
-    """Return the tensor with its axes in another order."""
-    return _call(np.transpose, x, axes)
+def iinfo(type: DTypeLike | DTensor, /) -> IntegerInfo:
+    """Return the limits of an integer dtype.
+
+    >>> iinfo(np.int8).max
+    127
+    """
+    found = np.iinfo(_dtype_of(type))
+    return IntegerInfo(int(found.bits), int(found.max), int(found.min), found.dtype)
 
 
-def repeat(x: DTensor, repeats: int | DTensor, /, *, axis: int | None = None) -> DTensor:
-    """Return the tensor with each element repeated along *axis*. Collective over the mesh."""
-    return _call(np.repeat, x, repeats, axis=axis)
-
-
-def reshape(x: DTensor, /, shape: Shape, *, copy: bool | None = None) -> DTensor:
-    """Return the tensor in another shape. Collective over the mesh."""
-    return _call(np.reshape, x, shape, copy=copy)
-
-
-def roll(x: DTensor, /, shift: int | tuple[int, ...], *, axis: Axis = None) -> DTensor:
-    """Return the tensor with its elements shifted round along *axis*. Collective over the mesh."""
-    return _call(np.roll, x, shift, axis=axis)
-
-
-def squeeze(x: DTensor, /, axis: int | tuple[int, ...]) -> DTensor:
-    """Return the tensor without axes of length 1."""
-    return _call(np.squeeze, x, axis=axis)
-
-
-def stack(arrays: Tensors, /, *, axis: int = 0) -> DTensor:
-    """Return tensors of one shape side by side along a new axis. Collective over the mesh."""
-    return _call(np.stack, list(arrays), axis=axis)
-
-
-def tile(x: DTensor, repetitions: tuple[int, ...], /) -> DTensor:
-    """Return copies of the tensor side by side. Collective over the mesh."""
-    return _call(np.tile, x, repetitions)
-
-
-def tril(x: DTensor, /, *, k: int = 0) -> DTensor:
-    """Return the lower triangle of each matrix, up to its diagonal number *k*; zeros above."""
-    return _call(np.tril, x, k=k)
-
-
-def triu(x: DTensor, /, *, k: int = 0) -> DTensor:
-    """Return the upper triangle of each matrix, from its diagonal number *k* on; zeros below."""
-    return _call(np.triu, x, k=k)
-
-
-@refusable
-def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
-    """Return the slices along *axis*. Collective over the mesh."""
-    (along,) = normalised_axes(axis, x.ndim)
-    return tuple(x[(*[slice(None)] * along, number)] for number in range(x.shape[along]))
-
-
-# -- matrices ---------------------------------------------------------------------------------------------------------
-
-
-def matmul(x1: DTensor, x2: DTensor, /) -> DTensor:
-    """Return the matrix product. Collective over the mesh."""
-    return _call(np.matmul, x1, x2)
-
-
-def matrix_transpose(x: DTensor, /) -> DTensor:
-    """Return the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
-    return x.mT
-
-
-def tensordot(x1: DTensor, x2: DTensor, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> DTensor:
-    """Return the sums of products over pairs of axes. Collective over the mesh."""
-    return _call(np.tensordot, x1, x2, axes=axes)
-
-
-def vecdot(x1: DTensor, x2: DTensor, /, *, axis: int = -1) -> DTensor:
-    """Return the sums of products along *axis*, of the complex conjugates of *x1*. Collective over the mesh."""
-    return _call(np.vecdot, x1, x2, axis=axis)
+def _dtype_of(x: DTypeLike | DTensor) -> DType:
+    return x.dtype if isinstance(x, DTensor) else np.dtype(x)

@@ -1,10 +1,7 @@
 """What the array API standard lets a program ask about a namespace."""
 
-import builtins
-
 import numpy as np
 
-from meshcomm.array_api import dtypes as known
 from meshcomm.array_api.devices import Device
 from meshcomm.core._types import DType
 from meshcomm.core.layouts.mesh import Mesh
@@ -24,7 +21,7 @@ class Info:
     def __init__(self, mesh: Mesh | None = None) -> None:
         self._mesh = mesh
 
-    def capabilities(self) -> dict[str, builtins.bool | int | None]:
+    def capabilities(self) -> dict[str, bool | int | None]:
         """Return what the namespace can do: masks, and functions such as ``nonzero`` and ``unique_values``."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
@@ -40,10 +37,10 @@ class Info:
     def default_dtypes(self, *, device: Device | None = None) -> dict[str, DType]:
         """Return the dtypes of numbers that come without one; they are the same on all devices."""
         return {
-            "real floating": np.dtype(known.float64),
-            "complex floating": np.dtype(known.complex128),
-            "integral": np.dtype(known.int64),
-            "indexing": np.dtype(known.int64),
+            "real floating": np.dtype(np.float64),
+            "complex floating": np.dtype(np.complex128),
+            "integral": np.dtype(np.int64),
+            "indexing": np.dtype(np.int64),
         }
 
     def dtypes(self, *, device: Device | None = None, kind: Kind | None = None) -> dict[str, DType]:
@@ -52,7 +49,7 @@ class Info:
         >>> sorted(Info().dtypes(kind="real floating"))
         ['float32', 'float64']
         """
-        found = {name: np.dtype(getattr(known, name)) for name in _NAMES}
+        found = {name: np.dtype(name) for name in _NAMES}
         return {name: dtype for name, dtype in found.items() if kind is None or np.isdtype(dtype, kind)}
 
 

@@ -50,7 +50,7 @@ class _ScipyLike:
 
 
 class _Numpy:
-    """numpy.fft, which has no cosines and sines, and computes complex64 in complex128 before NumPy 2."""
+    """numpy.fft, which has no cosines and sines."""
 
     name = "numpy"
 

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm.core._types import DType, Names, Shape, ShapeLike
+from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout, refuse_match
@@ -172,12 +173,15 @@ class FFTPlan:
             lines.append(f"  {title}")
             for number, step in enumerate(steps, 1):
                 about = "about " if isinstance(step, Sharded) else ""
-                moved = "" if isinstance(step, Local) else f"  {about}{_bytes(step.received(self.machine))} received"
-                cost = f"{_seconds(step.seconds(self.machine))}, blocks of {_bytes(step.block_bytes)}"
+                moved = (
+                    "" if isinstance(step, Local) else f"  {about}{bytes_text(step.received(self.machine))} received"
+                )
+                cost = f"{seconds_text(step.seconds(self.machine))}, blocks of {bytes_text(step.block_bytes)}"
                 lines.append(f"    {number}. {step}{moved}  [{cost}]")
         lines.append(
-            f"  forward: each device does at most {self.flops:.3g} operations, receives {_bytes(self.bytes_moved)} "
-            f"and holds {_bytes(self.peak_bytes)} of blocks; predicted {_seconds(self.seconds)}"
+            f"  forward: each device does at most {self.flops:.3g} operations, "
+            f"receives {bytes_text(self.bytes_moved)} and holds {bytes_text(self.peak_bytes)} of blocks; "
+            f"predicted {seconds_text(self.seconds)}"
         )
         return "\n".join(lines)
 
@@ -326,16 +330,3 @@ def _check(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType
         raise ShapeError(f"{name}: the tensor has shape {tensor.shape}, but the plan is for {shape}")
     if tensor.dtype != dtype:
         raise DTypeError(f"{name}: the tensor is {tensor.dtype}, but the plan is for {np.dtype(dtype)}")
-
-
-def _bytes(n: int) -> str:
-    size = float(n)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024
-    return f"{size:.3g} TiB"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds * 1e6:.3g} us" if seconds < 1e-3 else f"{seconds * 1e3:.3g} ms"

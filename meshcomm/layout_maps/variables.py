@@ -5,7 +5,7 @@ and keys that lead to it from the outermost module made in the scope. The path g
 its own block; the global array is never made.
 """
 
-from typing import TypeAlias, overload
+from typing import Protocol, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -23,7 +23,14 @@ from meshcomm.core.ranks.meshes import get_default_mesh
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.layout_maps.as_values import ActsAsValue
 from meshcomm.layout_maps.scopes import ScopedVariable, current_scope
-from meshcomm.numpy.random import Initializer
+
+
+class Initializer(Protocol):
+    """A function that makes a block of an initial value."""
+
+    def __call__(self, slices: tuple[slice, ...], shape: Shape, dtype: DType, /) -> ArrayLike:
+        """Return the block *slices* of the array of *shape* and *dtype*."""
+
 
 Initial: TypeAlias = Array | DTensor | Initializer
 

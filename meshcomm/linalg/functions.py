@@ -162,9 +162,6 @@ def lstsq(
     columns = () if vector else ((1, -1),)
 
     def compute(a: Array, b: Array) -> object:
-        if rcond is None:  # NumPy 1 has another default
-            cutoff = np.finfo(np.result_type(a.dtype, np.float32)).eps * max(a.shape)
-            return LAPACK.lstsq(a, b, cutoff if np.__version__ < "2" else None)
         return LAPACK.lstsq(a, b, rcond)
 
     def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:

@@ -16,7 +16,6 @@ define(
                 (norms, "norm matrix_norm vector_norm cond matrix_rank"),
             )
             for name in names.split()
-            if hasattr(np.linalg, name)  # svdvals, matrix_norm and vector_norm came with NumPy 2
         ]
     )
 )

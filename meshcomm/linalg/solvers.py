@@ -8,7 +8,6 @@ from numpy.typing import ArrayLike
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
@@ -17,7 +16,7 @@ from meshcomm.linalg import by_scipy
 from meshcomm.linalg.functions import cholesky, qr, result_type, svd, task_of_solve
 from meshcomm.linalg.run import run, way_to, work_dtype
 from meshcomm.linalg.tasks import Task, Wanted, laid_out
-from meshcomm.numpy.random import random_normal
+from meshcomm.random.generator import default_rng
 
 _OVERSAMPLED = 10  # columns that a random basis has beyond those that are asked for
 _TURNS = 2  # of the power iteration
@@ -204,10 +203,9 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) 
     dtype = work_dtype([tensor.dtype])
     matrix: Value = tensor if tensor.dtype == dtype else tensor.astype(dtype)
     width = min(count + _OVERSAMPLED, *tensor.shape)
-    block, real = random_normal(integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
+    rng, real = default_rng(integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
     origin = Layout([tensor.layout.axes[1], ()], tensor.mesh)
-    shape = tensor.shape[1], width
-    columns: Value = from_callback(shape, real, origin, lambda slices: block(slices, shape, real))
+    columns: Value = rng.standard_normal((tensor.shape[1], width), real, layout=origin)
     adjoint = np.conj(matrix).T
     basis: Value = qr(matrix @ columns).Q
     for _ in range(_TURNS):

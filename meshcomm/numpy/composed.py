@@ -177,7 +177,7 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
     ) -> DTensor:
         tensor = np.atleast_1d(as_tensor(name, x))
         if axis is None and tensor.ndim != 1:
-            raise ValueError("For arrays which have more than one dimension ``axis`` argument is required.")
+            raise ShapeError(f"a tensor of shape {tensor.shape} has {tensor.ndim} axes: pass the axis to go along")
         made = function(tensor, 0 if axis is None else axis, dtype)
         if not include_initial:
             return written(name, out, made, "unsafe")
@@ -276,14 +276,14 @@ _SAMPLED = (
 )
 _TEXTS = ("array2string", "array_repr", "array_str")
 _SPACED = ("linspace", "logspace", "geomspace")
-_NEW = {"cumulative_sum": (cumsum, 0), "cumulative_prod": (cumprod, 1)}
 
 FUNCTIONS: dict[Function, Function] = {
     **{getattr(np, name): _of_whole(getattr(np, name)) for name in _WHOLE},
     **{getattr(np, name): _by_samples(getattr(np, name)) for name in _SAMPLED},
     **{getattr(np, name): _text(getattr(np, name)) for name in _TEXTS},
     **{getattr(np, name): _spaced(getattr(np, name)) for name in _SPACED},
-    **{getattr(np, name): _cumulative(*how) for name, how in _NEW.items() if hasattr(np, name)},
+    np.cumulative_sum: _cumulative(cumsum, 0),
+    np.cumulative_prod: _cumulative(cumprod, 1),
     **table((np.diag, diag), (np.diagflat, diagflat), (np.real_if_close, real_if_close)),
     np.block: block,
     np.resize: resize,

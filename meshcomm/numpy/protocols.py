@@ -269,9 +269,6 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-_MATRIX_TRANSPOSES = [module.matrix_transpose for module in (np, np.linalg) if hasattr(module, "matrix_transpose")]
-"""Those of NumPy 2."""
-
 _FUNCTIONS: dict[Function, Function] = {
     **table(
         (np.sum, ufuncs.with_where(sum, np.add)),
@@ -279,7 +276,8 @@ _FUNCTIONS: dict[Function, Function] = {
         *((function, ufuncs.with_where(min, np.minimum)) for function in (np.min, np.amin)),
     ),
     np.transpose: transpose,
-    **dict.fromkeys(_MATRIX_TRANSPOSES, matrix_transpose),
+    np.matrix_transpose: matrix_transpose,
+    np.linalg.matrix_transpose: matrix_transpose,
     np.einsum: _einsum,
     np.where: _where,
     np.copy: lambda a, order="K", subok=False: a.copy(),  # a block has its own order

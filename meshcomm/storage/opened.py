@@ -8,10 +8,10 @@ from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_path, counted, quote
 from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._units import bytes_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.storage.by_library import read_box
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.load import SHOWN, PathLike, base_and_contents, load

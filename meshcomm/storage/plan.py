@@ -12,11 +12,11 @@ from numpy.typing import DTypeLike
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tuning import LISTED_ARRAYS
 from meshcomm.core._types import DType, Indices, Shape
+from meshcomm.core._units import bytes_text
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import MeshError
 from meshcomm.storage.by_library import layout_by_chunks

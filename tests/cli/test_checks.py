@@ -57,7 +57,7 @@ def test_all_is_well():
         ({"misspelt": ["no variable is called M; is it N?"]}, PROBLEM, "settings", "is it N?"),
         ({"memory": 2**30}, NOTE, "memory", "allows 1.0 GiB of the 16.0 GiB"),
         ({"address_space": 2**32}, NOTE, "memory", "ulimit -v allows 4.0 GiB"),
-        ({"shm": 2**26}, NOTE, "memory", "/dev/shm has only 64 MiB"),
+        ({"shm": 2**26}, NOTE, "memory", "/dev/shm has only 64.0 MiB"),
         ({"shared": "off: it cannot be mapped"}, PROBLEM, "shared memory", "off: it cannot be mapped; so MPI"),
         ({"shared": "off: SHARED_MEMORY=0", "shares": False}, NOTE, "shared memory", "unset MESHCOMM_SHARED"),
         ({"processors": [0]}, PROBLEM, "cores", "2 ranks may only use 1 core of 8"),

@@ -65,7 +65,7 @@ class OwnElements(np.void):
 UNTOLD = {
     "object": np.dtype(object),
     "object in a field": np.dtype([("a", object)]),
-    "text of NumPy 2": np.dtype(getattr(np.dtypes, "StringDType", object)()),
+    "text of any length": np.dtypes.StringDType(),
     "number with fields": np.dtype((np.int32, {"real": (np.int16, 0), "imag": (np.int16, 2)})),
     "elements of a class": np.dtype((OwnElements, [("a", "i4")])),
     "title that is no text": np.dtype({"names": ["a"], "formats": ["i4"], "titles": [("x", 1)]}),

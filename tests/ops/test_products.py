@@ -64,9 +64,6 @@ def test_vectors_of_2_components():
         t = mc.distribute(np.array([np.inf, -0.0]), Layout(["x"], mc.create_mesh([("x", 2)])))
         compare(np.cross(t, [1.0, 1, 2]), [-0.0, -np.inf, np.inf], "no product with a component that is not there")
 
-    if np.lib.NumpyVersion(np.__version__) < "2.0.0":
-        on(2, program)
-        return
     with pytest.warns(DeprecationWarning, match="2-dimensional vectors are deprecated") as found:
         on(2, program)
     assert {each.filename for each in found} == {__file__}

@@ -21,7 +21,7 @@ def here(array):
         lambda s: s != "bb",
         lambda s: s < "b",
         lambda s: s[0] == "a",
-        lambda s: np.strings.startswith(s, "a") if hasattr(np, "strings") else s == "a",
+        lambda s: np.strings.startswith(s, "a"),
         lambda s: np.where(s == "a", "first", "other"),
         lambda s: np.where(s == "a", s, "other"),
     ],

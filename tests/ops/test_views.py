@@ -36,7 +36,7 @@ VIEWS = {
     "mT": lambda t: np.swapaxes(t, 0, 1) if isinstance(t, np.ndarray) else t.mT,
     "transpose": np.transpose,
     "permute_dims": lambda t: mc.array_api.permute_dims(t, (1, 0)) if isinstance(t, mc.DTensor) else t.T,
-    "matrix_transpose": lambda t: np.matrix_transpose(t) if hasattr(np, "matrix_transpose") else t.T,
+    "matrix_transpose": lambda t: np.matrix_transpose(t),
     "swapaxes": lambda t: np.swapaxes(t, 0, 1),
     "moveaxis": lambda t: np.moveaxis(t, 0, 1),
     "rollaxis": lambda t: np.rollaxis(t, 1),

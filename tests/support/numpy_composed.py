@@ -89,9 +89,7 @@ COMPOSED = {
         "np.quantile(x, 0.5, axis=1, weights=[1, 2, 3, 4, 5, 6], method='inverted_cdf')",
         "np.percentile(v, 50, weights=abs(w))",
         "np.percentile([1, 5, 2], abs(k))",
-    ]
-    if np.lib.NumpyVersion(np.__version__) >= "2.0.0"
-    else [],
+    ],
     "differences": [
         "np.diff(v, prepend=0)",
         "np.diff(f, axis=0, prepend=g[:2], append=5)",
@@ -122,9 +120,7 @@ COMPOSED = {
         "np.min_scalar_type(f)",
         "np.row_stack([v, w])",
     ],
-}
-if hasattr(np, "cumulative_sum"):
-    COMPOSED["cumulative"] = [
+    "cumulative": [
         "np.cumulative_sum(v)",
         "np.cumulative_sum(f, axis=1, include_initial=True)",
         "np.cumulative_prod(f, axis=0, include_initial=True, dtype='c16')",
@@ -132,7 +128,8 @@ if hasattr(np, "cumulative_sum"):
         "np.cumulative_sum(f, axis=1, out=g); g",
         "np.cumulative_sum(e, axis=0, include_initial=True)",
         "np.cumulative_sum(z, include_initial=True)",
-    ]
+    ],
+}
 
 METHODS = {
     "fill": ["f.fill(3); f", "f.T.fill(3); f", "k.fill(2.5); k", "f.fill([1, 2])"],

@@ -3,8 +3,6 @@
 As in `support.numpy_table`, what the last statement gives is compared.
 """
 
-import numpy as np
-
 from support.numpy_composed import PRODUCTS
 
 REDUCTIONS = ["sum", "prod", "mean", "any", "all", "max", "min", "ptp", "count_nonzero", "var", "std"]
@@ -114,8 +112,8 @@ ORDER = {
         "np.unique(N, return_inverse=True)",
         "np.unique(N, axis=AXIS, return_index=True, return_inverse=True, return_counts=KEEP)",
         "np.unique(np.full(50, 7), return_counts=True)",
-        *(f"np.{name}(N)" for name in ("unique_all", "unique_counts", "unique_inverse") if hasattr(np, name)),
-        *(["np.sort(np.unique_values(N))"] if hasattr(np, "unique_values") else []),
+        *(f"np.{name}(N)" for name in ("unique_all", "unique_counts", "unique_inverse")),
+        "np.sort(np.unique_values(N))",
     ],
     "sets": [
         *(

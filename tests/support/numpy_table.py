@@ -226,7 +226,7 @@ SEQUENCES = {
         "np.lib.stride_tricks.sliding_window_view(f, 2)",
     ],
     "trapezoid": [
-        f"np.{'trapezoid' if hasattr(np, 'trapezoid') else 'trapz'}({arguments})"
+        f"np.trapezoid({arguments})"
         for arguments in (
             "v",
             "f, dx=2",

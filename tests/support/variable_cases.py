@@ -7,7 +7,7 @@ from meshcomm.core.layouts.layout import UNSHARDED, Layout
 from meshcomm.layout_maps.layout_map import LayoutMap
 from meshcomm.layout_maps.modules import Module
 from meshcomm.layout_maps.variables import Variable
-from meshcomm.numpy.random import random_normal
+from meshcomm.random.initializers import random_normal
 from support import reference
 
 

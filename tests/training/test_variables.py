@@ -12,7 +12,7 @@ from meshcomm.core.ranks.meshes import default_mesh
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.layout_maps.layout_map import LayoutMap
 from meshcomm.layout_maps.variables import DVariable, Variable
-from meshcomm.numpy.random import random_normal, random_uniform
+from meshcomm.random.initializers import random_normal, random_uniform
 from support.departures import refuses
 from support.gradient_cases import on
 from support.sampling import examples
@@ -258,13 +258,25 @@ def test_long_blocks_are_cut_from_the_same_array(shape):
         np.testing.assert_array_equal(normal(slices, shape, "f8"), whole[slices])
 
 
-def test_values_are_those_of_philox():
-    bits = np.random.Philox(key=11).random_raw(24)
-    expected = (bits >> np.uint64(11)) * 2.0**-53
-    whole = (slice(0, 24),)
-    np.testing.assert_array_equal(random_uniform(11)(whole, (24,), "f8"), expected)
-    radius, angle = np.sqrt(-2 * np.log1p(-expected[::2])), 2 * np.pi * expected[1::2]
-    np.testing.assert_allclose(random_normal(11)((slice(0, 12),), (12,), "f8"), radius * np.cos(angle), rtol=1e-14)
+def test_values_are_those_of_a_generator():
+    """A seed means what it means to mc.random, in an array of several tiles, too."""
+
+    def program(seed, shape):
+        rows = Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 2)]))
+        made = [
+            Variable(made, shape, "f8", layout=rows).value
+            for made in (random_uniform(seed, -1.0, 3.0), random_normal(seed, 3.0, 2.0))
+        ]
+        generators = [mc.random.default_rng(seed) for _ in made]
+        expected = [
+            generators[0].uniform(-1.0, 3.0, shape, layout=rows),
+            generators[1].normal(3.0, 2.0, shape, layout=rows),
+        ]
+        return [(x.local, y.local) for x, y in zip(made, expected, strict=True)]
+
+    for found in on(2, program, 11, (300, 70)):
+        for made, expected in found:
+            np.testing.assert_allclose(made, expected, rtol=1e-15)
 
 
 def test_distributions():

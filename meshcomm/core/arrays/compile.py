@@ -13,6 +13,7 @@ import numpy as np
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Bytes, DType, Shape
+from meshcomm.core._units import bytes_text
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
@@ -20,7 +21,6 @@ from meshcomm.core.memory.blocks import NOTHING, as_block, as_bytes, block_bytes
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.memory.scratch import own_buffer, scratch
 from meshcomm.core.plans.costs import relay_pays
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.core.plans.plan import Plan
 from meshcomm.core.plans.step import AllGather, Slice, Step
 from meshcomm.core.ranks.agreement import fingerprint

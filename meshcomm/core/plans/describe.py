@@ -7,6 +7,7 @@ over MPI, and the text says so.
 from typing import TYPE_CHECKING
 
 from meshcomm.core._arguments import counted
+from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import same_grid
@@ -24,7 +25,7 @@ def describe(plan: "Plan") -> str:
     if not plan.steps:
         lines.append("  nothing moves: a copy of the block")
     if len(plan.candidates) > 1:
-        costs = (f"{name} {1e6 * seconds:.1f} µs" for name, _, seconds in plan.candidates)
+        costs = (f"{name} {seconds_text(seconds)}" for name, _, seconds in plan.candidates)
         lines.append(f"  the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
     if plan.permutation is not None:
         lines.append(f"  {_relabelling(plan)}")
@@ -80,15 +81,3 @@ def _step_text(plan: "Plan", step: Step) -> str:
     work = f"; {' and '.join(works)} over MPI" if works else ""
     through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
     return f"{step}{groups} {traffic}{work}{through}"
-
-
-def bytes_text(number: float) -> str:
-    """Return *number* bytes for people.
-
-    >>> bytes_text(96), bytes_text(33554432)
-    ('96 B', '32.0 MiB')
-    """
-    if number < 1024:
-        return f"{int(number)} B"
-    power = min(5, (int(number).bit_length() - 1) // 10)
-    return f"{number / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power - 1]}"

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.messages import alike
 from meshcomm.core.memory._pool import Mapping, Memory
 from meshcomm.core.memory._rendezvous import Rendezvous
@@ -107,12 +108,12 @@ def open_rendezvous(
 def describe() -> str:
     """Say whether the ranks of this node share memory, and how much, or why not."""
     if _why_not == "":
-        return f"up to {_size(own().share)} per rank, of which {_size(own().used)} are in use"
+        return f"up to {bytes_text(own().share)} per rank, of which {bytes_text(own().used)} are in use"
     introduction = _introduction()
     if introduction["error"]:
         return f"error: {introduction['error']}"
     reason = _why_not or introduction["obstacle"]
-    return f"off: {reason}" if reason else f"up to {_size(introduction['limit'])} for all ranks of this node"
+    return f"off: {reason}" if reason else f"up to {bytes_text(introduction['limit'])} for all ranks of this node"
 
 
 def _note(reason: str) -> None:
@@ -223,7 +224,3 @@ def _mapping(process: int, offer: Offer) -> Mapping:
         finally:
             os.close(fd)
     return _mappings[token]
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

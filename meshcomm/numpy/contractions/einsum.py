@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_limit
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
+from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.layouts.coordinates import used
 from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
@@ -22,7 +23,6 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.specs import Cyclic, free_names
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
 from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
@@ -382,7 +382,7 @@ class EinsumPlan(FieldsOnly):
             f"  each device receives at most {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')}, "
             f"holds at most {bytes_text(self.peak_bytes)}, "
             f"{bytes_text(self.scratch_bytes)} of it scratch, and multiplies for {self.flops:.3g} flops: "
-            f"{1e3 * self.seconds:.3g} ms by the cost model"
+            f"{seconds_text(self.seconds)} by the cost model"
         )
         return "\n".join(lines)
 

@@ -367,7 +367,7 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
         asked.append(np.ones([known if number == place else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
     dtype = np.asarray(_call(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
-    if 2 in lengths and hasattr(np, "vecdot"):  # since NumPy 2
+    if 2 in lengths:
         warn(
             "Arrays of 2-dimensional vectors are deprecated. Use arrays of 3-dimensional vectors instead. (deprecated "
             "in NumPy 2.0)",
@@ -522,14 +522,10 @@ FUNCTIONS: dict[Function, Function] = {
     np.cross: cross,
     np.linalg.multi_dot: multi_dot,
     np.linalg.matrix_power: matrix_power,
+    np.linalg.matmul: matmul,
+    np.linalg.tensordot: tensordot,
+    np.linalg.vecdot: _vecdot_along,
+    np.linalg.outer: _outer_of_vectors,
+    np.linalg.cross: _cross_of_three,
 }
 """NumPy's functions of this module that are defined for tensors."""
-
-if hasattr(np.linalg, "vecdot"):  # since NumPy 2
-    FUNCTIONS |= {
-        np.linalg.matmul: matmul,
-        np.linalg.tensordot: tensordot,
-        np.linalg.vecdot: _vecdot_along,
-        np.linalg.outer: _outer_of_vectors,
-        np.linalg.cross: _cross_of_three,
-    }

@@ -132,6 +132,7 @@ def _single(into: dict[str, Any]) -> dict[str, Any]:
 
 
 FUNCTIONS: dict[Function, Function] = {
+    np.astype: astype,
     np.ndarray.astype: astype,
     np.ndarray.view: view,
     np.real: real,
@@ -141,6 +142,3 @@ FUNCTIONS: dict[Function, Function] = {
     np.around: around,
 }
 """NumPy's functions of this module that are defined for tensors."""
-
-if hasattr(np, "astype"):  # since NumPy 2.1
-    FUNCTIONS[np.astype] = astype

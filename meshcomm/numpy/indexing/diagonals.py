@@ -95,8 +95,7 @@ def _trace_of_last_axes(x: DTensor, offset: int = 0, dtype: DTypeLike | None = N
 
 FUNCTIONS: dict[Function, Function] = {
     **table((np.diagonal, diagonal), (np.trace, trace)),
+    np.linalg.diagonal: _of_last_axes,
+    np.linalg.trace: _trace_of_last_axes,
 }
 """NumPy's functions of this module that are defined for tensors."""
-
-if hasattr(np.linalg, "diagonal"):  # since NumPy 2
-    FUNCTIONS |= {np.linalg.diagonal: _of_last_axes, np.linalg.trace: _trace_of_last_axes}

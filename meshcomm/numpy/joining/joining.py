@@ -261,8 +261,6 @@ FUNCTIONS: dict[Function, Function] = {
     np.vsplit: _split_along("vsplit", 0, 2),
     np.hsplit: _split_along("hsplit", 1, 1),
     np.dsplit: _split_along("dsplit", 2, 3),
+    np.unstack: unstack,
 }
 """NumPy's functions of this module that are defined for tensors."""
-
-if hasattr(np, "unstack"):  # since NumPy 2.1
-    FUNCTIONS[np.unstack] = unstack

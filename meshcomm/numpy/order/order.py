@@ -51,12 +51,11 @@ class _How(NamedTuple):
 
     def of(self, block: Array, axis: int | None) -> Array:
         """Return what NumPy's function makes of an array."""
-        options: dict[str, object] = {} if self.stable is None else {"stable": self.stable}  # NumPy 1 has no stable=
         function: Callable[..., Array] = np.argsort if self.indexed else np.sort
         kind = self.kind
         if not self.indexed and ((kind is None and self.stable is None) or kind in ("quicksort", "heapsort")):
             kind = kind_to_sort(block.dtype) or kind
-        return np.asarray(function(block, axis=axis, kind=kind, **options), order="C")
+        return np.asarray(function(block, axis=axis, kind=kind, stable=self.stable), order="C")
 
 
 def sort(

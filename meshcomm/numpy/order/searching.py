@@ -31,7 +31,6 @@ from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.indexing.owners import Ranks, ask
 from meshcomm.numpy.order.samplesort import gathered, in_order
 from meshcomm.numpy.reductions.reductions import added_up, group_along
-from meshcomm.numpy.shapes.shaping import regrouped
 
 Side: TypeAlias = Literal["left", "right"]
 
@@ -264,14 +263,3 @@ def _all(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
 
 FUNCTIONS = table((np.searchsorted, searchsorted), (np.isin, isin), (np.digitize, digitize))
 """NumPy's functions that this module defines for tensors."""
-
-if hasattr(np, "in1d"):  # until NumPy 2.4
-
-    def in1d(
-        ar1: DTensor | ArrayLike, ar2: DTensor | ArrayLike, assume_unique: bool = False, invert: bool = False
-    ) -> DTensor:
-        """Return which elements are among others, along one axis, as numpy.in1d. Collective as `isin`."""
-        found = isin(ar1, ar2, assume_unique, invert)
-        return regrouped(found, (found.size,), name="in1d")
-
-    FUNCTIONS |= table((np.in1d, in1d))

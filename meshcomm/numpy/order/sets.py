@@ -45,7 +45,6 @@ from meshcomm.numpy.shapes.shaping import regrouped
 Operand: TypeAlias = DTensor | ArrayLike
 
 _INDEX = np.dtype(np.intp)
-_KEEPS_SHAPE = np.unique(np.zeros((1, 1)), return_inverse=True)[1].ndim == 2  # of the inverse, since NumPy 2
 
 
 class _Wanted(NamedTuple):
@@ -118,18 +117,15 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
     specs = specs_text(tensor.layout.sharding_specs)
     text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
-    base = tensor  # which the inverse is like
-    if not _KEEPS_SHAPE and tensor.ndim != 1:
-        base = DTensor(None, Layout([names], tensor.mesh), (tensor.size,), tensor.dtype)
     with collective(name, tensor.mesh) as here:
         assert here is not None
         with exchanging(here.team):
-            own = base.layout.block_shape(base.shape, here.device) if wanted.inverse else (0,)
+            own = tensor.layout.block_shape(tensor.shape, here.device) if wanted.inverse else (0,)
             inverse = agree_on(here.team, text, lambda: new_block(own, _INDEX))
             ranks = Ranks(*group_along(here, tensor.mesh, names), fingerprint(text))
             runs = _runs(ranks, found.values, here.device, wanted.equal_nan)
             if wanted.inverse:
-                _number(ranks, base, found, runs, inverse)
+                _number(ranks, tensor, found, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.told)], tensor.mesh), (sum(runs.told),)
     blocks = [found.values.local[runs.first]]
     if wanted.indices and found.indices is not None:
@@ -138,7 +134,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [DTensor(block, layout, shape, block.dtype) for block in blocks]
     if wanted.inverse:
-        results.insert(1 + wanted.indices, DTensor(inverse, base.layout, base.shape, _INDEX))
+        results.insert(1 + wanted.indices, DTensor(inverse, tensor.layout, tensor.shape, _INDEX))
     return results
 
 
@@ -197,13 +193,13 @@ def _differ(some: Array, next_ones: Array, equal_nan: bool) -> Array:
     return differ
 
 
-def _number(ranks: Ranks, base: DTensor, found: InOrder, runs: _Runs, inverse: Array) -> None:
+def _number(ranks: Ranks, tensor: DTensor, found: InOrder, runs: _Runs, inverse: Array) -> None:
     """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
     ----------
     ranks: that share the elements
-    base: a tensor like the inverse
+    tensor: what they are of
     found: the elements in order, and where they were
     runs: those of this rank
     inverse: the block of the result
@@ -214,7 +210,7 @@ def _number(ranks: Ranks, base: DTensor, found: InOrder, runs: _Runs, inverse: A
         inverse[index] = rows
 
     numbers = np.cumsum(runs.first, dtype=_INDEX) + (runs.before - 1)
-    deliver(ranks, inverse.shape, owned_elements(base, found.indices.local), numbers, write)
+    deliver(ranks, inverse.shape, owned_elements(tensor, found.indices.local), numbers, write)
 
 
 def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
@@ -405,20 +401,18 @@ def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | Non
     return concatenate([x.astype(kind) for x in pieces])
 
 
-FUNCTIONS: dict[Function, Function] = table(
-    (np.unique, unique),
-    (np.union1d, union1d),
-    (np.intersect1d, intersect1d),
-    (np.setdiff1d, setdiff1d),
-    (np.setxor1d, setxor1d),
-    (np.ediff1d, ediff1d),
-)
+FUNCTIONS: dict[Function, Function] = {
+    **table(
+        (np.unique, unique),
+        (np.union1d, union1d),
+        (np.intersect1d, intersect1d),
+        (np.setdiff1d, setdiff1d),
+        (np.setxor1d, setxor1d),
+        (np.ediff1d, ediff1d),
+    ),
+    np.unique_all: _named(np.unique_all, [1, 2, 3]),
+    np.unique_counts: _named(np.unique_counts, [3]),
+    np.unique_inverse: _named(np.unique_inverse, [2]),
+    np.unique_values: _named(np.unique_values, []),
+}
 """NumPy's functions that this module defines for tensors."""
-
-if hasattr(np, "unique_all"):  # since NumPy 2
-    FUNCTIONS |= {
-        np.unique_all: _named(np.unique_all, [1, 2, 3]),
-        np.unique_counts: _named(np.unique_counts, [3]),
-        np.unique_inverse: _named(np.unique_inverse, [2]),
-        np.unique_values: _named(np.unique_values, []),
-    }

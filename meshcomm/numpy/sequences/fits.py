@@ -213,7 +213,7 @@ def polyfit(
     found = (found.T / scale).T
     known = np.int32(int(rank))
     if known != order and not full:
-        warn("Polyfit may be poorly conditioned", _RANK_WARNING)
+        warn("Polyfit may be poorly conditioned", np.exceptions.RankWarning)
     if full:
         return found, residuals, known, s, rcond
     if not cov:
@@ -225,9 +225,6 @@ def polyfit(
             raise ValueError("the number of data points must exceed order to scale the covariance matrix")
         factor = residuals / (len(at) - order)
     return found, (base if values.ndim == 1 else base[:, :, None]) * factor
-
-
-_RANK_WARNING: type[Warning] = getattr(np.exceptions, "RankWarning", None) or vars(np)["RankWarning"]  # in NumPy 1
 
 
 def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:

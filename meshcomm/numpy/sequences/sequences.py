@@ -296,6 +296,6 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
 FUNCTIONS: dict[Function, Function] = {
     np.gradient: gradient,
     **table((np.unwrap, unwrap), (np.convolve, convolve), (np.correlate, correlate)),
-    **{getattr(np, name): trapezoid for name in ("trapezoid", "trapz") if name in dir(np)},
+    np.trapezoid: trapezoid,
 }
 """NumPy's functions of this module that are defined for tensors."""

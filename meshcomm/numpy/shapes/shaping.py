@@ -172,12 +172,10 @@ def c_order(name: str, order: object) -> None:
         raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; blocks are in order 'C'")
 
 
-def _reshape(
-    a: DTensor, shape: ShapeLike | None = None, order: str | None = "C", *, copy: bool | None = None, **old: ShapeLike
-) -> DTensor:
+def _reshape(a: DTensor, shape: ShapeLike, order: str | None = "C", *, copy: bool | None = None) -> DTensor:
     c_order("reshape", order)
     tensor = as_tensor("reshape", a)
-    lengths = _new_shape(tensor, old.get("newshape", ()) if shape is None else shape)  # the name of NumPy 1
+    lengths = _new_shape(tensor, shape)
     strides, how = reshaped_strides(tensor.shape, strides_of(tensor), lengths), _how(tensor, lengths)
     if copy is False and strides is None:
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")

@@ -5,6 +5,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from meshcomm.core._arguments import counted
+from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.messages import spans
 from meshcomm.tools.cli.facts import THREADS, Connection, Facts
 
@@ -128,28 +129,24 @@ def _settings(its: Facts) -> Found:
 def _memory(its: Facts) -> Found:
     if its["memory"] < its["physical"]:
         text = (
-            f"the control group allows {_gib(its['memory'])} of the {_gib(its['physical'])} of this host to its "
-            "ranks together: ask the batch system for what you need (--mem)"
+            f"the control group allows {bytes_text(its['memory'])} of the {bytes_text(its['physical'])} of this host "
+            "to its ranks together: ask the batch system for what you need (--mem)"
         )
         yield NOTE, text
     if its["address_space"] >= 0:
         text = (
-            f"ulimit -v allows {_gib(its['address_space'])} to each rank: a part of it is reserved to share. "
+            f"ulimit -v allows {bytes_text(its['address_space'])} to each rank: a part of it is reserved to share. "
             "ulimit -v unlimited"
         )
         yield NOTE, text
     if 0 <= its["shm"] <= LEAST_SHM:
         text = (
-            f"/dev/shm has only {its['shm'] / 2**20:.0f} MiB, which an MPI may need: in a container, run it with "
+            f"/dev/shm has only {bytes_text(its['shm'])}, which an MPI may need: in a container, run it with "
             "--shm-size=1g"
         )
         yield NOTE, text
     if its["memory"] >= its["physical"] and its["address_space"] < 0 and not 0 <= its["shm"] <= LEAST_SHM:
-        yield OK, f"{_gib(its['physical'])}, no limit below it"
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.1f} GiB"
+        yield OK, f"{bytes_text(its['physical'])}, no limit below it"
 
 
 # -- of a host --------------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from meshcomm.core._arguments import counted
+from meshcomm.core._units import bytes_text
 from meshcomm.core.failures import launchers
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.core.ranks.meshes import create_mesh
 from meshcomm.core.ranks.simulate import simulate
 from meshcomm.errors import MeshcommError

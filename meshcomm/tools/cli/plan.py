@@ -11,13 +11,13 @@ import numpy as np
 
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._tracing import Value
+from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.plans.costs import predicted_seconds
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
 from meshcomm.errors import MeshcommError, MeshError
@@ -163,16 +163,6 @@ def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[at]) for row in rows if len(row[at]) < 30) for at in range(len(rows[0]))]
     return ["  ".join(f"{cell:>{wide}}" for cell, wide in zip(row, widths, strict=True)).rstrip() for row in rows]
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a time for people.
-
-    >>> seconds_text(2.5), seconds_text(2.5e-3), seconds_text(7e-6)
-    ('2.5 s', '2.5 ms', '7 µs')
-    """
-    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
-    return f"{seconds * scale:.3g} {unit}"
 
 
 PLAN = Command(

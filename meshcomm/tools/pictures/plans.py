@@ -6,8 +6,8 @@ from itertools import product
 from pathlib import Path
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._units import bytes_text
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.plans.describe import bytes_text
 from meshcomm.core.plans.plan import Plan
 from meshcomm.core.plans.step import Slice, Step
 from meshcomm.errors import LayoutError

@@ -11,6 +11,7 @@ import numpy as np
 import meshcomm
 from meshcomm.core._arguments import counted
 from meshcomm.core._types import Json
+from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.launchers import launch
 from meshcomm.core.ranks import rendezvous
 from meshcomm.errors import MeshcommError
@@ -50,18 +51,6 @@ def line(row: Row) -> str:
         f"{bytes_text(row.block):>10} {bytes_text(row.moved):>10} {row.rounds:6} {low} {median} {high} "
         f"{row.gigabytes_per_second:10.3g} {row.ratio:17.2f} {row.wrong or 'ok':>7}"
     )
-
-
-def bytes_text(count: int) -> str:
-    """Return a number of bytes for people.
-
-    >>> bytes_text(1000), bytes_text(1024), bytes_text(3 * 2**29)
-    ('1000 B', '1.0 KiB', '1.5 GiB')
-    """
-    if count < 1024:
-        return f"{count} B"
-    unit = min((count.bit_length() - 1) // 10, 4)
-    return f"{count / 1024**unit:.1f} {'KMGT'[unit - 1]}iB"
 
 
 def facts(hosts: Sequence[Host]) -> dict[str, Json]:

@@ -34,7 +34,7 @@ class PyMeshcomm(PythonPackage):
     depends_on("python@3.11:", type=("build", "run"))
     depends_on("py-setuptools@77:", type="build")
     depends_on("py-cython@3.1:", type="build")
-    depends_on("py-numpy@1.25:", type=("build", "run"))
+    depends_on("py-numpy@2.1:", type=("build", "run"))
     depends_on("py-mpi4py@4:", type=("build", "run"))
     depends_on("py-scipy@1.11:", type="run", when="+fft")
     depends_on("py-h5py@3.8:", type="run", when="+files")

@@ -1,0 +1,89 @@
+"""Random initial values: a rank makes its block of them by itself, the same for every layout. No communication.
+
+They are the numbers of the first call of a generator with this seed (`meshcomm.random.streams`), scaled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+from numpy.random import Generator as NumpyGenerator
+from numpy.random import SeedSequence
+from numpy.typing import DTypeLike
+
+from meshcomm.core._arguments import as_dtype, as_shape, integer, quote
+from meshcomm.core._types import Array
+from meshcomm.errors import DTypeError, ShapeError
+from meshcomm.random.streams import Streams, Tiles, tile_sides
+
+
+@dataclass(frozen=True)
+class _Initializer:
+    """Makes blocks of what NumPy's *method* draws, times *scale* and plus *shift*."""
+
+    method: str
+    seed: int
+    shift: float
+    scale: float
+
+    def __call__(self, slices: tuple[slice, ...], shape: Sequence[int], dtype: DTypeLike) -> Array:
+        """Return the block *slices* of the array of *shape* and *dtype*."""
+        kind, lengths = as_dtype(dtype), as_shape(shape)
+        if kind.kind not in "fcV" or kind.type is np.void or not np.can_cast(np.float64, kind, "same_kind"):
+            raise DTypeError(f"random real numbers cannot be of dtype {kind}; it must be of floating point")
+        edges = [cut.indices(n)[:2] for cut, n in zip(slices, lengths, strict=True)]
+        box = tuple((start, max(start, stop)) for start, stop in edges)
+        block = np.empty(tuple(stop - start for start, stop in box), kind)
+        streams = Streams(SeedSequence(self.seed))
+        Tiles(lengths, tile_sides(lengths), lambda tile: streams.at(0, tile)).fill(block, box, self._tile)
+        return block
+
+    def _tile(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
+        made: Array = getattr(generator, self.method)([each.stop - each.start for each in drawn])
+        return made * self.scale + self.shift
+
+
+def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> _Initializer:
+    """Return an initializer of numbers that are uniform between *low* and *high*.
+
+    The same *seed* gives the same global array for every layout and number of ranks: that of the first call of
+    ``mc.random.default_rng(seed).uniform``. ``ShapeError`` unless *seed* is an integer of up to 128 bits. The
+    initializer raises ``DTypeError`` for a dtype that is not of floating point.
+
+    >>> whole = random_uniform(7)((slice(0, 2), slice(0, 3)), (2, 3), "f4")
+    >>> block = random_uniform(7)((slice(0, 2), slice(1, 2)), (2, 3), "f4")
+    >>> bool((block == whole[:, 1:2]).all())
+    True
+    """
+    checked = _checked("random_uniform", seed, low=low, high=high)
+    return _Initializer("random", checked, low, high - low)
+
+
+def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> _Initializer:
+    """Return an initializer of numbers of a normal distribution.
+
+    The same *seed* gives the same global array for every layout and number of ranks: that of the first call of
+    ``mc.random.default_rng(seed).normal``. ``ShapeError`` unless *seed* is an integer of up to 128 bits. The
+    initializer raises ``DTypeError`` for a dtype that is not of floating point.
+
+    >>> random_normal(7)((slice(0, 2),), (1000,), "f4").shape
+    (2,)
+    """
+    checked = _checked("random_normal", seed, mean=mean, stddev=stddev)
+    return _Initializer("standard_normal", checked, mean, stddev)
+
+
+def _checked(name: str, seed: int, **parameters: float) -> int:
+    """Return *seed*; ``ShapeError`` unless it and the *parameters* of the function *name* are numbers."""
+    how = f"; mc.{name}(seed) makes an initializer, for mc.Variable(mc.{name}(seed), shape, dtype, layout=layout)"
+    try:
+        checked = integer(seed, "seed", ShapeError)
+    except ShapeError as error:
+        raise ShapeError(f"{name}: {error}{how}") from None
+    if not 0 <= checked < 1 << 128:
+        raise ShapeError(f"{name}: seed {quote(seed)}; it must be zero or more and below 2**128")
+    for parameter, value in parameters.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ShapeError(f"{name}: {parameter} is a number, not {quote(value)}{how}")
+    return checked
