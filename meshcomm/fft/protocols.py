@@ -17,8 +17,7 @@ from meshcomm.fft.apply import called, one_axis
 from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.execute import Options
 from meshcomm.fft.kinds import full_name
-from meshcomm.numpy.elementwise.signatures import Function, table
-from meshcomm.numpy.protocols import define
+from meshcomm.numpy.elementwise.signatures import Function, implements
 
 
 def _along_one(name: str) -> Function:
@@ -50,18 +49,14 @@ def _along_several(name: str, usual: Axis = None) -> Function:
     return transformed
 
 
-define(
-    table(
-        *[(getattr(np.fft, name), _along_one(name)) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")],
-        *[
-            (getattr(np.fft, f"{name}2"), _along_several(f"{name}2", (-2, -1)))
-            for name in ("fft", "ifft", "rfft", "irfft")
-        ],
-        *[(getattr(np.fft, f"{name}n"), _along_several(f"{name}n")) for name in ("fft", "ifft", "rfft", "irfft")],
-        (np.fft.fftshift, spectra.fftshift),
-        (np.fft.ifftshift, spectra.ifftshift),
-    )
-)
+for _name in ("fft", "ifft", "rfft", "irfft"):
+    implements(getattr(np.fft, _name), partly=True)(_along_one(_name))
+    implements(getattr(np.fft, f"{_name}2"), partly=True)(_along_several(f"{_name}2", (-2, -1)))
+    implements(getattr(np.fft, f"{_name}n"), partly=True)(_along_several(f"{_name}n"))
+implements(np.fft.hfft, partly=True)(_along_one("hfft"))
+implements(np.fft.ihfft, partly=True)(_along_one("ihfft"))
+implements(np.fft.fftshift, partly=True)(spectra.fftshift)
+implements(np.fft.ifftshift, partly=True)(spectra.ifftshift)
 
 
 class ScipyBackend:

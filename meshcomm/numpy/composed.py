@@ -19,7 +19,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import elementwise, replicated, tensors_of, written
 from meshcomm.numpy.elementwise.rules import mesh_of
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
 from meshcomm.numpy.elementwise.whole import gathered
 from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.joining.joining import concatenate
@@ -28,6 +28,7 @@ from meshcomm.numpy.sequences.scans import cumprod, cumsum
 # -- from pieces ------------------------------------------------------------------------------------------------------
 
 
+@implements(np.block)
 def block(arrays: Value) -> DTensor:
     """Return nested lists of tensors as one, as numpy.block: inner lists along the last axis. Collective."""
     depth, leaves = _depth(arrays), _leaves(arrays)
@@ -65,6 +66,7 @@ def _nested(like: Value, leaves: Iterator[DTensor]) -> Value:
     return [_nested(each, leaves) for each in like] if isinstance(like, list) else next(leaves)
 
 
+@implements(np.resize)
 def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
     """Return the elements in C order in another shape, repeated if there are too few, as numpy.resize. Collective."""
     tensor, shape = as_tensor("numpy.resize", a), as_shape(new_shape)
@@ -80,6 +82,7 @@ def resize(a: DTensor, new_shape: ShapeLike) -> DTensor:
     return found.copy()  # type: ignore[no-any-return]
 
 
+@implements(np.trim_zeros)
 def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     """Return the tensor without zeros at the ends of its axes, as numpy.trim_zeros. Collective over the mesh.
 
@@ -104,6 +107,7 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     return tensor[tuple(index)]
 
 
+@implements(np.diag, partly=True)
 def diag(v: DTensor, k: int = 0) -> DTensor:
     """Return the diagonal of a matrix, or a matrix with a diagonal, as numpy.diag. Collective if elements move.
 
@@ -121,6 +125,7 @@ def diag(v: DTensor, k: int = 0) -> DTensor:
     return made
 
 
+@implements(np.diagflat, partly=True)
 def diagflat(v: DTensor, k: int = 0) -> DTensor:
     """Return a matrix with the elements in C order on a diagonal, as numpy.diagflat. Collective over the mesh."""
     return diag(as_tensor("numpy.diagflat", v).ravel(), k)
@@ -129,6 +134,7 @@ def diagflat(v: DTensor, k: int = 0) -> DTensor:
 # -- sequences --------------------------------------------------------------------------------------------------------
 
 
+@implements_each(np.linspace, np.logspace, np.geomspace)
 def _spaced(function: Callable[..., Any]) -> Function:
     """Return numpy.linspace, or one that is like it, between tensors. Collective if an operand has to move.
 
@@ -194,6 +200,7 @@ def _cumulative(function: Callable[..., DTensor], first: int) -> Function:
 # -- small operands ---------------------------------------------------------------------------------------------------
 
 
+@implements_each(np.polyadd, np.polysub, np.polymul, np.polydiv, np.polyder, np.polyint)
 def _of_whole(function: Function) -> Function:
     """Return NumPy's *function* of short vectors: each rank of the mesh gathers them and computes. Collective."""
     name = f"numpy.{getattr(function, '__name__', function)}"
@@ -213,6 +220,7 @@ def _of_whole(function: Function) -> Function:
     return computed
 
 
+@implements(np.real_if_close, partly=True)
 def real_if_close(a: DTensor, tol: float = 100) -> DTensor:
     """Return the real parts if all imaginary ones are close to zero, as numpy.real_if_close. Collective."""
     tensor = as_tensor("numpy.real_if_close", a)
@@ -235,6 +243,7 @@ def _edges(tensor: DTensor, edge: int) -> DTensor:
     return found  # type: ignore[no-any-return]
 
 
+@implements_each(np.array2string, np.array_repr, np.array_str)
 def _text(function: Callable[..., str]) -> Function:
     """Return numpy.array2string, or one like it: the elements that it shows are gathered. Collective over the mesh."""
     name = f"numpy.{function.__name__}"
@@ -254,6 +263,10 @@ def _text(function: Callable[..., str]) -> Function:
     return text
 
 
+@implements_each(
+    *(np.einsum_path, np.common_type, np.min_scalar_type, np.can_cast, np.isrealobj, np.isfortran),
+    *(np.tril_indices_from, np.triu_indices_from),
+)
 def _by_samples(function: Function) -> Function:
     """Return NumPy's *function* that asks for dtypes and shapes only."""
 
@@ -269,24 +282,5 @@ def _sampled(x: object) -> object:
     return np.broadcast_to(np.zeros((), held.dtype), held.shape) if isinstance(held, DTensor) else x
 
 
-_WHOLE = ("polyadd", "polysub", "polymul", "polydiv", "polyder", "polyint")
-_SAMPLED = (
-    *("einsum_path", "common_type", "min_scalar_type", "can_cast", "isrealobj", "isfortran"),
-    *("tril_indices_from", "triu_indices_from"),
-)
-_TEXTS = ("array2string", "array_repr", "array_str")
-_SPACED = ("linspace", "logspace", "geomspace")
-
-FUNCTIONS: dict[Function, Function] = {
-    **{getattr(np, name): _of_whole(getattr(np, name)) for name in _WHOLE},
-    **{getattr(np, name): _by_samples(getattr(np, name)) for name in _SAMPLED},
-    **{getattr(np, name): _text(getattr(np, name)) for name in _TEXTS},
-    **{getattr(np, name): _spaced(getattr(np, name)) for name in _SPACED},
-    np.cumulative_sum: _cumulative(cumsum, 0),
-    np.cumulative_prod: _cumulative(cumprod, 1),
-    **table((np.diag, diag), (np.diagflat, diagflat), (np.real_if_close, real_if_close)),
-    np.block: block,
-    np.resize: resize,
-    np.trim_zeros: trim_zeros,
-}
-"""NumPy's functions of this module that are defined for tensors."""
+implements(getattr(np, "cumulative_sum", None))(_cumulative(cumsum, 0))
+implements(getattr(np, "cumulative_prod", None))(_cumulative(cumprod, 1))

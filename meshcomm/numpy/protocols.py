@@ -8,39 +8,35 @@ mesh agree on a digest of their bytes, and then each rank uses the block that it
 no block.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
-from meshcomm.core._types import Casting, DType
+from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import check_writable, taken_from
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
 from meshcomm.errors import MeshcommError, ShapeError
-from meshcomm.numpy import composed, ufuncs
+from meshcomm.numpy import composed, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
-from meshcomm.numpy.contractions.contractions import contracted
-from meshcomm.numpy.elementwise import applied, values
+from meshcomm.numpy.elementwise import applied, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, where, written
 from meshcomm.numpy.elementwise.rules import ADVICE, is_operand, not_operand, text_as_scalar
-from meshcomm.numpy.elementwise.signatures import Function, table
-from meshcomm.numpy.indexing import choosing, diagonals, fields, indexing, nonzero, putting, taking
+from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements
+from meshcomm.numpy.indexing import choosing, diagonals, fields, indexing, nonzero, putting, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
-from meshcomm.numpy.joining import joining, padding, rolling, sliding
-from meshcomm.numpy.order import editing, order, searching, sets
-from meshcomm.numpy.reductions import histogram, locating
+from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.order import editing, order, searching, sets  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.reductions import histogram, locating  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.reductions.reductions import max, min, sum
-from meshcomm.numpy.sequences import fits, scans, sequences
-from meshcomm.numpy.shapes import creation, shaping
-from meshcomm.numpy.shapes.linalg import matrix_transpose, transpose
-from meshcomm.numpy.statistics import averages, comparisons, counting, quantiles, statistics
+from meshcomm.numpy.sequences import fits, scans, sequences  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.shapes import creation, linalg, shaping  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.statistics import averages, comparisons, counting, quantiles, statistics  # noqa: F401
 
 
 @_hooks.provides("numpy")
@@ -79,7 +75,7 @@ def _called(
         held = tuple(map(unwrapped, given))  # what a variable holds
         made = _ufunc(function, method, args, {**kwargs, "out": held})
         return given[0] if len(given) == 1 and made is held[0] else made
-    return (_FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+    return (FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
 
 
 _WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
@@ -93,7 +89,7 @@ def takes_tensors(function: object) -> bool:
     module = str(getattr(function, "__module__", "numpy"))
     if module in _ELSEWHERE:
         import_module(_ELSEWHERE[module])
-    return function in _FUNCTIONS
+    return function in FUNCTIONS
 
 
 def _may_move(function: object, args: tuple[object, ...], error: Exception) -> bool:
@@ -102,17 +98,17 @@ def _may_move(function: object, args: tuple[object, ...], error: Exception) -> b
         layouts = {x.layout for x in map(unwrapped, args) if isinstance(x, DTensor)}
         # Of one layout only, and without an error of ours, an operand is of no class that any rank could pass.
         return len(layouts) > 1 or products.is_product(function) or isinstance(error, MeshcommError)
-    return function in _FUNCTIONS and _name_of(function) not in _LOCAL
+    return function in FUNCTIONS and _name_of(function) not in _LOCAL
 
 
 def _defined(function: Function) -> Function:
-    found = _FUNCTIONS.get(function)
+    found = FUNCTIONS.get(function)
     if found is None:
         name, module = _name_of(function), str(getattr(function, "__module__", "numpy"))
         if module in _ELSEWHERE:
             import_module(_ELSEWHERE[module])
-            if function in _FUNCTIONS:
-                return _FUNCTIONS[function]
+            if function in FUNCTIONS:
+                return FUNCTIONS[function]
         instead = instead_of(name)
         raise TypeError(f"{module}.{name} is not defined for DTensors: {instead}{ADVICE}")
     return found
@@ -120,11 +116,6 @@ def _defined(function: Function) -> Function:
 
 def _name_of(function: object) -> str:
     return str(getattr(function, "__name__", function))
-
-
-def define(functions: Mapping[Function, Function]) -> None:
-    """Let NumPy's *functions* take tensors: what is called for each of them."""
-    _FUNCTIONS.update(functions)
 
 
 def instead_of(name: str) -> str:
@@ -136,7 +127,7 @@ def instead_of(name: str) -> str:
     if name in _INSTEAD:
         return f"{_INSTEAD[name]}; or "
     same = getattr(np, name, None)  # of a function of another module of NumPy
-    return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in _FUNCTIONS else ""
+    return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in FUNCTIONS else ""
 
 
 def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
@@ -195,12 +186,12 @@ def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor
 def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
     """Combine elements of a tensor with values in place, each as often as its index is there. Collective."""
     tensor, index = as_tensor(name, inputs[0]), inputs[1]
-    values = [unwrapped(value) for value in inputs[2:]]
-    if len(values) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, values)):
+    given = [unwrapped(value) for value in inputs[2:]]
+    if len(given) != ufunc.nin - 1 or ufunc.nout != 1 or not all(map(is_operand, given)):
         raise TypeError(f"{name} takes a tensor, an index, and {ufunc.nin - 1} values: numbers, arrays or tensors")
     with np.errstate(all="ignore"):  # NumPy's errors for the dtypes, on all ranks
-        ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in values))
-    known = agree_on_plain(name, values, tensor.mesh)
+        ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in given))
+    known = agree_on_plain(name, given, tensor.mesh)
     if has_arrays(index):
         indexing.update(name, tensor, index, known[0] if known else None, ufunc)
     else:  # no element is there twice
@@ -220,23 +211,7 @@ def _refused(name: str, operands: list[object]) -> object:
     raise TypeError(f"{not_operand(name, other)}{instead}")
 
 
-def _einsum(
-    *operands: Value,
-    out: DTensor | None = None,
-    optimize: object = False,
-    dtype: DTypeLike | None = None,
-    order: str = "K",
-    casting: Casting = "safe",
-    **others: object,
-) -> DTensor:
-    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
-    if others:
-        names = ", ".join(others)
-        raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
-    result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
-    return written("numpy.einsum", out, result, casting)
-
-
+@implements(np.where)
 def _where(condition: Value, *choices: Value) -> Value:
     if not choices:
         return nonzero.nonzero(condition)
@@ -269,57 +244,12 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-_FUNCTIONS: dict[Function, Function] = {
-    **table(
-        (np.sum, ufuncs.with_where(sum, np.add)),
-        *((function, ufuncs.with_where(max, np.maximum)) for function in (np.max, np.amax)),
-        *((function, ufuncs.with_where(min, np.minimum)) for function in (np.min, np.amin)),
-    ),
-    np.transpose: transpose,
-    np.matrix_transpose: matrix_transpose,
-    np.linalg.matrix_transpose: matrix_transpose,
-    np.einsum: _einsum,
-    np.where: _where,
-    np.copy: lambda a, order="K", subok=False: a.copy(),  # a block has its own order
-    np.shape: lambda t: t.shape,
-    np.ndim: lambda t: t.ndim,
-    np.size: lambda t: t.size,
-    np.iscomplexobj: lambda t: t.dtype.kind == "c",
-    np.result_type: lambda *operands: np.result_type(*map(_dtype_of, operands)),
-}
-"""NumPy's functions that are defined for tensors."""
-
-for _module in (
-    applied,
-    averages,
-    choosing,
-    comparisons,
-    composed,
-    counting,
-    creation,
-    diagonals,
-    editing,
-    fields,
-    fits,
-    histogram,
-    indexing,
-    joining,
-    locating,
-    nonzero,
-    order,
-    padding,
-    products,
-    putting,
-    quantiles,
-    rolling,
-    scans,
-    searching,
-    sequences,
-    sliding,
-    sets,
-    shaping,
-    statistics,
-    taking,
-    values,
-):
-    _FUNCTIONS |= _module.FUNCTIONS
+implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
+implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))
+implements(np.min, np.amin, partly=True)(ufuncs.with_where(min, np.minimum))
+implements(np.copy)(lambda t: t.copy())
+implements(np.shape)(lambda t: t.shape)
+implements(np.ndim)(lambda t: t.ndim)
+implements(np.size)(lambda t: t.size)
+implements(np.iscomplexobj)(lambda t: t.dtype.kind == "c")
+implements(np.result_type)(lambda *operands: np.result_type(*map(_dtype_of, operands)))

@@ -9,14 +9,14 @@ import meshcomm as mc
 def relayouts(monkeypatch):
     """The relayouts of all ranks while a test runs: the bytes that all devices receive."""
     found = []
-    relayout = mc.ops.elementwise.relayout
+    relayout = mc.numpy.elementwise.elementwise.relayout
 
     def counted(tensor, layout, *args):
         plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
         found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
         return relayout(tensor, layout, *args)
 
-    monkeypatch.setattr(mc.ops.elementwise, "relayout", counted)
+    monkeypatch.setattr(mc.numpy.elementwise.elementwise, "relayout", counted)
     return found
 
 
@@ -24,5 +24,7 @@ def relayouts(monkeypatch):
 def received(monkeypatch):
     """The bytes that ranks receive from others when they ask them for rows, or are sent rows, while a test runs."""
     found = []
-    monkeypatch.setattr(mc.ops.owners, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes)))
+    monkeypatch.setattr(
+        mc.numpy.indexing.owners, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes))
+    )
     return found

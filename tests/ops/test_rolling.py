@@ -21,13 +21,13 @@ def bytes_of(plan):
 def test_each_element_of_a_flip_moves_once(monkeypatch):
     """The plan from flipped blocks to their devices has the bytes that change their device, and no more."""
     plans = []
-    relayout = mc.ops.rolling.relayout
+    relayout = mc.numpy.joining.rolling.relayout
 
     def counted(tensor, layout):
         plans.append(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout))
         return relayout(tensor, layout)
 
-    monkeypatch.setattr(mc.ops.rolling, "relayout", counted)
+    monkeypatch.setattr(mc.numpy.joining.rolling, "relayout", counted)
 
     def program(spec):
         mesh = mc.create_mesh([("x", 3)])

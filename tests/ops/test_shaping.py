@@ -126,9 +126,11 @@ def test_reshapes_that_move_are_sharded_over_the_same_mesh_dimensions(shape, spe
 def test_a_reshape_between_flat_layouts_is_one_relayout(monkeypatch):
     """An even cut of the last axis goes to rows in one exchange of what changes."""
     calls = []
-    relayout = mc.ops.elementwise.relayout
+    relayout = mc.numpy.elementwise.elementwise.relayout
     monkeypatch.setattr(
-        mc.ops.elementwise, "relayout", lambda t, layout: calls.append((t.shape, layout)) or relayout(t, layout)
+        mc.numpy.elementwise.elementwise,
+        "relayout",
+        lambda t, layout: calls.append((t.shape, layout)) or relayout(t, layout),
     )
 
     def program():

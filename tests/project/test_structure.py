@@ -28,7 +28,7 @@ ONLY_IN = {
     r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
     r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",
-    r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "tools/cli/|__init__",  # its public names
+    r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "tools/cli/|__init__|_public",  # public names
     r"(import|from) (torch|jax|cupy)\b": "torch",  # programs without them do not pay for them
     # Messages, and collective calls.
     r"\.(?=[A-Z])(?i:[ibsr]?(send|recv)|i?(bcast|gather|scatter|all(gather|to|reduce)|reduce|e?x?scan|barrier|m?probe))"

@@ -36,6 +36,7 @@ from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, can_lend
 from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
 from meshcomm.numpy.elementwise.elementwise import tensors_of
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 
@@ -489,6 +490,7 @@ def _within(had: Span, has: Span) -> tuple[int, int]:
 # -- matrix products --------------------------------------------------------------------------------------------------
 
 
+@implements(getattr(np.linalg, "matmul", None))
 @refusable
 def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     """Return the product of matrices, of stacks of them, or of vectors. Collective over the mesh if elements move.

@@ -11,12 +11,12 @@ from string import ascii_letters
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import check_writable
@@ -26,7 +26,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import contracted, matmul
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, aligned_blocks, relaid, store, written
 from meshcomm.numpy.elementwise.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import axis_of
 
@@ -147,6 +147,7 @@ def _exact(name: str, out: object, shape: Shape, operands: Sequence[Value]) -> D
     return out
 
 
+@implements(np.tensordot, getattr(np.linalg, "tensordot", None))
 @traceable(2, twin=np.tensordot)
 def tensordot(a: Factor, b: Factor, axes: object = 2) -> DTensor:
     """Return the sums of products over pairs of axes, as numpy.tensordot. Collective over the mesh.
@@ -164,6 +165,7 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> DTensor:
     return _summed("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
 
 
+@implements(np.inner)
 @traceable(2, twin=np.inner)
 def inner(a: Factor, b: Factor) -> DTensor:
     """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
@@ -173,6 +175,7 @@ def inner(a: Factor, b: Factor) -> DTensor:
     return _summed("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
 
 
+@implements(np.dot)
 @traceable(2, twin=np.dot)
 def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the sums of products over the last axis of *a* and the last but one of *b*. Collective over the mesh.
@@ -191,6 +194,7 @@ def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
     return _call(np.multiply, left, right, out=out)
 
 
+@implements(np.vdot)
 @traceable(2, twin=np.vdot)
 def vdot(a: Factor, b: Factor) -> DTensor:
     """Return the sum of all products, of the complex conjugates of *a*, as numpy.vdot. Collective over the mesh.
@@ -216,6 +220,7 @@ def _conjugate(x: Value) -> Value:
     return np.conjugate(x) if x.dtype.kind == "c" else x
 
 
+@implements(np.linalg.multi_dot)
 def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> DTensor:
     """Return the product of matrices in the cheapest order, as numpy.linalg.multi_dot. Collective over the mesh.
 
@@ -247,6 +252,7 @@ _MOST_FACTORS = 24
 """Matrices in one call of `einsum`, which has a letter for each axis."""
 
 
+@implements(np.linalg.matrix_power)
 def matrix_power(a: DTensor, n: int) -> DTensor:
     """Return the power *n* of square matrices, by repeated squares, as numpy.linalg.matrix_power. Collective.
 
@@ -285,6 +291,7 @@ def _identity(like: DTensor) -> DTensor:
 # -- products without sums --------------------------------------------------------------------------------------------
 
 
+@implements(np.outer)
 @traceable(2, twin=np.outer)
 def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     """Return the products of all elements of *a* with all of *b*, both flattened, as numpy.outer. Collective."""
@@ -293,6 +300,7 @@ def outer(a: Factor, b: Factor, out: object = None) -> DTensor:
     return _call(np.multiply, rows[:, np.newaxis], columns[np.newaxis], **into)
 
 
+@implements(getattr(np.linalg, "outer", None))
 def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
     first, second = _factors("linalg.outer", x1, x2)
     if first.ndim != 1 or second.ndim != 1:
@@ -300,6 +308,7 @@ def _outer_of_vectors(x1: Factor, x2: Factor) -> DTensor:
     return outer(first, second)
 
 
+@implements(np.kron)
 @traceable(2, twin=np.kron)
 def kron(a: Factor, b: Factor) -> DTensor:
     """Return the Kronecker product, as numpy.kron. Collective over the mesh.
@@ -319,6 +328,7 @@ def _in_turns(x: Value, ndim: int, turn: int) -> Value:
     return np.expand_dims(x, tuple(axis for axis in range(2 * ndim) if axis not in own))
 
 
+@implements(np.cross)
 @traceable(2, twin=np.cross)
 def cross(  # noqa: PLR0917 - NumPy's
     a: Factor, b: Factor, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
@@ -402,6 +412,7 @@ def _crossed(a: Array, b: Array, dtype: DType) -> Array:
     return made if several else made[..., 2].copy()
 
 
+@implements(getattr(np.linalg, "cross", None))
 def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
     first, second = _factors("linalg.cross", x1, x2)
     for x in (first, second):
@@ -420,6 +431,7 @@ def _vecdot(x1: Value, x2: Value) -> DTensor:
     return contracted("numpy.vecdot", "...i,...i->...", (_conjugate(x1), x2))
 
 
+@implements(getattr(np.linalg, "vecdot", None))
 def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
     return _call(np.vecdot, x1, x2, axis=axis)
 
@@ -512,20 +524,19 @@ def _moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | N
     return x if target is None else np.moveaxis(x, tuple(range(-len(target), 0)), target)
 
 
-FUNCTIONS: dict[Function, Function] = {
-    np.tensordot: tensordot,
-    np.inner: inner,
-    np.dot: dot,
-    np.vdot: vdot,
-    np.outer: outer,
-    np.kron: kron,
-    np.cross: cross,
-    np.linalg.multi_dot: multi_dot,
-    np.linalg.matrix_power: matrix_power,
-    np.linalg.matmul: matmul,
-    np.linalg.tensordot: tensordot,
-    np.linalg.vecdot: _vecdot_along,
-    np.linalg.outer: _outer_of_vectors,
-    np.linalg.cross: _cross_of_three,
-}
-"""NumPy's functions of this module that are defined for tensors."""
+@implements(np.einsum)
+def _einsum_of_numpy(
+    *operands: Value,
+    out: DTensor | None = None,
+    optimize: object = False,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    casting: Casting = "safe",
+    **others: object,
+) -> DTensor:
+    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
+    if others:
+        names = ", ".join(others)
+        raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
+    result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
+    return written("numpy.einsum", out, result, casting)

@@ -22,12 +22,16 @@ from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise, replicated, written
 from meshcomm.numpy.elementwise.rules import mesh_of
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
 from meshcomm.numpy.elementwise.stretches import in_stretches
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.elementwise.whole import gathered, of_whole_blocks, whole_along
 
 
+@implements_each(
+    *(np.angle, np.sinc, np.iscomplex, np.isreal, np.isneginf, np.isposinf, np.fix),
+    *(np.datetime_as_string, np.is_busday),
+)
 def _of_blocks(function: Function, count: int = 1) -> Function:
     """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others its own."""
     name = f"numpy.{function.__name__}"
@@ -43,6 +47,7 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
     return applied
 
 
+@implements(np.i0)
 def i0(x: DTensor) -> DTensor:
     """Return the modified Bessel function of the first kind, order 0, as numpy.i0.
 
@@ -60,6 +65,7 @@ def _as_day(x: Value) -> Value:
     return np.datetime64(x, "D") if isinstance(x, str | date) else x
 
 
+@implements(np.nan_to_num, partly=True)
 def nan_to_num(
     x: DTensor,
     copy: bool = True,
@@ -79,6 +85,7 @@ def nan_to_num(
     return written("numpy.nan_to_num", None if copy else x, made)
 
 
+@implements(np.interp, partly=True)
 def interp(
     x: DTensor | ArrayLike,
     xp: DTensor | ArrayLike,
@@ -114,6 +121,7 @@ def interp(
     return made  # type: ignore[no-any-return]
 
 
+@implements(np.piecewise)
 def piecewise(
     x: DTensor | ArrayLike, condlist: Value, funclist: Sequence[Value], *args: object, **kw: object
 ) -> DTensor:
@@ -144,6 +152,7 @@ def piecewise(
     return found  # type: ignore[no-any-return]
 
 
+@implements(np.apply_along_axis)
 def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, **kwargs: object) -> DTensor:
     """Return what a function makes of each line along *axis*, as numpy.apply_along_axis. Collective over the mesh.
 
@@ -207,6 +216,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
     return DTensor(local, Layout((*axes[:along], *((),) * len(told), *axes[along + 1 :]), mesh), shape, dtype)
 
 
+@implements(np.apply_over_axes)
 def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
     """Return what a reduction makes of one axis after the other, as numpy.apply_over_axes. Collective over the mesh.
 
@@ -227,11 +237,13 @@ def apply_over_axes(func: Function, a: DTensor, axes: Axis) -> DTensor:
     return tensor
 
 
+@implements(np.packbits, partly=True)
 def packbits(a: DTensor, axis: int | None = None, bitorder: Literal["big", "little"] = "big") -> DTensor:
     """Return eight bits in each byte, as numpy.packbits. Collective over the mesh if the axis has to be whole."""
     return _bits("numpy.packbits", a, axis, lambda n: -(-n // 8), lambda b, along: np.packbits(b, along, bitorder))
 
 
+@implements(np.unpackbits, partly=True)
 def unpackbits(
     a: DTensor, axis: int | None = None, count: int | None = None, bitorder: Literal["big", "little"] = "big"
 ) -> DTensor:
@@ -262,26 +274,6 @@ def _bits(
 
 
 _WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument
-_ROWS = (
-    "angle",
-    "sinc",
-    "iscomplex",
-    "isreal",
-    "isneginf",
-    "isposinf",
-    "fix",
-    "datetime_as_string",
-    "is_busday",
-)
-_PAIRS = ("busday_count", "busday_offset")
 
-FUNCTIONS: dict[Function, Function] = {
-    **{getattr(np, name): _of_blocks(getattr(np, name)) for name in _ROWS},
-    **{getattr(np, name): _of_blocks(getattr(np, name), 2) for name in _PAIRS},
-    **table((np.nan_to_num, nan_to_num), (np.interp, interp), (np.packbits, packbits), (np.unpackbits, unpackbits)),
-    np.i0: i0,
-    np.piecewise: piecewise,
-    np.apply_along_axis: apply_along_axis,
-    np.apply_over_axes: apply_over_axes,
-}
-"""NumPy's functions of this module that are defined for tensors."""
+for _function in (np.busday_count, np.busday_offset):
+    implements(_function)(_of_blocks(_function, 2))

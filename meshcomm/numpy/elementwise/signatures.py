@@ -5,7 +5,7 @@ from functools import lru_cache
 from inspect import Parameter, Signature, signature
 from itertools import repeat
 from operator import is_not
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._types import Casting
@@ -13,6 +13,11 @@ from meshcomm.core.arrays.dtensor import as_tensor
 from meshcomm.numpy.elementwise.elementwise import written
 
 Function: TypeAlias = Callable[..., object]
+Ours = TypeVar("Ours", bound=Function)
+Maker = TypeVar("Maker", bound=Callable[..., Function])
+
+FUNCTIONS: dict[Function, Function] = {}
+"""What is called for functions of NumPy that are defined for tensors. `implements` writes it."""
 
 _SAME_KIND = {"ptp": "biufcmM", "std": "biufc", "nanstd": "biufc", "nanmean": "fc", "nanvar": "fc"}
 """Functions that convert their result to ``out=`` by the rule ``same_kind`` only, for these kinds of operands."""
@@ -47,9 +52,31 @@ def like_numpy(function: Function, ours: Function) -> Function:
     return called
 
 
-def table(*pairs: tuple[Function, Function]) -> dict[Function, Function]:
-    """Return what is called for functions of NumPy, from pairs of one of those and ours: see `like_numpy`."""
-    return {function: like_numpy(function, ours) for function, ours in pairs}
+def implements(*functions: Function | None, partly: bool = False) -> Callable[[Ours], Ours]:
+    """Let NumPy's *functions* take tensors: for each of them, the function below is called.
+
+    None stands for a function that this NumPy lacks. *partly*: the function below takes some of NumPy's arguments; see
+    `like_numpy`.
+    """
+
+    def define(ours: Ours) -> Ours:
+        for function in functions:
+            if function is not None:
+                FUNCTIONS[function] = like_numpy(function, ours) if partly else ours
+        return ours
+
+    return define
+
+
+def implements_each(*functions: Function) -> Callable[[Maker], Maker]:
+    """Let NumPy's *functions* take tensors: for each of them, what the function below makes of it is called."""
+
+    def define(make: Maker) -> Maker:
+        for function in functions:
+            implements(function)(make(function))
+        return make
+
+    return define
 
 
 def _kind(given: Mapping[str, object]) -> str:

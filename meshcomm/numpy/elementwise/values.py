@@ -15,9 +15,10 @@ from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import DTypeError
 from meshcomm.numpy.elementwise.elementwise import elementwise
 from meshcomm.numpy.elementwise.rules import ADVICE
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import implements
 
 
+@implements(np.ndarray.astype, getattr(np, "astype", None))
 def astype(
     x: DTensor, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True, device: object = None
 ) -> DTensor:
@@ -44,6 +45,7 @@ def astype(
     return DTensor(local, tensor.layout, tensor.shape, kind)
 
 
+@implements(np.ndarray.view)
 def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
     """Return a tensor of the same memory with another dtype.
 
@@ -66,6 +68,7 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
     return view_of(tensor, local, tensor.layout, shape, strides, dtype=kind)
 
 
+@implements(np.clip)
 def clip(
     a: object, a_min: object = None, a_max: object = None, out: object = None, **options: object
 ) -> object:  # as NumPy's, with min= and max= as other names
@@ -83,6 +86,7 @@ def clip(
     return elementwise("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
 
 
+@implements(np.round, np.around)
 def around(a: object, decimals: int = 0, out: object = None) -> object:
     """Return the values of *a* rounded to *decimals*, as numpy.round."""
 
@@ -93,12 +97,14 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
     return elementwise("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
 
 
+@implements(np.real)
 def real(val: object) -> object:
     """Return the real parts: a view of complex numbers, and real numbers themselves."""
     tensor = as_tensor("real", val)
     return tensor if tensor.dtype.kind != "c" else _component(tensor, np.real)
 
 
+@implements(np.imag)
 def imag(val: object) -> object:
     """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
     tensor = as_tensor("imag", val)
@@ -129,16 +135,3 @@ def _outs(name: str, out: object) -> tuple[DTensor, ...]:
 def _single(into: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that say where to write, for functions that take one array and no tuple."""
     return {name: out[0] for name, out in into.items()}
-
-
-FUNCTIONS: dict[Function, Function] = {
-    np.astype: astype,
-    np.ndarray.astype: astype,
-    np.ndarray.view: view,
-    np.real: real,
-    np.imag: imag,
-    np.clip: clip,
-    np.round: around,
-    np.around: around,
-}
-"""NumPy's functions of this module that are defined for tensors."""

@@ -11,7 +11,7 @@ from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import elementwise, written
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.whole import whole_along
 from meshcomm.numpy.indexing.index_tuples import check_mode, check_square, check_within, on_mesh
 from meshcomm.numpy.indexing.indexing import getitem
@@ -22,6 +22,7 @@ _unravel: Value = np.unravel_index
 _ravel: Value = np.ravel_multi_index
 
 
+@implements(np.choose, partly=True)
 def choose(
     a: DTensor | ArrayLike, choices: Sequence[DTensor | ArrayLike] | DTensor, out: object = None, mode: str = "raise"
 ) -> DTensor:
@@ -68,6 +69,7 @@ def choose(
     return written(name, out, made)
 
 
+@implements(np.select, partly=True)
 def select(
     condlist: Sequence[DTensor | ArrayLike], choicelist: Sequence[DTensor | ArrayLike], default: object = 0
 ) -> DTensor:
@@ -88,6 +90,7 @@ def select(
     return made
 
 
+@implements(np.unravel_index, partly=True)
 def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple[DTensor, ...]:
     """Return the index for each axis of *shape* from flat ones, as numpy.unravel_index. Collective over the mesh.
 
@@ -118,6 +121,7 @@ def unravel_index(indices: DTensor, shape: ShapeLike, order: str = "C") -> tuple
     return made
 
 
+@implements(np.ravel_multi_index, partly=True)
 def ravel_multi_index(
     multi_index: Sequence[DTensor | ArrayLike], dims: Shape, mode: str | tuple[str, ...] = "raise", order: str = "C"
 ) -> DTensor:
@@ -151,6 +155,7 @@ def ravel_multi_index(
     return made
 
 
+@implements(np.ix_)
 def ix_(*args: object) -> tuple[object, ...]:
     """Return an index for each of several sequences, as numpy.ix_, so that together they index their outer product.
 
@@ -171,18 +176,9 @@ def ix_(*args: object) -> tuple[object, ...]:
     return tuple(made)
 
 
+@implements(np.diag_indices_from, partly=True)
 def diag_indices_from(arr: DTensor) -> tuple[Indices, ...]:
     """Return plain indices of the main diagonal of *arr*, as numpy.diag_indices_from."""
     tensor = as_tensor("numpy.diag_indices_from", arr)
     check_square("numpy.diag_indices_from", tensor.shape, 1)
     return np.diag_indices(tensor.shape[0], tensor.ndim)
-
-
-FUNCTIONS = {np.ix_: ix_} | table(
-    (np.diag_indices_from, diag_indices_from),
-    (np.choose, choose),
-    (np.select, select),
-    (np.unravel_index, unravel_index),
-    (np.ravel_multi_index, ravel_multi_index),
-)
-"""NumPy's functions that this module defines for tensors."""

@@ -13,11 +13,12 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import sum
 from meshcomm.numpy.shapes.shaping import axis_of
 
 
+@implements(np.diagonal, partly=True)
 def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> DTensor:
     """Return the diagonals of matrices along the last axis: a view that cannot be written to.
 
@@ -74,6 +75,7 @@ def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | No
     return DTensor(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
 
 
+@implements(np.trace, partly=True)
 def trace(
     a: DTensor,
     offset: int = 0,
@@ -85,17 +87,11 @@ def trace(
     return sum(diagonal(a, offset, axis1, axis2), -1, dtype)
 
 
+@implements(getattr(np.linalg, "diagonal", None))
 def _of_last_axes(x: DTensor, offset: int = 0) -> DTensor:
     return diagonal(x, offset, -2, -1)
 
 
+@implements(getattr(np.linalg, "trace", None))
 def _trace_of_last_axes(x: DTensor, offset: int = 0, dtype: DTypeLike | None = None) -> DTensor:
     return trace(x, offset, -2, -1, dtype)
-
-
-FUNCTIONS: dict[Function, Function] = {
-    **table((np.diagonal, diagonal), (np.trace, trace)),
-    np.linalg.diagonal: _of_last_axes,
-    np.linalg.trace: _trace_of_last_axes,
-}
-"""NumPy's functions of this module that are defined for tensors."""

@@ -11,6 +11,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import DTypeError
 from meshcomm.numpy.elementwise.elementwise import elementwise
 from meshcomm.numpy.elementwise.rules import text_as_scalar
+from meshcomm.numpy.elementwise.signatures import implements_each
 
 
 def field(tensor: DTensor, name: str) -> DTensor:
@@ -70,15 +71,9 @@ def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
     return list(index) if names else None  # type: ignore[call-overload]
 
 
+@implements_each(operator.eq, operator.ne)
 def _compared(compare: Callable[[object, object], object]) -> Callable[[object, object], object]:
     def compared(left: object, right: object) -> object:
         return elementwise(compare.__name__, compare, [text_as_scalar(unwrapped(each)) for each in (left, right)])
 
     return compared
-
-
-FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
-    operator.eq: _compared(operator.eq),
-    operator.ne: _compared(operator.ne),
-}
-"""What comparisons call where `numpy.equal` has no loop: of fields, and of dtypes that are never equal."""

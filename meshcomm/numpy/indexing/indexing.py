@@ -6,7 +6,6 @@ copies it.
 """
 
 import operator
-from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -27,6 +26,7 @@ from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
 from meshcomm.numpy.elementwise.rules import Operand, aligned_axes, is_operand, shape_of
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing import fields, index_arrays, rows
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
@@ -34,6 +34,7 @@ from meshcomm.numpy.indexing.nonzero import indices_of_mask
 GET, SET = "t[index]", "t[index] = value"
 
 
+@implements(operator.getitem)
 def getitem(tensor: DTensor, index: object) -> DTensor:
     """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
     names = fields.names_in(tensor, index)
@@ -127,6 +128,7 @@ def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
 # -- assignment -------------------------------------------------------------------------------------------------------
 
 
+@implements(operator.setitem)
 def setitem(tensor: DTensor, index: object, value: object) -> None:
     """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
     names = fields.names_in(tensor, index)
@@ -356,7 +358,3 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
     rows.local[chosen] = picked.local
     if rows is not tensor:
         _copy_to(tensor, rows)
-
-
-FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {operator.getitem: getitem, operator.setitem: setitem}
-"""What the methods of tensors call by the way of NumPy's protocol."""

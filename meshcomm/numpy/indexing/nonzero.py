@@ -15,10 +15,11 @@ from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import elementwise
 from meshcomm.numpy.elementwise.rules import sharding
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.whole import in_flat_order
 
 
+@implements(np.nonzero, partly=True)
 def nonzero(a: DTensor) -> tuple[DTensor, ...]:
     """Return where *a* is not zero, as numpy.nonzero: an index for each of its axes. Collective over the mesh.
 
@@ -39,6 +40,7 @@ def nonzero(a: DTensor) -> tuple[DTensor, ...]:
     return where_true("numpy.nonzero", truth(tensor))
 
 
+@implements(np.argwhere, partly=True)
 def argwhere(a: DTensor) -> DTensor:
     """Return where *a* is not zero, as numpy.argwhere: a row of indices for each element. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
@@ -49,6 +51,7 @@ def argwhere(a: DTensor) -> DTensor:
     return DTensor(made, Layout((*first.layout.axes, ()), first.mesh), (*first.shape, tensor.ndim), first.dtype)
 
 
+@implements(np.flatnonzero, partly=True)
 def flatnonzero(a: DTensor) -> DTensor:
     """Return where the flattened *a* is not zero, as numpy.flatnonzero. Collective over the mesh."""
     tensor = np.atleast_1d(as_tensor("numpy.flatnonzero", a))
@@ -97,7 +100,3 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:
     """Return where the mask of an index is true, as `where_true`. Collective over the mesh of a tensor."""
     return where_true("t[mask]", mask) if isinstance(mask, DTensor) else np.nonzero(mask)
-
-
-FUNCTIONS = table((np.nonzero, nonzero), (np.argwhere, argwhere), (np.flatnonzero, flatnonzero))
-"""NumPy's functions that this module defines for tensors."""

@@ -21,7 +21,7 @@ from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
 from meshcomm.numpy.elementwise.rules import Operand
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (
     assign,
@@ -42,6 +42,7 @@ from meshcomm.numpy.indexing.nonzero import flat_true, truth, where_true
 from meshcomm.numpy.shapes.shaping import regrouped
 
 
+@implements(np.put, partly=True)
 def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str = "raise") -> None:
     """Write *v*, again and again, to the elements of *a* at *ind* in C order, as numpy.put. Collective over the mesh.
 
@@ -106,6 +107,7 @@ def _modulo(name: str, line: DTensor | Array, wanted: IndexArray) -> Operand:
     return indexed(name, line, within)
 
 
+@implements(np.put_along_axis, partly=True)
 def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor | ArrayLike, axis: int | None) -> None:
     """Write *values* to the elements at *indices* along *axis*, as numpy.put_along_axis. Collective over the mesh.
 
@@ -123,6 +125,7 @@ def put_along_axis(arr: DTensor, indices: DTensor | ArrayLike, values: DTensor |
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
+@implements(np.place, partly=True)
 def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) -> None:
     """Write *vals*, again and again, where *mask* is true, as numpy.place. Collective over the mesh.
 
@@ -139,6 +142,7 @@ def place(arr: DTensor, mask: DTensor | ArrayLike, vals: DTensor | ArrayLike) ->
     assign(name, tensor, index, values)
 
 
+@implements(np.putmask, partly=True)
 def putmask(a: DTensor, mask: DTensor | ArrayLike, values: DTensor | ArrayLike) -> None:
     """Write *values* where *mask* is true, as numpy.putmask. Collective over the mesh.
 
@@ -193,6 +197,7 @@ def _masked(name: str, operand: object, mask: object) -> tuple[DTensor, tuple[DT
     return tensor, unravelled(name, flat_true(name, chosen), tensor.shape)  # type: ignore[return-value]
 
 
+@implements(np.copyto, partly=True)
 def copyto(
     dst: DTensor, src: DTensor | ArrayLike, casting: str = "same_kind", where: DTensor | ArrayLike = True
 ) -> None:
@@ -225,6 +230,7 @@ def _narrowed(name: str, operand: Value, ndim: int) -> Value:
     return as_array(operand).reshape(shape[extra:])
 
 
+@implements(np.fill_diagonal, partly=True)
 def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> None:
     """Write *val*, again and again, to the diagonal of *a*, as numpy.fill_diagonal. Collective over the mesh.
 
@@ -248,14 +254,3 @@ def fill_diagonal(a: DTensor, val: DTensor | ArrayLike, wrap: bool = False) -> N
     n = tensor.shape[-1]
     step = n + 1 if tensor.ndim == 2 else sum(n**power for power in range(tensor.ndim))
     put(tensor, np.arange(0, min(tensor.size, n * n) if tensor.ndim == 2 and not wrap else tensor.size, step), val)
-
-
-FUNCTIONS = table(
-    (np.put, put),
-    (np.put_along_axis, put_along_axis),
-    (np.place, place),
-    (np.putmask, putmask),
-    (np.copyto, copyto),
-    (np.fill_diagonal, fill_diagonal),
-)
-"""NumPy's functions that this module defines for tensors."""

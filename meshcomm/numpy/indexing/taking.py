@@ -21,7 +21,7 @@ from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, written
 from meshcomm.numpy.elementwise.rules import aligned_axes
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (
     along,
@@ -38,6 +38,7 @@ from meshcomm.numpy.indexing.nonzero import truth, where_true
 from meshcomm.numpy.shapes.shaping import axis_of, broadcast_to, regrouped
 
 
+@implements(np.take, partly=True)
 def take(
     a: DTensor, indices: DTensor | ArrayLike, axis: int | None = None, out: object = None, mode: str = "raise"
 ) -> DTensor:
@@ -80,6 +81,7 @@ def rows_on(tensor: DTensor, axis: int, indices: Indices, number: int) -> DTenso
     return indexed("pad", tensor, (*[slice(None)] * axis, index))
 
 
+@implements(np.take_along_axis, partly=True)
 def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None = -1) -> DTensor:
     """Return the elements at *indices* along *axis*, which are others for each line. Collective over the mesh.
 
@@ -131,6 +133,7 @@ def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
     )
 
 
+@implements(np.compress, partly=True)
 def compress(condition: DTensor | ArrayLike, a: DTensor, axis: int | None = None, out: object = None) -> DTensor:
     """Return the elements along *axis* where *condition* is true, as numpy.compress. Collective over the mesh.
 
@@ -154,6 +157,7 @@ def _chosen(name: str, tensor: DTensor, condition: object) -> IndexArray:
     return np.flatnonzero(agreed)
 
 
+@implements(np.extract, partly=True)
 def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
     """Return the elements of *arr*, in C order, where *condition* is true, as numpy.extract. Collective over the mesh.
 
@@ -176,6 +180,7 @@ def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
 # -- repeat and tile --------------------------------------------------------------------------------------------------
 
 
+@implements(np.repeat, partly=True)
 def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) -> DTensor:
     """Return each element *repeats* times along *axis*, or flattened, as numpy.repeat. Elements stay where they are.
 
@@ -277,6 +282,7 @@ def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
     return Cuts(tuple(names), [cut.start(number) * times for number in range(cut.blocks + 1)])
 
 
+@implements(np.tile)
 def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumPy's name
     """Return the tensor *reps* times along each axis. Collective if the elements of a sharded axis have to move."""
     tensor = as_tensor("tile", A)
@@ -289,16 +295,3 @@ def tile(A: DTensor, reps: int | Sequence[int]) -> DTensor:  # noqa: N803 - NumP
     wide = broadcast_to(between, tuple(m for n, r in zip(lengths, times, strict=True) for m in (r, n)))
     found = regrouped(wide, tuple(n * r for n, r in zip(lengths, times, strict=True)), name="tile")
     return found if found._view is None else found.copy()  # NumPy's is never a view
-
-
-FUNCTIONS: dict[Function, Function] = {
-    **table(
-        (np.take, take),
-        (np.take_along_axis, take_along_axis),
-        (np.compress, compress),
-        (np.extract, extract),
-        (np.repeat, repeat),
-    ),
-    np.tile: tile,
-}
-"""NumPy's functions of this module that are defined for tensors."""

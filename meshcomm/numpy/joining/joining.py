@@ -19,7 +19,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, written
 from meshcomm.numpy.elementwise.rules import mesh_of
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import joined as join_blocks
@@ -198,6 +198,7 @@ def _as_column(x: Any) -> object:
 # -- split ------------------------------------------------------------------------------------------------------------
 
 
+@implements(np.array_split)
 def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
     """Return slices of the tensor along *axis*: so many, or between these indices. Each one has its elements where
     they are; a slice of blocks dealt round may have to move.
@@ -218,6 +219,7 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
     return [getitem(tensor, (*(slice(None),) * axis, each)) for each in slices]
 
 
+@implements(np.split)
 def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
     """Return `array_split`; ``ShapeError`` if sections would differ in length."""
     tensor = as_tensor("split", ary)
@@ -240,6 +242,7 @@ def _split_along(name: str, axis: int, least: int) -> Function:
     return split_along
 
 
+@implements(getattr(np, "unstack", None))
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     """Return the slices along *axis*, each without it."""
     tensor = as_tensor("unstack", x)
@@ -247,20 +250,12 @@ def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
 
 
-_vstack = _after(np.atleast_2d, lambda ndim: 0, "vstack")
-
-FUNCTIONS: dict[Function, Function] = {
-    np.concatenate: _like_numpy("concatenate", partial(_joined, "concatenate")),
-    np.stack: _like_numpy("stack", _stacked),
-    **{getattr(np, name): _vstack for name in ("vstack", "row_stack") if hasattr(np, name)},
-    np.hstack: _after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"),
-    np.dstack: _after(np.atleast_3d, lambda ndim: 2, "dstack"),
-    np.column_stack: _after(_as_column, lambda ndim: 1, "column_stack"),
-    np.split: split,
-    np.array_split: array_split,
-    np.vsplit: _split_along("vsplit", 0, 2),
-    np.hsplit: _split_along("hsplit", 1, 1),
-    np.dsplit: _split_along("dsplit", 2, 3),
-    np.unstack: unstack,
-}
-"""NumPy's functions of this module that are defined for tensors."""
+implements(np.concatenate)(_like_numpy("concatenate", partial(_joined, "concatenate")))
+implements(np.stack)(_like_numpy("stack", _stacked))
+implements(np.vstack, getattr(np, "row_stack", None))(_after(np.atleast_2d, lambda ndim: 0, "vstack"))
+implements(np.hstack)(_after(np.atleast_1d, lambda ndim: 0 if ndim == 1 else 1, "hstack"))
+implements(np.dstack)(_after(np.atleast_3d, lambda ndim: 2, "dstack"))
+implements(np.column_stack)(_after(_as_column, lambda ndim: 1, "column_stack"))
+implements(np.vsplit)(_split_along("vsplit", 0, 2))
+implements(np.hsplit)(_split_along("hsplit", 1, 1))
+implements(np.dsplit)(_split_along("dsplit", 2, 3))

@@ -17,7 +17,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import rows_on, taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
 from meshcomm.numpy.joining.pieces import joined
@@ -39,6 +39,7 @@ def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
     return np.where(within < n, within, last - within)
 
 
+@implements(np.pad)
 def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) -> DTensor:
     """Return the tensor with more elements around it, as numpy.pad. Collective if what they are has to move.
 
@@ -184,7 +185,3 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
         found = [block for block in (whole[0], tensor.local, whole[1]) if block is not None]
         local = joined(found, axis, tensor.dtype)
     return DTensor(local, layout, shape, tensor.dtype)
-
-
-FUNCTIONS: dict[Function, Function] = {np.pad: pad}
-"""NumPy's functions of this module that are defined for tensors."""

@@ -19,7 +19,7 @@ from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.linalg import transpose
@@ -32,6 +32,7 @@ from meshcomm.numpy.shapes.shaping import axis_of, regrouped
 # need them, so each element moves once.
 
 
+@implements(np.flip)
 def flip(m: DTensor, axis: Axis = None) -> DTensor:
     """Return a view in reverse order along *axis*. If such an axis is sharded, it is a copy, and this Collective."""
     tensor = as_tensor("flip", m)
@@ -86,6 +87,7 @@ def _flip_along(axis: int, ndim: int, name: str) -> Function:
     return flipped
 
 
+@implements(np.rot90)
 def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
     """Return the tensor turned *k* times by 90 degrees in the plane of two *axes*, from the first to the second."""
     tensor = as_tensor("rot90", m)
@@ -104,6 +106,7 @@ def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
 # -- roll -------------------------------------------------------------------------------------------------------------
 
 
+@implements(np.roll)
 def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> DTensor:
     """Return the tensor with its elements shifted along *axis*, or flattened. Collective if a rolled axis is sharded.
 
@@ -154,11 +157,5 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
     return result
 
 
-FUNCTIONS: dict[Function, Function] = {
-    np.flip: flip,
-    np.flipud: _flip_along(0, 1, "flipud"),
-    np.fliplr: _flip_along(1, 2, "fliplr"),
-    np.rot90: rot90,
-    np.roll: roll,
-}
-"""NumPy's functions of this module that are defined for tensors."""
+implements(np.flipud)(_flip_along(0, 1, "flipud"))
+implements(np.fliplr)(_flip_along(1, 2, "fliplr"))

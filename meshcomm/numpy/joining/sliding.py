@@ -18,13 +18,14 @@ from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts, Cyclic
 from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.indexing import indexed
 from meshcomm.numpy.joining.pieces import joined
 
 _NAME = "numpy.lib.stride_tricks.sliding_window_view"
 
 
+@implements(np.lib.stride_tricks.sliding_window_view)
 def sliding_window_view(
     x: DTensor, window_shape: int | Sequence[int], axis: Axis = None, *, subok: bool = False, writeable: bool = False
 ) -> DTensor:
@@ -123,7 +124,3 @@ def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence
         return np.empty((*firsts, *lengths), block.dtype)
     steps = (*block.strides, *(block.strides[a] for a in axes))
     return np.lib.stride_tricks.as_strided(block, (*firsts, *lengths), steps, writeable=False)
-
-
-FUNCTIONS: dict[Function, Function] = {np.lib.stride_tricks.sliding_window_view: sliding_window_view}
-"""NumPy's function of this module that is defined for tensors."""

@@ -10,7 +10,7 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import assign, numbers, on_mesh
 from meshcomm.numpy.indexing.indexing import indexed
@@ -27,6 +27,7 @@ def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int
     return tensor, axis_of(axis, tensor.ndim)
 
 
+@implements(np.delete, partly=True)
 def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = None) -> DTensor:
     """Return the tensor without the elements at *obj* along *axis*, or flattened, as numpy.delete. Collective.
 
@@ -70,6 +71,7 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
     return indexed(name, tensor, (*[slice(None)] * axis, index))
 
 
+@implements(np.insert, partly=True)
 def insert(
     arr: DTensor, obj: slice | DTensor | ArrayLike, values: DTensor | ArrayLike, axis: int | None = None
 ) -> DTensor:
@@ -172,10 +174,7 @@ def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: obj
     return result
 
 
+@implements(np.append, partly=True)
 def append(arr: DTensor, values: DTensor | ArrayLike, axis: int | None = None) -> DTensor:
     """Return *values* after *arr* along *axis*, or both flattened, as numpy.append. Collective as `concatenate`."""
     return concatenate([arr, values], axis)
-
-
-FUNCTIONS = table((np.delete, delete), (np.insert, insert), (np.append, append))
-"""NumPy's functions that this module defines for tensors."""

@@ -21,6 +21,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, store
 from meshcomm.numpy.elementwise.rules import mesh_of, sample, sharding
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.elementwise.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
 from meshcomm.numpy.order.samplesort import in_order, kind_to_sort
@@ -58,6 +59,7 @@ class _How(NamedTuple):
         return np.asarray(function(block, axis=axis, kind=kind, stable=self.stable), order="C")
 
 
+@implements(np.sort)
 def sort(
     a: DTensor, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
 ) -> DTensor:
@@ -84,6 +86,7 @@ def sort(
     return _sorted(a, axis, _How("sort", kind, stable), order)
 
 
+@implements(np.argsort)
 def argsort(
     a: DTensor, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
 ) -> DTensor:
@@ -94,6 +97,7 @@ def argsort(
     return _sorted(a, axis, _How("argsort", kind, stable), order)
 
 
+@implements(np.ndarray.sort)
 def sort_blocks(
     a: DTensor, axis: int = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
 ) -> None:
@@ -169,6 +173,7 @@ def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 
+@implements(np.partition)
 def partition(
     a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
 ) -> DTensor:
@@ -194,6 +199,7 @@ def partition(
     return sort(a, axis, None, order)
 
 
+@implements(np.argpartition)
 def argpartition(
     a: DTensor, kth: ArrayLike, axis: int | None = -1, kind: str = "introselect", order: object = None
 ) -> DTensor:
@@ -205,6 +211,7 @@ def argpartition(
     return argsort(a, axis, None, order)
 
 
+@implements(np.ndarray.partition)
 def partition_blocks(
     a: DTensor, kth: ArrayLike, axis: int = -1, kind: str = "introselect", order: object = None
 ) -> None:
@@ -225,6 +232,7 @@ def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) ->
         raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
 
 
+@implements(np.sort_complex)
 def sort_complex(a: DTensor) -> DTensor:
     """Return the elements sorted along the last axis as complex numbers. Collective as `sort`."""
     ordered = sort(as_tensor("numpy.sort_complex", a))
@@ -234,6 +242,7 @@ def sort_complex(a: DTensor) -> DTensor:
 # -- several keys -----------------------------------------------------------------------------------------------------
 
 
+@implements(np.lexsort)
 def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     """Return the indices that sort by several keys, of which the last one counts first. Collective over the mesh.
 
@@ -275,16 +284,3 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     for line in lines[1:]:
         order = order[argsort(line[order], kind="stable")]
     return relaid(_with_others(order, along, shape), layout.axes, name)
-
-
-FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
-    np.sort: sort,
-    np.argsort: argsort,
-    np.ndarray.sort: sort_blocks,
-    np.partition: partition,
-    np.argpartition: argpartition,
-    np.ndarray.partition: partition_blocks,
-    np.sort_complex: sort_complex,
-    np.lexsort: lexsort,
-}
-"""NumPy's functions that this module defines for tensors."""

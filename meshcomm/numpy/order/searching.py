@@ -25,7 +25,7 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
 from meshcomm.numpy.elementwise.rules import Operand, mesh_of, sample, shape_of, sharding
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.whole import in_flat_order
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.indexing.owners import Ranks, ask
@@ -109,6 +109,7 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
 # -- searchsorted -----------------------------------------------------------------------------------------------------
 
 
+@implements(np.searchsorted, partly=True)
 def searchsorted(
     a: DTensor | ArrayLike, v: DTensor | ArrayLike, side: Side = "left", sorter: DTensor | ArrayLike | None = None
 ) -> DTensor:
@@ -166,6 +167,7 @@ def _in_order_of(tensor: DTensor, sorter: Operand) -> DTensor:
 # -- isin -------------------------------------------------------------------------------------------------------------
 
 
+@implements(np.isin, partly=True)
 def isin(
     element: DTensor | ArrayLike,
     test_elements: DTensor | ArrayLike,
@@ -218,6 +220,7 @@ def _is_there(block: Array, start: int, asked: Array) -> Array:
 # -- digitize ---------------------------------------------------------------------------------------------------------
 
 
+@implements(np.digitize, partly=True)
 def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = False) -> DTensor:
     """Return the numbers of the bins in which values are, as numpy.digitize. Collective over the mesh.
 
@@ -259,7 +262,3 @@ def _all(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
     """Return whether all elements compare so; true on a rank outside of the mesh. Collective over the mesh."""
     found: DTensor = compare(first, last).all()
     return found.local is None or bool(found)
-
-
-FUNCTIONS = table((np.searchsorted, searchsorted), (np.isin, isin), (np.digitize, digitize))
-"""NumPy's functions that this module defines for tensors."""

@@ -30,7 +30,7 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
 from meshcomm.numpy.elementwise.rules import mesh_of, sharding
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.elementwise.whole import in_flat_order
 from meshcomm.numpy.indexing.index_arrays import owned_elements
@@ -62,6 +62,7 @@ class _Wanted(NamedTuple):
         return list(found) if isinstance(found, tuple) else [found]
 
 
+@implements(np.unique, partly=True)
 def unique(
     ar: DTensor,
     return_index: bool = False,
@@ -269,6 +270,7 @@ def _distinct(x: Value, index: bool = False) -> Value:
     return made if index else made[0]
 
 
+@implements(np.union1d, partly=True)
 def union1d(ar1: Operand, ar2: Operand) -> DTensor:
     """Return the elements that are in one of two tensors or arrays, as numpy.union1d. Collective over the mesh.
 
@@ -284,6 +286,7 @@ def union1d(ar1: Operand, ar2: Operand) -> DTensor:
     return result
 
 
+@implements(np.intersect1d, partly=True)
 def intersect1d(
     ar1: Operand, ar2: Operand, assume_unique: bool = False, return_indices: bool = False
 ) -> DTensor | tuple[DTensor, ...]:
@@ -325,6 +328,7 @@ def intersect1d(
     return result, *indices
 
 
+@implements(np.setdiff1d, partly=True)
 def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
     """Return the elements of *ar1* that are not in *ar2*, as numpy.setdiff1d. Collective over the mesh.
 
@@ -345,6 +349,7 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTenso
     return result
 
 
+@implements(np.setxor1d, partly=True)
 def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor:
     """Return the elements that are in just one of two, as numpy.setxor1d. Collective over the mesh.
 
@@ -371,6 +376,7 @@ def setxor1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTensor
     return result
 
 
+@implements(np.ediff1d, partly=True)
 def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | None = None) -> DTensor:
     """Return the differences of neighbours among all elements, as numpy.ediff1d. Collective over the mesh.
 
@@ -401,18 +407,8 @@ def ediff1d(ary: Operand, to_end: Operand | None = None, to_begin: Operand | Non
     return concatenate([x.astype(kind) for x in pieces])
 
 
-FUNCTIONS: dict[Function, Function] = {
-    **table(
-        (np.unique, unique),
-        (np.union1d, union1d),
-        (np.intersect1d, intersect1d),
-        (np.setdiff1d, setdiff1d),
-        (np.setxor1d, setxor1d),
-        (np.ediff1d, ediff1d),
-    ),
-    np.unique_all: _named(np.unique_all, [1, 2, 3]),
-    np.unique_counts: _named(np.unique_counts, [3]),
-    np.unique_inverse: _named(np.unique_inverse, [2]),
-    np.unique_values: _named(np.unique_values, []),
-}
-"""NumPy's functions that this module defines for tensors."""
+if hasattr(np, "unique_all"):  # since NumPy 2
+    implements(np.unique_all)(_named(np.unique_all, [1, 2, 3]))
+    implements(np.unique_counts)(_named(np.unique_counts, [3]))
+    implements(np.unique_inverse)(_named(np.unique_inverse, [2]))
+    implements(np.unique_values)(_named(np.unique_values, []))

@@ -1,7 +1,5 @@
 """Histograms, as NumPy has them: every device counts its block, and the ranks add the counts up."""
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -12,9 +10,11 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
 from meshcomm.numpy.elementwise.rules import Operand, mesh_of
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import added_up, max, min
 
 
+@implements(np.histogram)
 def histogram(
     a: DTensor,
     bins: ArrayLike = 10,
@@ -119,7 +119,3 @@ def _density(counts: DTensor, edges: Array) -> DTensor:
         local = np.asarray(local / np.array(np.diff(edges), float) / local.sum())
     kind = np.result_type(counts.dtype, float)
     return DTensor(local, counts.layout, counts.shape, kind)
-
-
-FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {np.histogram: histogram}
-"""NumPy's functions that this module defines for tensors."""

@@ -19,10 +19,11 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.rules import result_dtype
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import Reduction, reduced
 
 
+@implements(np.argmax, partly=True)
 def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first maximum along *axis*. Collective over the mesh if that axis is sharded.
 
@@ -41,11 +42,13 @@ def argmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = Fa
     return _located(np.argmax, a, axis, keepdims)
 
 
+@implements(np.argmin, partly=True)
 def argmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first minimum along *axis*, as `argmax`. Collective over the mesh as that one."""
     return _located(np.argmin, a, axis, keepdims)
 
 
+@implements(np.nanargmax, partly=True)
 def nanargmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first maximum along *axis* that is no NaN, as `argmax`. Collective over the mesh.
 
@@ -54,6 +57,7 @@ def nanargmax(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool =
     return _located_number(np.nanargmax, np.argmax, -np.inf, a, axis, keepdims=keepdims)
 
 
+@implements(np.nanargmin, partly=True)
 def nanargmin(a: DTensor, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the index of the first minimum along *axis* that is no NaN, as `nanargmax`. Collective over the mesh."""
     return _located_number(np.nanargmin, np.argmin, np.inf, a, axis, keepdims=keepdims)
@@ -179,12 +183,3 @@ def _first_by(function: Callable[..., object]) -> Callable[[Array], Array]:
         return found.copy()
 
     return first
-
-
-FUNCTIONS = table(
-    (np.argmax, argmax),
-    (np.argmin, argmin),
-    (np.nanargmax, nanargmax),
-    (np.nanargmin, nanargmin),
-)
-"""What is called for functions of NumPy."""

@@ -14,7 +14,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.elementwise.elementwise import tensors_of
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.whole import gathered
 from meshcomm.numpy.joining.joining import concatenate
 
@@ -28,6 +28,7 @@ def tensors(name: str, *given: Value) -> list[Value]:
 # -- covariances ------------------------------------------------------------------------------------------------------
 
 
+@implements(np.cov, partly=True)
 def cov(
     m: DTensor | ArrayLike,
     y: DTensor | ArrayLike | None = None,
@@ -112,6 +113,7 @@ def _weights(n: int, repeats: DTensor | None, weights: DTensor | None) -> Value:
     return None if not found else found[0] if len(found) == 1 else found[0] * found[1]
 
 
+@implements(np.corrcoef, partly=True)
 def corrcoef(
     x: DTensor | ArrayLike,
     y: DTensor | ArrayLike | None = None,
@@ -137,6 +139,7 @@ def corrcoef(
 # -- polynomials ------------------------------------------------------------------------------------------------------
 
 
+@implements(np.vander, partly=True)
 def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTensor:  # noqa: N803 - NumPy's name
     """Return the powers of a vector as columns, as numpy.vander: rows are cut as *x* is.
 
@@ -151,6 +154,7 @@ def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTenso
     return DTensor(local, Layout([*tensor.layout.axes, ()], tensor.mesh), (len(tensor), count), kind)
 
 
+@implements(np.polyval, partly=True)
 def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     """Return the values of a polynomial, as numpy.polyval. Collective if an operand is a plain array.
 
@@ -166,6 +170,7 @@ def polyval(p: DTensor | ArrayLike, x: DTensor | ArrayLike) -> DTensor:
     return found  # type: ignore[no-any-return]
 
 
+@implements(np.polyfit, partly=True)
 def polyfit(
     x: DTensor | ArrayLike,
     y: DTensor | ArrayLike,
@@ -243,9 +248,3 @@ def _check_points(x: DTensor, y: DTensor, w: DTensor | None, deg: int) -> None:
         raise TypeError("expected a 1-d array for weights")
     if w is not None and w.shape[0] != y.shape[0]:
         raise TypeError("expected w and y to have the same length")
-
-
-FUNCTIONS: dict[Function, Function] = table(
-    (np.cov, cov), (np.corrcoef, corrcoef), (np.vander, vander), (np.polyval, polyval), (np.polyfit, polyfit)
-)
-"""NumPy's functions of this module that are defined for tensors."""

@@ -28,11 +28,12 @@ from meshcomm.core.ranks.teams import Location
 from meshcomm.core.transport.reduce import ExclusiveScan
 from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.rules import result_dtype, sharding
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.reductions.reductions import group_along
 
 
+@implements(np.cumsum, partly=True)
 def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
     """Return the sums of the elements up to each one along *axis*. Collective over the mesh if that axis is sharded.
 
@@ -55,21 +56,25 @@ def cumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | Non
     return _cumulative(_SUM, np.cumsum, a, axis, dtype)
 
 
+@implements(np.cumprod, partly=True)
 def cumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
     """Return the products of the elements up to each one along *axis*, as `cumsum`. Collective as that one."""
     return _cumulative(_PRODUCT, np.cumprod, a, axis, dtype)
 
 
+@implements(np.nancumsum, partly=True)
 def nancumsum(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
     """Return the sums up to each element along *axis*, NaN as zero, as `cumsum`. Collective as that one."""
     return _cumulative(_SUM, np.nancumsum, a, axis, dtype)
 
 
+@implements(np.nancumprod, partly=True)
 def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> DTensor:
     """Return the products up to each element along *axis*, NaN as one, as `cumsum`. Collective as that one."""
     return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
 
 
+@implements(np.diff, partly=True)
 def diff(
     a: DTensor,
     n: SupportsIndex = 1,
@@ -221,12 +226,3 @@ def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, here: Locat
 
 
 _SCAN = Collective[Array](_text, _prepared)
-
-FUNCTIONS = table(
-    (np.diff, diff),
-    (np.cumsum, cumsum),
-    (np.cumprod, cumprod),
-    (np.nancumsum, nancumsum),
-    (np.nancumprod, nancumprod),
-)
-"""What is called for functions of NumPy."""

@@ -18,7 +18,7 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import tensors_of
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.whole import gathered
 from meshcomm.numpy.indexing.indexing import indexed
 from meshcomm.numpy.joining.joining import concatenate
@@ -28,6 +28,7 @@ Mode: TypeAlias = Literal["valid", "same", "full"]
 # -- differences and sums ---------------------------------------------------------------------------------------------
 
 
+@implements(np.gradient)
 def gradient(
     f: DTensor, *varargs: DTensor | ArrayLike, axis: Axis = None, edge_order: Literal[1, 2] = 1
 ) -> DTensor | tuple[DTensor, ...]:
@@ -139,6 +140,7 @@ def _beside(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
     return concatenate(kept, axis, like.layout)
 
 
+@implements(*(getattr(np, name) for name in ("trapezoid", "trapz") if name in dir(np)))
 def trapezoid(
     y: DTensor | ArrayLike, x: DTensor | ArrayLike | None = None, dx: float = 1.0, axis: int = -1
 ) -> DTensor:
@@ -165,6 +167,7 @@ def trapezoid(
     return np.sum(widths * sums / 2.0, axis=along)  # type: ignore[no-any-return]
 
 
+@implements(np.unwrap, partly=True)
 def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: float = 2 * np.pi) -> DTensor:
     """Return phases without jumps along *axis*, as numpy.unwrap. Collective over the mesh if that axis is sharded.
 
@@ -202,6 +205,7 @@ def unwrap(p: DTensor, discont: float | None = None, axis: int = -1, *, period: 
 # -- convolutions -----------------------------------------------------------------------------------------------------
 
 
+@implements(np.convolve, partly=True)
 def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full") -> DTensor:
     """Return the convolution of two sequences, as numpy.convolve. Collective over the mesh.
 
@@ -228,6 +232,7 @@ def convolve(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "full"
     return _convolved("numpy.convolve", one, gathered("numpy.convolve", other), _stretch(mode, n, m))
 
 
+@implements(np.correlate, partly=True)
 def correlate(a: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: Mode = "valid") -> DTensor:
     """Return the correlation of two sequences, as numpy.correlate. Collective over the mesh.
 
@@ -291,11 +296,3 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
     first, last = spans[number]
     found = np.convolve(block[first:last] if cut.blocks == 1 else block, kernel)
     return DTensor(found[start + offset - first : stop + offset - first].copy(), layout, (length,), dtype)
-
-
-FUNCTIONS: dict[Function, Function] = {
-    np.gradient: gradient,
-    **table((np.unwrap, unwrap), (np.convolve, convolve), (np.correlate, correlate)),
-    np.trapezoid: trapezoid,
-}
-"""NumPy's functions of this module that are defined for tensors."""

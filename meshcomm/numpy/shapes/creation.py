@@ -14,7 +14,7 @@ from meshcomm.core.arrays.dtensor import LIKE, DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import replicated, tensors_of
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
 from meshcomm.numpy.reductions.reductions import spread
 from meshcomm.numpy.shapes.shaping import broadcast_to
 
@@ -22,6 +22,7 @@ Triangle: TypeAlias = Callable[[Indices, Indices], Array]
 """Which elements are in a triangle, from the numbers of their rows and of their columns."""
 
 
+@implements(np.empty_like, partly=True)
 def empty_like(prototype: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
     """Return a tensor with any content, with the shape, the layout and the dtype of *prototype*, or those given.
 
@@ -30,6 +31,7 @@ def empty_like(prototype: DTensor, dtype: DTypeLike | None = None, *, shape: Sha
     return create.empty(*_as_in("empty_like", prototype, dtype, shape))
 
 
+@implements(np.full_like, partly=True)
 def full_like(
     a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
 ) -> DTensor:
@@ -38,11 +40,13 @@ def full_like(
     return create.full(lengths, fill_value, kind, layout)
 
 
+@implements(np.zeros_like, partly=True)
 def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
     """Return a tensor of zeros. Arguments are those of `empty_like`."""
     return create.zeros(*_as_in("zeros_like", a, dtype, shape))
 
 
+@implements(np.ones_like, partly=True)
 def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
     """Return a tensor of ones. Arguments are those of `empty_like`."""
     return create.ones(*_as_in("ones_like", a, dtype, shape))
@@ -61,6 +65,7 @@ def _as_in(
     return lengths, kind, layout
 
 
+@implements(np.tril, partly=True)
 def tril(m: DTensor, k: int = 0) -> DTensor:
     """Return the lower triangle of each matrix, up to its diagonal number *k*, with zeros above.
 
@@ -79,6 +84,7 @@ def tril(m: DTensor, k: int = 0) -> DTensor:
     return _triangle("tril", m, lambda rows, columns: columns <= rows + diagonal)
 
 
+@implements(np.triu, partly=True)
 def triu(m: DTensor, k: int = 0) -> DTensor:
     """Return the upper triangle of each matrix, from its diagonal number *k* on, with zeros below; see `tril`."""
     diagonal = integer(k, "k", ShapeError)
@@ -102,6 +108,7 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
     return DTensor(local, tensor.layout, tensor.shape, dtype)
 
 
+@implements(np.meshgrid)
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> tuple[DTensor, ...]:
     """Return the coordinates of the points of a grid, from the coordinates along each of its axes.
 
@@ -138,6 +145,7 @@ def _repeated(tensor: DTensor, axis: int, shape: tuple[int, ...]) -> DTensor:
     return spread(tensor, others, shape, layout)
 
 
+@implements_each(*LIKE)
 def _like(function: Function) -> Function:
     """Return NumPy's *function* for ``like=`` a tensor: all of the array on each rank of its mesh."""
 
@@ -148,18 +156,3 @@ def _like(function: Function) -> Function:
         return replicated(function(*args, **kwargs), like.mesh)  # type: ignore[arg-type]
 
     return made
-
-
-FUNCTIONS: dict[Function, Function] = {
-    **{function: _like(function) for function in LIKE},
-    **table(
-        (np.empty_like, empty_like),
-        (np.full_like, full_like),
-        (np.ones_like, ones_like),
-        (np.zeros_like, zeros_like),
-        (np.tril, tril),
-        (np.triu, triu),
-    ),
-    np.meshgrid: meshgrid,
-}
-"""NumPy's functions that are defined here."""

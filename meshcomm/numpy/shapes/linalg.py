@@ -14,8 +14,10 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.signatures import implements
 
 
+@implements(np.transpose)
 def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
     """Return a view with the axes in another order; with *layout* a copy, Collective over the meshes of both layouts.
 
@@ -65,6 +67,7 @@ def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
     return view_of(tensor, local, layout, *(tuple(each[a] for a in order) for each in (tensor.shape, strides)))
 
 
+@implements(getattr(np, "matrix_transpose", None), getattr(np.linalg, "matrix_transpose", None))
 def matrix_transpose(x: DTensor) -> DTensor:
     """Return a view of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two."""
     return as_tensor("matrix_transpose", x).mT

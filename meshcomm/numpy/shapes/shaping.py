@@ -25,7 +25,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.rules import broadcast_shape, without
-from meshcomm.numpy.elementwise.signatures import Function
+from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.shapes.linalg import transpose
 
 
@@ -172,7 +172,10 @@ def c_order(name: str, order: object) -> None:
         raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; blocks are in order 'C'")
 
 
-def _reshape(a: DTensor, shape: ShapeLike, order: str | None = "C", *, copy: bool | None = None) -> DTensor:
+@implements(np.reshape)
+def _reshape(
+    a: DTensor, shape: ShapeLike | None = None, order: str | None = "C", *, copy: bool | None = None, **old: ShapeLike
+) -> DTensor:
     c_order("reshape", order)
     tensor = as_tensor("reshape", a)
     lengths = _new_shape(tensor, shape)
@@ -192,6 +195,7 @@ def _own(made: DTensor) -> DTensor:
     return DTensor(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
 
 
+@implements(np.ravel)
 def _ravel(a: DTensor, order: str = "C") -> DTensor:
     c_order("ravel", order)
     made, held = _reshaped(a, -1), unwrapped(a)
@@ -203,6 +207,7 @@ def _ravel(a: DTensor, order: str = "C") -> DTensor:
 # -- axes of length 1 -------------------------------------------------------------------------------------------------
 
 
+@implements(np.squeeze)
 def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
     """Return the tensor without axes of length 1: a view, unless such an axis is sharded and elements have to move."""
     tensor = as_tensor("squeeze", a)
@@ -220,6 +225,7 @@ def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
     return view_of(tensor, made.local, made.layout, shape, strides)
 
 
+@implements(np.expand_dims)
 def expand_dims(a: DTensor, axis: int | Sequence[int]) -> DTensor:
     """Return the tensor with new axes of length 1, at *axis* of the result: a view."""
     tensor = as_tensor("expand_dims", a)
@@ -263,6 +269,7 @@ def axis_of(axis: object, ndim: int) -> int:
     return normalised_axes(axis, ndim)[0]
 
 
+@implements(np.moveaxis)
 def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequence[int]) -> DTensor:
     tensor = as_tensor("moveaxis", a)
     origins, ends = (_each_axis(axes, tensor.ndim) for axes in (source, destination))
@@ -281,6 +288,7 @@ def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
     return [axis_of(a, ndim) for a in listed]
 
 
+@implements(np.swapaxes)
 def _swapaxes(a: DTensor, axis1: int, axis2: int) -> DTensor:
     tensor = as_tensor("swapaxes", a)
     order = list(range(tensor.ndim))
@@ -289,6 +297,7 @@ def _swapaxes(a: DTensor, axis1: int, axis2: int) -> DTensor:
     return transpose(tensor, order)
 
 
+@implements(np.rollaxis)
 def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
     tensor = as_tensor("rollaxis", a)
     moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
@@ -302,6 +311,7 @@ def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
 # -- repeated axes ----------------------------------------------------------------------------------------------------
 
 
+@implements(np.broadcast_to)
 def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTensor:
     """Return the tensor, repeated to *shape*: a view that cannot be written to.
 
@@ -328,6 +338,7 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
     return view_of(narrow, local, layout, lengths, ((0,) * added + tuple(steps)), writeable=False)
 
 
+@implements(np.broadcast_arrays)
 def broadcast_arrays(*args: object, subok: bool = False) -> tuple[object, ...]:
     """Return tensors and arrays, each by `broadcast_to` in their common shape, or as they are if all have it."""
     given = [unwrapped(x) for x in args]
@@ -338,18 +349,6 @@ def broadcast_arrays(*args: object, subok: bool = False) -> tuple[object, ...]:
     return tuple(broadcast_to(x, shape) if isinstance(x, DTensor) else np.broadcast_to(x, shape) for x in arrays)
 
 
-FUNCTIONS: dict[Function, Function] = {
-    np.reshape: _reshape,
-    np.ravel: _ravel,
-    np.squeeze: squeeze,
-    np.expand_dims: expand_dims,
-    np.atleast_1d: _at_least(1, np.atleast_1d),
-    np.atleast_2d: _at_least(2, np.atleast_2d),
-    np.atleast_3d: _at_least(3, np.atleast_3d),
-    np.moveaxis: _moveaxis,
-    np.swapaxes: _swapaxes,
-    np.rollaxis: _rollaxis,
-    np.broadcast_to: broadcast_to,
-    np.broadcast_arrays: broadcast_arrays,
-}
-"""NumPy's functions of this module that are defined for tensors."""
+implements(np.atleast_1d)(_at_least(1, np.atleast_1d))
+implements(np.atleast_2d)(_at_least(2, np.atleast_2d))
+implements(np.atleast_3d)(_at_least(3, np.atleast_3d))

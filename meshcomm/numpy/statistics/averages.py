@@ -12,12 +12,13 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, tensors_of
 from meshcomm.numpy.elementwise.rules import aligned_axes, mesh_of
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import mean
 from meshcomm.numpy.reductions.reductions import sum as sum_over
 from meshcomm.numpy.statistics.statistics import any
 
 
+@implements(np.average, partly=True)
 def average(
     a: DTensor | ArrayLike,
     axis: Axis = None,
@@ -93,7 +94,3 @@ def weights_along(name: str, tensor: DTensor, weights: DTensor | ArrayLike, axis
     if isinstance(given, DTensor):
         return given
     return relayout(given, Layout(aligned_axes(given.shape, tensor.shape, tensor.layout), tensor.mesh))
-
-
-FUNCTIONS = table((np.average, average))
-"""What is called for functions of NumPy."""

@@ -12,10 +12,11 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
 from meshcomm.numpy.elementwise.rules import Operand, broadcast_shape, mesh_of, shape_of
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.statistics.statistics import all, any
 
 
+@implements(np.isclose, partly=True)
 def isclose(
     a: DTensor | ArrayLike,
     b: DTensor | ArrayLike,
@@ -32,6 +33,7 @@ def isclose(
     return result
 
 
+@implements(np.allclose, partly=True)
 def allclose(
     a: DTensor | ArrayLike,
     b: DTensor | ArrayLike,
@@ -54,6 +56,7 @@ def allclose(
     return _everywhere("numpy.allclose", _closeness(equal_nan), [unwrapped(x) for x in (a, b, rtol, atol)])
 
 
+@implements(np.array_equal, partly=True)
 def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: bool = False) -> bool | None:
     """Return whether shapes and all elements are equal, as numpy.array_equal. Collective over the mesh.
 
@@ -65,6 +68,7 @@ def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: boo
     return _everywhere("numpy.array_equal", _equal_or_nan if equal_nan else np.equal, operands)
 
 
+@implements(np.array_equiv, partly=True)
 def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None:
     """Return whether all elements are equal after broadcasting, as numpy.array_equiv. Collective over the mesh.
 
@@ -78,6 +82,7 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
     return _everywhere("numpy.array_equiv", np.equal, operands)
 
 
+@implements(np.may_share_memory, partly=True)
 def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
     """Return whether blocks of any rank may overlap, as numpy.may_share_memory. Collective over the mesh.
 
@@ -95,6 +100,7 @@ def may_overlap(a: object, b: object, max_work: int | None = None) -> bool | Non
     return _overlaps(may, a, b, max_work)
 
 
+@implements(np.shares_memory, partly=True)
 def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
     """Return whether blocks of any rank overlap, as the function of NumPy. Collective over the mesh.
 
@@ -141,14 +147,3 @@ def _everywhere(name: str, function: Callable[..., object], operands: Sequence[o
     assert isinstance(result, DTensor)
     found = all(result).local
     return None if found is None else bool(found)
-
-
-FUNCTIONS = table(
-    (np.isclose, isclose),
-    (np.allclose, allclose),
-    (np.array_equal, array_equal),
-    (np.array_equiv, array_equiv),
-    (np.may_share_memory, may_overlap),
-    (np.shares_memory, overlap),
-)
-"""What is called for functions of NumPy."""

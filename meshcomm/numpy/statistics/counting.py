@@ -17,7 +17,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain
 from meshcomm.numpy.elementwise.rules import Operand, mesh_of
-from meshcomm.numpy.elementwise.signatures import Function, table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.whole import gathered, whole_along
 from meshcomm.numpy.reductions import reductions
 from meshcomm.numpy.reductions.histogram import weights_like
@@ -27,6 +27,7 @@ from meshcomm.numpy.shapes.shaping import expand_dims
 # -- bincount ---------------------------------------------------------------------------------------------------------
 
 
+@implements(np.bincount)
 def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = None, minlength: int = 0) -> DTensor:
     """Return how often each number from 0 on is in a tensor, as numpy.bincount. Collective over the mesh.
 
@@ -92,6 +93,7 @@ def _few(operand: Operand) -> Array:
 # -- histograms of points ---------------------------------------------------------------------------------------------
 
 
+@implements(np.histogramdd, partly=True)
 def histogramdd(
     sample: DTensor | Sequence[DTensor | ArrayLike],
     bins: int | Sequence[ArrayLike] = 10,
@@ -122,6 +124,7 @@ def histogramdd(
     return _of_points("numpy.histogramdd", sample, (bins, range), density, weights)
 
 
+@implements(np.histogram2d, partly=True)
 def histogram2d(
     x: DTensor | ArrayLike,
     y: DTensor | ArrayLike,
@@ -244,10 +247,3 @@ def _density(counts: Array, edges: Sequence[Array]) -> Array:
         found = found / np.diff(each).reshape([-1 if number == axis else 1 for number in range(len(edges))])
     with np.errstate(all="ignore"):
         return np.asarray(found / counts.sum())
-
-
-FUNCTIONS: dict[Function, Function] = {
-    np.bincount: bincount,
-    **table((np.histogramdd, histogramdd), (np.histogram2d, histogram2d)),
-}
-"""NumPy's functions that this module defines for tensors."""

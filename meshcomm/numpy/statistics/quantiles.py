@@ -21,6 +21,7 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise, relaid, replicated, written
 from meshcomm.numpy.elementwise.rules import mesh_of, sharding, without
+from meshcomm.numpy.elementwise.signatures import implements, implements_each
 from meshcomm.numpy.elementwise.stretches import in_stretches
 from meshcomm.numpy.elementwise.whole import gathered, is_one_line, of_whole_blocks, whole_along
 from meshcomm.numpy.order.samplesort import in_order, picked
@@ -64,6 +65,7 @@ class _Result(NamedTuple):
     of_nothing: object
 
 
+@implements(np.median)
 def median(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
@@ -91,6 +93,7 @@ def median(
     return written("numpy.median", out, made)
 
 
+@implements(np.nanmedian)
 def nanmedian(
     a: DTensor, axis: Axis = None, out: object = None, overwrite_input: bool = False, keepdims: object = False
 ) -> DTensor:
@@ -100,8 +103,9 @@ def nanmedian(
     return written("numpy.nanmedian", out, made)
 
 
-def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTensor]:
-    """Return `numpy.quantile`, or one that is like it, for tensors; *percent* says whether levels go up to 100."""
+@implements_each(np.quantile, np.percentile, np.nanquantile, np.nanpercentile)
+def _of_levels(function: Callable[..., Any]) -> Callable[..., DTensor]:
+    """Return `numpy.quantile`, or one that is like it, for tensors."""
     name: str = function.__name__
     named = naming_callers(function) if name.startswith("nan") else function
 
@@ -129,7 +133,7 @@ def _of_levels(function: Callable[..., Any], percent: bool) -> Callable[..., DTe
             found: ArrayLike = named(block, levels, method=method, **where)
             return found
 
-        of_line = partial(_levels_of_line, _fractions(levels, percent)) if method == "linear" else None
+        of_line = partial(_levels_of_line, _fractions(levels, "percentile" in name)) if method == "linear" else None
         called = f"{name} at {quote(levels)}" + ("" if method == "linear" else f" by {quote(method)}")
         made = _computed(_Statistic(called, of, of_line, name.startswith("nan")), tensor, axis, bool(keepdims))
         return written(f"numpy.{name}", out, made)
@@ -338,14 +342,3 @@ def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array)
     at = np.minimum(np.searchsorted(sums, levels), values.size - 1)
     last = values[-1]
     return np.where(last != last, last, values[at])  # NaN, NaT
-
-
-FUNCTIONS: dict[Callable[..., object], Callable[..., object]] = {
-    np.median: median,
-    np.nanmedian: nanmedian,
-    np.quantile: _of_levels(np.quantile, percent=False),
-    np.percentile: _of_levels(np.percentile, percent=True),
-    np.nanquantile: _of_levels(np.nanquantile, percent=False),
-    np.nanpercentile: _of_levels(np.nanpercentile, percent=True),
-}
-"""NumPy's functions that this module defines for tensors."""

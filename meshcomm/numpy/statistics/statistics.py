@@ -21,7 +21,7 @@ from meshcomm.core._tuning import CACHED_BYTES
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.rules import result_dtype
-from meshcomm.numpy.elementwise.signatures import table
+from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import Merge, Reduction, axis_of, mean, reduced, reduced_by, refuse_empty
 from meshcomm.numpy.ufuncs import reduce, with_where
 
@@ -85,6 +85,7 @@ def record(**fields: object) -> Array:
     return made
 
 
+@implements(np.ptp, partly=True)
 def ptp(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
     """Return the maximum less the minimum over *axis*. Collective over the mesh if a reduced axis is sharded.
 
@@ -403,18 +404,15 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
     return found
 
 
-FUNCTIONS = table(
-    (np.any, with_where(any, np.logical_or)),
-    (np.all, with_where(all, np.logical_and)),
-    (np.count_nonzero, _repeated(np.count_nonzero, "sum")),
-    (np.prod, with_where(_accumulated(np.prod, "prod"), np.multiply)),
-    (np.nansum, with_where(_accumulated(np.nansum, "sum"), np.add, numbers=True)),
-    (np.nanprod, with_where(_accumulated(np.nanprod, "prod"), np.multiply, numbers=True)),
-    (np.ptp, ptp),
-    (np.mean, _of_chosen(np.mean, mean)),
-    (np.nanmean, _of_chosen(np.nanmean, nanmean)),
-    *((function, _of_chosen(function, _deviations(function))) for function in (np.var, np.std, np.nanvar, np.nanstd)),
-    (np.nanmax, with_where(_extreme(np.nanmax, np.fmax), np.fmax)),
-    (np.nanmin, with_where(_extreme(np.nanmin, np.fmin), np.fmin)),
-)
-"""What is called for functions of NumPy."""
+implements(np.any, partly=True)(with_where(any, np.logical_or))
+implements(np.all, partly=True)(with_where(all, np.logical_and))
+implements(np.count_nonzero, partly=True)(_repeated(np.count_nonzero, "sum"))
+implements(np.prod, partly=True)(with_where(_accumulated(np.prod, "prod"), np.multiply))
+implements(np.nansum, partly=True)(with_where(_accumulated(np.nansum, "sum"), np.add, numbers=True))
+implements(np.nanprod, partly=True)(with_where(_accumulated(np.nanprod, "prod"), np.multiply, numbers=True))
+implements(np.mean, partly=True)(_of_chosen(np.mean, mean))
+implements(np.nanmean, partly=True)(_of_chosen(np.nanmean, nanmean))
+for _function in (np.var, np.std, np.nanvar, np.nanstd):
+    implements(_function, partly=True)(_of_chosen(_function, _deviations(_function)))
+implements(np.nanmax, partly=True)(with_where(_extreme(np.nanmax, np.fmax), np.fmax))
+implements(np.nanmin, partly=True)(with_where(_extreme(np.nanmin, np.fmin), np.fmin))

@@ -4,7 +4,6 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,20 +58,11 @@ class Job(NamedTuple):
     python: str = "python"
 
     @property
-    def ranks(self) -> int:
-        return self.nodes * self.ntasks_per_node
-
-    @property
     def name(self) -> str:
         """A name that both batch systems take: that of the program."""
         program = self.program[self.program[0] == "-m"]
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", Path(program).stem)[:15]
         return name if name[:1].isalpha() else f"job_{name}"[:15]
-
-    @property
-    def saves_at(self) -> int:
-        """Seconds after its begin at which the job is asked to save."""
-        return self.seconds - SAVE_BEFORE
 
 
 # -- the command ------------------------------------------------------------------------------------------------------
@@ -86,7 +76,7 @@ def batch(options: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"meshcomm: {system}: {error}", file=sys.stderr)
         return 2
-    print(SCRIPTS[system](job), end="")
+    print(script(system, job), end="")
     return 0
 
 
@@ -179,187 +169,181 @@ def _seconds(text: str) -> int:
 
 # -- the scripts ------------------------------------------------------------------------------------------------------
 
+# Lines below [words] are in the script of a job of which all these words are true, or not, after a "!".
+# <word> stands for a value of the job: see `_values`.
 
-def slurm(job: Job) -> str:
-    """Return a batch script for Slurm.
+_SURROUNDINGS = """\
+[array]
+# One of several jobs: the program finds its number in $<number>.
 
-    >>> slurm(Job(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
+[modules]
+module load <modules>
+[!modules]
+# module load mpich # or the module of your MPI, if it comes as one
+[environment !container]
+export PATH=<environment>:"$PATH"
+[]
+
+# One thread per rank: else NumPy takes one for each core, in every rank.
+export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1
+export PYTHONUNBUFFERED=1 # what the program prints is in the file at once
+export PYTHONHASHSEED=0 # a loop over a set of names has one order on all ranks
+
+"""
+
+_LAUNCH = """\
+[srun]
+# Each rank keeps to its core. If one rank dies, the others are ended too.
+[!srun]
+# Each rank keeps to its core. This mpiexec must belong to the MPI that mpi4py loads.
+[container]
+# Hybrid: the MPI in the image is of the launcher's family (MPICH, Intel and Cray; or Open MPI).
+# Bind: the host's MPI instead. Add after exec: --bind /opt/mpi --env LD_LIBRARY_PATH=/opt/mpi/lib
+[]
+launch=(<launcher>)
+
+# The job ends here if the ranks do not find each other: another MPI, or another protocol.
+"${launch[@]}" <python> -m meshcomm info || exit
+
+[!requeue]
+# The exit code of the last line is that of the job.
+"${launch[@]}" <python> -m meshcomm run <program>
+[requeue]
+"""
+
+_SAVES = """\
+# The program then saves and ends, if it has
+#     checkpoints = meshcomm.Checkpoints(folder, save_on="SIGUSR1")
+# and calls checkpoints.wanted() after each step.
+"""
+
+_SLURM = f"""\
+#!/bin/bash
+# <size>. Submit it from the folder in which it is to run: sbatch job.sh
+#SBATCH --job-name=<name>
+#SBATCH --nodes=<nodes>
+#SBATCH --ntasks-per-node=<ntasks_per_node>
+#SBATCH --cpus-per-task=1
+#SBATCH --time=<time>
+[partition]
+#SBATCH --partition=<partition>
+[account]
+#SBATCH --account=<account>
+[array]
+#SBATCH --array=<array>
+#SBATCH --output=%x-%A_%a.out
+[!array]
+#SBATCH --output=%x-%j.out
+[requeue]
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@{SAVE_BEFORE}
+[]
+
+{_SURROUNDINGS}[srun]
+# srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH, Intel MPI:
+# pmi2 or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.
+export SLURM_MPI_TYPE=<pmi>
+[srun pmi2]
+# MPICH on several nodes: its ranks exchange addresses in pieces that Slurm's pmi2 can take.
+export MPIR_CVAR_CH4_ROOTS_ONLY_PMI=1
+[srun]
+
+[srun requeue]
+# An MPICH that was killed leaves files that stop it from starting again under the same number of a job.
+# Those that a process uses belong to another job of yours.
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
+    srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none bash -c 'for file in /dev/shm/mpich_*; do
+        [ ! -O "$file" ] || grep -qsF "$file" /proc/[0-9]*/maps || rm "$file"; done'
+fi
+
+{_LAUNCH}"${{launch[@]}}" <python> -m meshcomm run <program> &
+program=$!
+
+# {SAVE_BEFORE} s before the time is over, Slurm sends USR1 to this script, which sends it on.
+{_SAVES}# Then the job starts again, from there.
+asked=
+trap 'trap "" USR1; asked=yes; kill -USR1 "$program"' USR1
+wait "$program"
+code=$?
+if [ "$asked" ]; then # the signal has ended the first wait
+    wait "$program"
+    code=$?
+    [ "$code" -ne 0 ] || scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$code"
+"""
+
+_PBS = f"""\
+#!/bin/bash
+# <size>. Submit it from the folder in which it is to run: qsub job.sh
+#PBS -N <name>
+#PBS -l select=<nodes>:ncpus=<ntasks_per_node>:mpiprocs=<ntasks_per_node>
+#PBS -l walltime=<time>
+#PBS -j oe
+[requeue]
+#PBS -r y
+[!requeue]
+#PBS -r n
+[partition]
+#PBS -q <partition>
+[account]
+#PBS -A <account>
+[array]
+#PBS -J <array>
+[]
+
+cd "$PBS_O_WORKDIR" || exit # PBS begins in the home folder
+
+{_SURROUNDINGS}# Cray: mpiexec -n <ranks> --ppn <ntasks_per_node> --cpu-bind core
+{_LAUNCH}# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.
+{_SAVES}# Submit the job again: it goes on there.
+timeout --preserve-status --signal=USR1 $((<saves_at> - SECONDS)) \\
+    "${{launch[@]}}" <python> -m meshcomm run <program>
+"""
+
+SCRIPTS = {"slurm": _SLURM, "pbs": _PBS}
+"""The script of each batch system."""
+
+
+def script(system: str, job: Job) -> str:
+    """Return the batch script of a job.
+
+    >>> script("slurm", Job(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
     '"${launch[@]}" python -m meshcomm run \\'a b.py\\''
-    """
-    requests = {
-        "job-name": job.name,
-        "nodes": job.nodes,
-        "ntasks-per-node": job.ntasks_per_node,
-        "cpus-per-task": 1,
-        "time": _clock(job.seconds),
-        "partition": job.partition,
-        "account": job.account,
-        "array": job.array,
-        # %x is the name of the job, %j its number; of an array %A, and %a is the number in the array.
-        "output": "%x-%j.out" if job.array is None else "%x-%A_%a.out",
-    }
-    lines = [f"#SBATCH --{name}={value}" for name, value in requests.items() if value is not None]
-    if job.requeue:
-        lines += ["#SBATCH --requeue", "#SBATCH --open-mode=append", f"#SBATCH --signal=B:USR1@{SAVE_BEFORE}"]
-    launch: list[str] = []
-    if job.mpi == "srun":
-        launch = [
-            '# srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH, Intel MPI:',
-            "# pmi2 or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.",
-            f"export SLURM_MPI_TYPE={job.pmi}",
-            *(_SHORT_VALUES if job.pmi == "pmi2" else ()),
-            "",
-        ]
-        launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1"
-    else:
-        launcher = 'mpiexec -n "$SLURM_NTASKS" --bind-to core'
-    if job.requeue and job.mpi == "srun":
-        launch += _LEFTOVERS
-    return _script(job, ("sbatch", lines, "SLURM_ARRAY_TASK_ID"), [*launch, *_launch(job, launcher)], _requeued(job))
-
-
-def _script(job: Job, system: tuple[str, list[str], str], launch: list[str], requeued: list[str]) -> str:
-    """Return the script of any batch system.
-
-    Parameters
-    ----------
-    job: what it is for
-    system: the command that submits it, the lines of its requests, and the variable with the number in an array
-    launch: the lines that say how ranks are launched
-    requeued: the last lines of a job that starts again
-    """
-    submit, requests, number = system
-    lines = ["#!/bin/bash", f"# {_size(job)}. Submit it from the folder in which it is to run: {submit} job.sh"]
-    lines += [*requests, *_surroundings(job, number), "", *launch]
-    return "\n".join([*lines, *(requeued if job.requeue else [_LAST, _program(job)])]) + "\n"
-
-
-_LAST = "# The exit code of the last line is that of the job."
-_SAVES = (
-    "# The program then saves and ends, if it has",
-    '#     checkpoints = meshcomm.Checkpoints(folder, save_on="SIGUSR1")',
-    "# and calls checkpoints.wanted() after each step.",
-)
-_OWN_LAUNCHER = "This mpiexec must belong to the MPI that mpi4py loads."
-_LEFTOVERS = (
-    "# An MPICH that was killed leaves files that stop it from starting again under the same number of a job.",
-    "# Those that a process uses belong to another job of yours.",
-    'if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then',
-    """    srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1 --mpi=none bash -c 'for file in /dev/shm/mpich_*; do""",
-    """        [ ! -O "$file" ] || grep -qsF "$file" /proc/[0-9]*/maps || rm "$file"; done'""",
-    "fi",
-    "",
-)
-_SHORT_VALUES = (
-    "# MPICH on several nodes: its ranks exchange addresses in pieces that Slurm's pmi2 can take.",
-    "export MPIR_CVAR_CH4_ROOTS_ONLY_PMI=1",
-)
-
-
-def _requeued(job: Job) -> list[str]:
-    """Return the lines that run the program, pass the signal on, and start the job again."""
-    return [
-        f"{_program(job)} &",
-        "program=$!",
-        "",
-        f"# {SAVE_BEFORE} s before the time is over, Slurm sends USR1 to this script, which sends it on.",
-        *_SAVES,
-        "# Then the job starts again, from there.",
-        "asked=",
-        'trap \'trap "" USR1; asked=yes; kill -USR1 "$program"\' USR1',
-        'wait "$program"',
-        "code=$?",
-        'if [ "$asked" ]; then # the signal has ended the first wait',
-        '    wait "$program"',
-        "    code=$?",
-        '    [ "$code" -ne 0 ] || scontrol requeue "$SLURM_JOB_ID"',
-        "fi",
-        'exit "$code"',
-    ]
-
-
-def pbs(job: Job) -> str:
-    """Return a batch script for PBS.
-
-    >>> print(pbs(Job(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
+    >>> print(script("pbs", Job(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
     #PBS -l select=2:ncpus=64:mpiprocs=64
     """
-    count = job.ntasks_per_node
-    lines = [
-        f"#PBS -N {job.name}",
-        f"#PBS -l select={job.nodes}:ncpus={count}:mpiprocs={count}",
-        f"#PBS -l walltime={_clock(job.seconds)}",
-        "#PBS -j oe",  # output and errors in one file: name.o and the number of the job
-        f"#PBS -r {'y' if job.requeue else 'n'}",
-        *(
-            f"#PBS -{letter} {value}"
-            for letter, value in zip("qAJ", (job.partition, job.account, job.array), strict=True)
-            if value is not None
-        ),
-        "",
-        'cd "$PBS_O_WORKDIR" || exit # PBS begins in the home folder',
-    ]
-    launch = [
-        f"# Cray: mpiexec -n {job.ranks} --ppn {count} --cpu-bind core",
-        *_launch(job, f"mpiexec -n {job.ranks} --bind-to core"),
-    ]
-    requeued = [
-        f"# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.",
-        *_SAVES,
-        "# Submit the job again: it goes on there.",
-        f"timeout --preserve-status --signal=USR1 $(({job.saves_at} - SECONDS)) \\",
-        f"    {_program(job)}",
-    ]
-    return _script(job, ("qsub", lines, "PBS_ARRAY_INDEX"), launch, requeued)
+    values = _values(system, job)
+    true = {word for word, value in values.items() if value}
+    lines, here = [], True
+    for line in SCRIPTS[system].splitlines():
+        if words := re.fullmatch(r"\[([\w! ]*)\]", line):
+            here = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
+        elif here:
+            lines.append(re.sub(r"<(\w+)>", lambda match: str(values[match[1]]), line))
+    return "\n".join(lines) + "\n"
 
 
-def _surroundings(job: Job, number: str) -> list[str]:
-    """Return the lines for the modules, the environment and the threads; *number* is the variable of an array."""
-    lines = [""]
-    if job.array is not None:
-        lines += [f"# One of several jobs: the program finds its number in ${number}.", ""]
-    if job.modules:
-        lines += [f"module load {shlex.join(job.modules)}"]
-    else:
-        lines += ["# module load mpich # or the module of your MPI, if it comes as one"]
-    if job.container is None and job.environment is not None:
-        lines += [f'export PATH={shlex.quote(job.environment)}:"$PATH"']
-    return [
-        *lines,
-        "",
-        "# One thread per rank: else NumPy takes one for each core, in every rank.",
-        "export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMEXPR_NUM_THREADS=1",
-        "export PYTHONUNBUFFERED=1 # what the program prints is in the file at once",
-        "export PYTHONHASHSEED=0 # a loop over a set of names has one order on all ranks",
-    ]
-
-
-def _launch(job: Job, launcher: str) -> list[str]:
-    """Return the lines that say how ranks are launched, and the first launch: it ends the job if they are not one."""
-    own = "If one rank dies, the others are ended too." if launcher.startswith("srun") else _OWN_LAUNCHER
-    lines = [f"# Each rank keeps to its core. {own}"]
-    if job.container is not None:
-        lines += [
-            "# Hybrid: the MPI in the image is of the launcher's family (MPICH, Intel and Cray; or Open MPI).",
-            "# Bind: the host's MPI instead. Add after exec: --bind /opt/mpi --env LD_LIBRARY_PATH=/opt/mpi/lib",
-        ]
-        launcher += f" apptainer exec {shlex.quote(job.container)}"
-    return [
-        *lines,
-        f"launch=({launcher})",
-        "",
-        "# The job ends here if the ranks do not find each other: another MPI, or another protocol.",
-        f'"${{launch[@]}}" {job.python} -m meshcomm info || exit',
-        "",
-    ]
-
-
-def _program(job: Job) -> str:
-    return f'"${{launch[@]}}" {job.python} -m meshcomm run {shlex.join(job.program)}'
-
-
-def _size(job: Job) -> str:
-    return f"{counted(job.ranks, 'rank')}, {job.ntasks_per_node} on each node"
+def _values(system: str, job: Job) -> dict[str, object]:
+    """Return what the words of the scripts stand for."""
+    srun, ranks = system == "slurm" and job.mpi == "srun", job.nodes * job.ntasks_per_node
+    count = '"$SLURM_NTASKS"' if system == "slurm" else ranks
+    launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1" if srun else f"mpiexec -n {count} --bind-to core"
+    return job._asdict() | {
+        "size": f"{counted(ranks, 'rank')}, {job.ntasks_per_node} on each node",
+        "name": job.name,
+        "ranks": ranks,
+        "time": _clock(job.seconds),
+        "saves_at": job.seconds - SAVE_BEFORE,
+        "number": {"slurm": "SLURM_ARRAY_TASK_ID", "pbs": "PBS_ARRAY_INDEX"}[system],
+        "modules": shlex.join(job.modules),
+        "environment": job.environment and shlex.quote(job.environment),
+        "srun": srun,
+        "pmi2": job.pmi == "pmi2",
+        "launcher": launcher + (f" apptainer exec {shlex.quote(job.container)}" if job.container else ""),
+        "program": shlex.join(job.program),
+    }
 
 
 def _clock(seconds: int) -> str:
@@ -369,7 +353,3 @@ def _clock(seconds: int) -> str:
     '48:00:10'
     """
     return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-
-
-SCRIPTS: dict[str, Callable[[Job], str]] = {"slurm": slurm, "pbs": pbs}
-"""What makes the script of each batch system."""
