@@ -7,7 +7,6 @@ A `Mesh` names the dimensions of a grid of ranks. A `Layout` says which elements
 import sys as _sys
 import typing as _typing
 from importlib import import_module as _import_module
-from types import SimpleNamespace as _SimpleNamespace
 
 try:
     import meshcomm._kernels
@@ -22,6 +21,7 @@ except ModuleNotFoundError:
     ) from None
 
 import meshcomm.adapters.on_import  # noqa: F401 - sees autograd being imported
+from meshcomm.core._lazy import homes as _homes
 from meshcomm.core._mistakes import OF_THE_PACKAGE as _OF_THE_PACKAGE
 from meshcomm.core._mistakes import missing as _missing
 from meshcomm.core.failures import launchers as _launchers
@@ -38,27 +38,12 @@ _METHODS = {
 }
 """Modules that give the classes of another module their last methods, once that one is there."""
 
-
-def _imports() -> dict[str, str]:
-    """Return who has each public name. The imports of ``_public`` say so; here, they import nothing."""
-    homes: dict[str, str] = {}
-
-    def note(module: str, _globals: object, _locals: object, names: tuple[str, ...], _level: int) -> object:
-        homes.update(dict.fromkeys(names, module))
-        return _SimpleNamespace(**dict.fromkeys(names))
-
-    found = (finder.find_spec("meshcomm._public", __path__) for finder in _sys.meta_path)  # noqa: F405
-    loader: _typing.Any = next(spec for spec in found if spec).loader
-    exec(loader.get_code("meshcomm._public"), {"__builtins__": {"__import__": note}})
-    return homes
-
-
-_imported = _imports()
+_imported = _homes(__name__)
 _MODULES = [name for name, home in _imported.items() if home == "meshcomm"]
 _home_of = {name: home for name, home in _imported.items() if home != "meshcomm"}
 
 if not _typing.TYPE_CHECKING:  # checkers know the names of _public, and see misspelt ones
-    __all__ = [name for name in sorted(_home_of) if name != "open"]  # "import *" leaves Python's own
+    __all__ = [name for name in _home_of if name != "open"]  # "import *" leaves Python's own
 
     def __getattr__(name: str) -> object:
         """Import a public name when it is first asked for, so that ``import meshcomm`` takes no longer than NumPy."""

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 
 _MOVE = "t.relayout(layout) takes a tensor to another layout"
 _BLOCK = "t.local is the block of this rank"
@@ -125,3 +125,11 @@ def only_public(module: str, public: Sequence[str]) -> tuple[Callable[[str], obj
         raise missing(f"module {module!r}", name, {}, public, sys.modules[module])
 
     return of_module, lambda: sorted(public)
+
+
+def facade(module: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Return ``__all__``, ``__getattr__`` and ``__dir__`` of a *module*, which imports its public names."""
+    known = vars(sys.modules[module]).items()
+    ours = {"TYPE_CHECKING", "facade"}
+    public = sorted(n for n, value in known if n[0] != "_" and n not in ours and not isinstance(value, ModuleType))
+    return public, *only_public(module, public)

@@ -5,10 +5,9 @@
 
 from typing import TYPE_CHECKING
 
-from meshcomm.core._mistakes import only_public
-from meshcomm.random.generator import Generator, default_rng
-
-__all__ = ["Generator", "default_rng"]
+from meshcomm.core._mistakes import facade
+from meshcomm.random.generator import Generator as Generator
+from meshcomm.random.generator import default_rng as default_rng
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = only_public(__name__, __all__)
+    __all__, __getattr__, __dir__ = facade(__name__)

@@ -5,12 +5,11 @@ It needs xarray, which nothing else of meshcomm imports.
 
 from typing import TYPE_CHECKING
 
-from meshcomm.core._mistakes import only_public
-from meshcomm.xarray.blocks import map_blocks
-from meshcomm.xarray.opening import Backend, open
-from meshcomm.xarray.saving import save
-
-__all__ = ["Backend", "map_blocks", "open", "save"]
+from meshcomm.core._mistakes import facade
+from meshcomm.xarray.blocks import map_blocks as map_blocks
+from meshcomm.xarray.opening import Backend as Backend
+from meshcomm.xarray.opening import open as open
+from meshcomm.xarray.saving import save as save
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = only_public(__name__, __all__)
+    __all__, __getattr__, __dir__ = facade(__name__)

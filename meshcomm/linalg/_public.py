@@ -1,0 +1,31 @@
+"""The public names of meshcomm.linalg, each from the module that has it: see meshcomm/_public.py."""
+
+from meshcomm.linalg import scalapack as scalapack
+from meshcomm.linalg.choose import plan as plan
+from meshcomm.linalg.functions import cholesky as cholesky
+from meshcomm.linalg.functions import det as det
+from meshcomm.linalg.functions import eig as eig
+from meshcomm.linalg.functions import eigh as eigh
+from meshcomm.linalg.functions import eigvals as eigvals
+from meshcomm.linalg.functions import eigvalsh as eigvalsh
+from meshcomm.linalg.functions import inv as inv
+from meshcomm.linalg.functions import lstsq as lstsq
+from meshcomm.linalg.functions import pinv as pinv
+from meshcomm.linalg.functions import qr as qr
+from meshcomm.linalg.functions import slogdet as slogdet
+from meshcomm.linalg.functions import solve as solve
+from meshcomm.linalg.functions import svd as svd
+from meshcomm.linalg.functions import svdvals as svdvals
+from meshcomm.linalg.functions import tensorinv as tensorinv
+from meshcomm.linalg.functions import tensorsolve as tensorsolve
+from meshcomm.linalg.norms import cond as cond
+from meshcomm.linalg.norms import matrix_norm as matrix_norm
+from meshcomm.linalg.norms import matrix_rank as matrix_rank
+from meshcomm.linalg.norms import norm as norm
+from meshcomm.linalg.norms import vector_norm as vector_norm
+from meshcomm.linalg.solvers import cho_factor as cho_factor
+from meshcomm.linalg.solvers import cho_solve as cho_solve
+from meshcomm.linalg.solvers import lu_factor as lu_factor
+from meshcomm.linalg.solvers import lu_solve as lu_solve
+from meshcomm.linalg.solvers import solve_triangular as solve_triangular
+from meshcomm.linalg.solvers import svd_randomized as svd_randomized
