@@ -97,7 +97,7 @@ def test_other_systems_can_compile_it(tmp_path):
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no compiler")
-    headers = [ROOT / "meshcomm" / "memory" / name for name in ("_pool.h", "_rendezvous.h")]
+    headers = [ROOT / "meshcomm" / "core" / "memory" / name for name in ("_pool.h", "_rendezvous.h")]
     program = tmp_path / "other.c"
     program.write_text(
         "".join(f'#include "{header}"\n' for header in headers)
