@@ -8,8 +8,8 @@ from typing import Any
 def homes(package: str) -> dict[str, str]:
     """Return the module that has each public name of a *package*; of a public module, the package itself.
 
-    The imports of the package's ``_public`` say so. Here they run and import nothing. This works wherever Python finds
-    modules: also in a zip file, and without sources.
+    The imports of the package's ``_public`` say so. Here they run and import nothing: this also works where there are
+    no sources.
 
     >>> homes("meshcomm")["zeros"], homes("meshcomm")["fft"]
     ('meshcomm.core.arrays.create', 'meshcomm')
