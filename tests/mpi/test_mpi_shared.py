@@ -8,6 +8,7 @@ import pytest
 from mpi4py import MPI
 
 from meshcomm import CollectiveMismatch, MeshcommError
+from meshcomm.core._units import bytes_text
 from meshcomm.core.memory import pools
 from meshcomm.core.memory._pool import Pool
 from meshcomm.core.ranks import rendezvous
@@ -74,7 +75,7 @@ def test_all_ranks_of_the_node_share(opens):
         return
     assert (opened.members, opened.position, opened.size) == (tuple(range(SIZE)), RANK, SIZE)
     assert rendezvous.describe().startswith("up to ")
-    assert f" per rank, of which {pools.own().used / 2**20:.1f} MiB are in use" in rendezvous.describe()
+    assert f" per rank, of which {bytes_text(pools.own().used)} are in use" in rendezvous.describe()
 
 
 @pytest.mark.parametrize("rather_writes", [False, True])

@@ -18,7 +18,7 @@ from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.operators import Operators
-from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.arrays.standard import StandardMethods
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
@@ -61,18 +61,11 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
     def __init__(
         self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: "View | None" = None
     ) -> None:
+        held = known_spec((id(layout), shape, id(dtype)))
+        spec = None if held is None else held()
         _set_local(self, local)
-        _set_spec(self, TensorSpec(layout, shape, dtype))
+        _set_spec(self, TensorSpec(layout, shape, dtype) if spec is None else spec)
         _set_view(self, _view)
-
-    @classmethod
-    def _of(cls, local: Array | None, spec: TensorSpec) -> "DTensor":
-        """Return the tensor of a block, which owns it."""
-        made = cls.__new__(cls)
-        _set_local(made, local)
-        _set_spec(made, spec)
-        _set_view(made, None)
-        return made
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this

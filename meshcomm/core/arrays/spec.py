@@ -1,9 +1,11 @@
 """What a tensor is, apart from its block: one object for equal ones, so that they are compared by identity."""
 
+from collections import deque
 from threading import RLock
 from typing import final
 from weakref import ref
 
+from meshcomm.core._tuning import SPECS
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -39,21 +41,17 @@ class TensorSpec:
         mesh = layout._mesh
         # NumPy takes dtypes for equal that differ in what they carry along.
         carried = None if dtype.metadata is None else id(dtype)
-        key = layout, id(mesh), shape, dtype, dtype.isalignedstruct, carried
-        held = _specs.get(key)
-        found = None if held is None else held()
-        return cls._made(key, layout, shape, dtype) if found is None else found
-
-    @classmethod
-    def _made(cls, key: tuple[object, ...], layout: Layout, shape: Shape, dtype: DType) -> "TensorSpec":
+        by_value = layout, id(mesh), shape, dtype, dtype.isalignedstruct, carried
         with _making:  # ranks that are simulated are threads
-            held = _specs.get(key)
+            held = _specs.get(by_value)
             found = None if held is None else held()
             if found is None:
-                found = object.__new__(cls)
-                found.layout, found.shape, found.dtype, found.mesh = layout, shape, dtype, layout.mesh
-                _specs[key] = _Held(found, _forget)
-                _specs[key].key = key
+                found = super().__new__(cls)
+                found.layout, found.mesh, found.shape, found.dtype = layout, mesh, tuple(map(int, shape)), dtype
+                made = _Held(found, _forget)
+                made.keys = by_value, (id(layout), found.shape, id(dtype))
+                _specs.update(dict.fromkeys(made.keys, made))
+                _recent.append(found)
             return found
 
     def __repr__(self) -> str:
@@ -63,16 +61,24 @@ class TensorSpec:
 class _Held(ref[TensorSpec]):
     """A spec, as long as somebody else has it."""
 
-    __slots__ = ("key",)
+    __slots__ = ("keys",)
 
-    key: tuple[object, ...]
-
-
-def _forget(held: "ref[TensorSpec]") -> None:
-    assert isinstance(held, _Held)
-    if _specs.get(held.key) is held:  # no other one is there instead
-        del _specs[held.key]
+    keys: tuple[tuple[object, ...], tuple[object, ...]]
 
 
 _specs: dict[tuple[object, ...], _Held] = {}
+known_spec = _specs.get
+"""Returns a reference to the spec of ``(id(layout), shape, id(dtype))``, if these objects are its own; else None.
+
+A spec keeps them: while it is there, no others have these identities. It is a call less than ``TensorSpec``.
+"""
+_recent: deque[TensorSpec] = deque(maxlen=SPECS)
+"""The last ones that were made: a loop whose results are dropped need not make theirs again."""
 _making = RLock()
+
+
+def _forget(held: "ref[TensorSpec]", specs: dict[tuple[object, ...], _Held] = _specs) -> None:
+    # As Python ends, the names of this module may be gone before the specs are.
+    for key in held.keys:  # type: ignore[attr-defined]  # of a _Held
+        if specs.get(key) is held:  # no other one is there instead
+            del specs[key]
