@@ -130,7 +130,7 @@ def compare(random, mesh, name, whole, given, *, tensors=(), exact=False):
 
 
 def test_each_rank_reads_only_what_its_block_needs(monkeypatch):
-    read, boxes = mc.halos.interpolation.read, []
+    read, boxes = mc.ndimage.interpolation.read, []
 
     def noted(tensor, find, call):
         array, box = read(tensor, find, call)

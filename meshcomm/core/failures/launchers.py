@@ -174,10 +174,8 @@ def alone_text(found: Launch, library: str) -> str:
     """Return the message for processes that one launcher launched, and that do not find each other.
 
     >>> print(alone_text(launch({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}), "MPICH 5"))
-    srun of Slurm launched 4 processes, but each is alone in a world of one rank: it speaks no protocol of MPI, and
-    mpi4py has loaded MPICH 5. Launch with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with the mpiexec
-    of this MPI. MESHCOMM_ALONE=1 allows copies that are alone on purpose.
-    """
+    srun of Slurm launched 4 processes, but each is alone in a world of one rank: it speaks no protocol of MPI, and mpi4py has loaded MPICH 5. Launch with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with the mpiexec of this MPI. MESHCOMM_ALONE=1 allows copies that are alone on purpose.
+    """  # noqa: E501
     speaks = f"it speaks {found.protocol}" if found.protocol else "it speaks no protocol of MPI"
     if found.launcher == "srun of Slurm":
         cure = f"Launch with srun --mpi={_slurm_protocol(library)} (srun --mpi=list shows what there is), or with"
