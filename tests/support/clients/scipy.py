@@ -54,3 +54,9 @@ def install(on_tensors):
 
     theirs.xp_known_backends.add(backend.__name__)
     theirs.xp = given
+
+    @pytest.fixture(name="devices")
+    def known(xp):
+        return [*xp.__array_namespace_info__().devices(), None]  # SciPy 1.17 adds a list; 2025.12 asks for a tuple
+
+    theirs.devices = known
