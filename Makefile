@@ -74,7 +74,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
-	@echo "make test       a sample of all tests, in one process and with 3 ranks: whether it works here, in three minutes"
+	@echo "make test       a sample of all tests, in one process and with 3 ranks: whether it works here, in two minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
 	@echo "make nightly    what takes too long for each change: slow tests, 6 and 8 ranks, all jobs, variants, examples"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
@@ -111,7 +111,7 @@ define stages
 	@number=0; for stage in $(1); do \
 	    number=$$((number + 1)); echo "== stage $$number of $(words $(1)): make $$stage $(2)"; \
 	    $(MAKE) --no-print-directory $$stage $(2) || exit; done
-	@echo "$(if $(SAMPLE),The sample,All tests) passed with MPI=$(MPI)."
+	@echo "$(if $(findstring SAMPLE,$(2)),The sample,All tests) passed with MPI=$(MPI)."
 endef
 
 test: $(TESTING)

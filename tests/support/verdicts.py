@@ -60,6 +60,7 @@ class Ranks:
         """Come to the end of the session together."""
         self.gather("the end of the session", None, failure)
         atexit.unregister(self._end_early)
+        self.stderr.close()
 
     def _end_early(self):
         self.say("pytest ended before its session did")
