@@ -395,7 +395,8 @@ required = $(BIN)/python -c 'import sys, tomllib; all = tomllib.load(open("pypro
     print(*(line for name in sys.argv[1:] for line in known[name]), sep="\n")' $(1)
 # $(call install_extra,NAME): what an extra of pyproject.toml lists, without the package itself.
 define install_extra
-	@$(PIP) $$($(call required,$(1)))
+	@$(call required,$(1)) >$@.txt
+	@$(PIP) -r $@.txt
 	@touch $@
 endef
 
