@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
@@ -24,7 +25,6 @@ from meshcomm.fft.factors import roots
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import Transform, working_dtype
 from meshcomm.fft.steps import Sharded
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.indexing.indexing import getitem
 
 RunSharded: TypeAlias = Callable[[Sharded, DTensor], DTensor]

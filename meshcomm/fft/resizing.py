@@ -17,6 +17,7 @@ from typing import NamedTuple, overload
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, Shape
@@ -34,7 +35,6 @@ from meshcomm.fft.calls import Some, axes_of, listed
 from meshcomm.fft.fitting import span
 from meshcomm.fft.kinds import NORMS
 from meshcomm.fft.spectra import halves, lengths_of
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.gradients import differentiable, like
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import from_callback
@@ -32,7 +33,6 @@ from meshcomm.fft.factors import convolved_length, roots
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Sharded
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.joining.rolling import flip

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.rules import sharding
 from meshcomm.core._arguments import as_dtype, as_shape, quote
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH, SMALL_MATRICES
@@ -13,7 +14,6 @@ from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.numpy.elementwise.rules import sharding
 
 TALL = ("qr", "svd", "svdvals", "lstsq", "pinv", "matrix_rank", "cond", "norm")
 """Functions of matrices with a long side and a short one that need a factorization of the short side only."""

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import replicated
+from meshcomm.blocks.rules import NUMBERS
 from meshcomm.core._arguments import NO_VALUE, integer, normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
@@ -20,8 +22,6 @@ from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to, work_dtype
 from meshcomm.linalg.tasks import LAPACK, Task, Wanted
-from meshcomm.numpy.elementwise.elementwise import replicated
-from meshcomm.numpy.elementwise.rules import NUMBERS
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)

@@ -4,15 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import aligned_axes, sharding
+from meshcomm.blocks.whole import whole_axes
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
 from meshcomm.linalg.tasks import Form, Task, stack_of, unknown_outside
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import aligned_axes, sharding
-from meshcomm.numpy.elementwise.whole import whole_axes
 
 
 def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:

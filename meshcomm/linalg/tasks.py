@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.core._arguments import as_dtype, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
@@ -14,7 +15,6 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.linalg.choose import Operand, Way, chosen
-from meshcomm.numpy.elementwise.rules import broadcast_shape, common_layout
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""

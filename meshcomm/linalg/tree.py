@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import sharding
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -24,8 +26,6 @@ from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world, only
 from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.linalg.reflectors import Reflectors, arithmetic, last_rows, signs
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import sharding
 
 FAN = 4
 """R factors that a rank stacks and factors. A large number means few exchanges, and much work that one rank does."""

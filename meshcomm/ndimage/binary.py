@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -37,10 +40,7 @@ from meshcomm.ndimage.windows import (
     stored,
     window,
 )
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.families import family
-from meshcomm.numpy.elementwise.whole import gathered
-from meshcomm.numpy.reductions.reductions import added_up
 
 
 def generate_binary_structure(rank: int, connectivity: int) -> Array:

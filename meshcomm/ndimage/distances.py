@@ -12,6 +12,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.small import gathered
+from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
@@ -21,8 +24,6 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
 from meshcomm.ndimage.regions import refuse_cyclic
 from meshcomm.ndimage.windows import held, per_axis, scipy_ndimage, stored
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.whole import gathered, whole_along
 from meshcomm.numpy.shapes.shaping import reshape
 
 _INDEX = np.dtype(np.int32)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.small import gathered
+from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
@@ -21,9 +24,7 @@ from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.regions import read, refuse_cyclic
 from meshcomm.ndimage.separable import ordered_axes, summed
 from meshcomm.ndimage.windows import Edges, Output, call_text, compare_call, held, per_axis, scipy_ndimage, stored
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.families import family
-from meshcomm.numpy.elementwise.whole import gathered, of_whole_blocks
 
 
 @refusable

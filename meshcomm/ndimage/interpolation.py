@@ -12,6 +12,9 @@ from math import prod
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
@@ -27,9 +30,6 @@ from meshcomm.errors import ShapeError
 from meshcomm.ndimage.regions import read, refuse_cyclic
 from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
 from meshcomm.ndimage.windows import Output, as_dtype_of, call_text, held, per_axis, scipy_ndimage, stored
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import sharding
-from meshcomm.numpy.elementwise.whole import whole_along
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]

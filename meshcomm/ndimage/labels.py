@@ -16,6 +16,10 @@ from math import prod
 
 import numpy as np
 
+from meshcomm.blocks.reduce import added_up, group_along
+from meshcomm.blocks.rows import Ranks, ask, migrated
+from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.small import gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held
@@ -28,10 +32,6 @@ from meshcomm.halos.make import halo
 from meshcomm.ndimage.binary import generate_binary_structure
 from meshcomm.ndimage.regions import refuse_cyclic
 from meshcomm.ndimage.windows import Output, call_text, compare_call, held, scipy_ndimage, stored
-from meshcomm.numpy.elementwise.rules import sharding
-from meshcomm.numpy.elementwise.whole import gathered
-from meshcomm.numpy.indexing.owners import Ranks, ask, migrated
-from meshcomm.numpy.reductions.reductions import added_up, group_along
 
 _NUMBER = np.dtype(np.int64)
 

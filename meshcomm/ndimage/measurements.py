@@ -12,6 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshcomm.blocks.align import agree_on_plain, aligned_blocks
+from meshcomm.blocks.reduce import Merge, added_up, group_along
+from meshcomm.blocks.rows import Ranks, migrated
+from meshcomm.blocks.rules import broadcast_shape, common_layout, sharding
+from meshcomm.blocks.small import gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
@@ -19,12 +24,7 @@ from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.windows import held
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, aligned_blocks
 from meshcomm.numpy.elementwise.families import family
-from meshcomm.numpy.elementwise.rules import broadcast_shape, common_layout, sharding
-from meshcomm.numpy.elementwise.whole import gathered
-from meshcomm.numpy.indexing.owners import Ranks, migrated
-from meshcomm.numpy.reductions.reductions import Merge, added_up, group_along
 from meshcomm.numpy.statistics.statistics import record
 
 _COUNT = np.dtype(np.int64)

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.rules import sharding
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.cutting import cut_out
@@ -16,8 +18,6 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.transport.choose import exchange, on_arrays
 from meshcomm.core.transport.exchange import ExchangeSpec, from_boxes
 from meshcomm.errors import LayoutError
-from meshcomm.numpy.elementwise.rules import sharding
-from meshcomm.numpy.reductions.reductions import group_along
 
 
 def read(tensor: DTensor, find: Callable[[], Box], call: str) -> tuple[Array | None, Box]:

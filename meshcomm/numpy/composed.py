@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import replicated, tensors_of
+from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.rules import mesh_of
+from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import as_shape, normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, ShapeLike
@@ -17,10 +21,7 @@ from meshcomm.core.arrays.create import zeros
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import elementwise, replicated, tensors_of, written
-from meshcomm.numpy.elementwise.rules import mesh_of
 from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
-from meshcomm.numpy.elementwise.whole import gathered
 from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.sequences.scans import cumprod, cumsum

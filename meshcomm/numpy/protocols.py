@@ -1,6 +1,6 @@
 """NumPy's protocols: its operators and functions, called with DTensors.
 
-:mod:`meshcomm.numpy.elementwise.rules` says how operands come together and what their result is.
+:mod:`meshcomm.blocks.rules` says how operands come together and what their result is.
 
 Numbers and arrays without axes take part as NumPy's do. Plain arrays count as replicated: each time, all ranks of the
 mesh agree on a digest of their bytes, and then each rank uses the block that it needs. If an array is used often, call
@@ -12,6 +12,9 @@ from importlib import import_module
 
 import numpy as np
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.map import written
+from meshcomm.blocks.rules import ADVICE, is_operand, not_operand, text_as_scalar
 from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
@@ -25,9 +28,8 @@ from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.numpy import composed, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, values  # noqa: F401 - implement NumPy's functions
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, where, written
-from meshcomm.numpy.elementwise.rules import ADVICE, is_operand, not_operand, text_as_scalar
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements
+from meshcomm.numpy.elementwise.where import where
 from meshcomm.numpy.indexing import choosing, diagonals, fields, indexing, nonzero, putting, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions

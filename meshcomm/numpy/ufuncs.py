@@ -9,16 +9,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import agree_on_plain, aligned_blocks
+from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
+from meshcomm.blocks.rules import mesh_of, without
+from meshcomm.blocks.scan import Scan, accumulated
+from meshcomm.blocks.small import gathered
+from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import NO_VALUE, normalised_axes, reduced_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, aligned_blocks, elementwise, written
-from meshcomm.numpy.elementwise.elementwise import where as chosen
-from meshcomm.numpy.elementwise.rules import mesh_of, without
-from meshcomm.numpy.elementwise.whole import gathered, of_whole_blocks, whole_along
-from meshcomm.numpy.reductions.reductions import Merge, Reduction, axis_of, reduced
-from meshcomm.numpy.sequences.scans import Scan, accumulated
+from meshcomm.numpy.elementwise.where import where as chosen
 
 _MERGED_BY: dict[np.ufunc, str | Merge] = {
     np.add: "sum",

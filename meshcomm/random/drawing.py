@@ -8,6 +8,8 @@ from numpy.random import Generator as NumpyGenerator
 from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
 from meshcomm.core.arrays.create import empty
@@ -22,8 +24,6 @@ from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
 from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
 
 Values: TypeAlias = DTensor | ArrayLike

@@ -7,6 +7,8 @@ from numpy.random import BitGenerator, RandomState
 from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import relaid, replicated
+from meshcomm.blocks.map import written
 from meshcomm.core._arguments import as_array, as_shape, quote
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.create import distribute
@@ -16,7 +18,6 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import default_layout
-from meshcomm.numpy.elementwise.elementwise import relaid, replicated, written
 from meshcomm.numpy.indexing.taking import take, take_along_axis
 from meshcomm.numpy.order.order import argsort
 from meshcomm.numpy.shapes.shaping import axis_of, regrouped

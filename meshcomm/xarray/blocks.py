@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray
 
+from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import from_local
@@ -15,7 +16,6 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.numpy.elementwise.whole import whole_along
 
 
 def map_blocks(

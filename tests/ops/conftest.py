@@ -25,6 +25,6 @@ def received(monkeypatch):
     """The bytes that ranks receive from others when they ask them for rows, or are sent rows, while a test runs."""
     found = []
     monkeypatch.setattr(
-        mc.numpy.indexing.owners, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes))
+        mc.blocks.rows, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes))
     )
     return found

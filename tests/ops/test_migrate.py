@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.numpy.indexing import owners
+from meshcomm.blocks import rows
 from support.migrations import migrations
 from support.random_tensors import on_a_mesh
 from support.reference import on_ranks
@@ -18,21 +18,21 @@ from support.sampling import sampled
 def test_rows_come_in_the_order_of_source_and_place(seed, limit, monkeypatch):
     """Also in many rounds, when the scratch limit is small."""
     if limit:
-        monkeypatch.setattr(owners, "DEFAULT_SCRATCH", limit)
+        monkeypatch.setattr(rows, "DEFAULT_SCRATCH", limit)
     on_a_mesh(seed, migrations)
 
 
 def test_scratch_stays_within_the_limit(monkeypatch):
     """Blocks of a round are counted; the result is not scratch."""
     most = []
-    exchanged = owners.Ranks.exchanged
+    exchanged = rows.Ranks.exchanged
 
     def counted(self, array, *others, **at):
         most.append(array.nbytes)
         return exchanged(self, array, *others, **at)
 
-    monkeypatch.setattr(owners.Ranks, "exchanged", counted)
-    monkeypatch.setattr(owners, "DEFAULT_SCRATCH", 2**14)
+    monkeypatch.setattr(rows.Ranks, "exchanged", counted)
+    monkeypatch.setattr(rows, "DEFAULT_SCRATCH", 2**14)
     with mc.simulate(3) as world:
         mesh = mc.create_mesh([("x", 3)])
         world.run(lambda: mc.migrate(np.zeros((2000, 4)), np.arange(2000) % 3, mesh))

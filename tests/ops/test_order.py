@@ -11,8 +11,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
+from meshcomm.blocks.whole import whole_along
 from meshcomm.errors import CollectiveMismatch, ShapeError
-from meshcomm.numpy.elementwise.whole import whole_along
 from meshcomm.numpy.order.order import in_flat_order
 from meshcomm.numpy.order.samplesort import in_order
 from support.gradient_cases import on

@@ -6,8 +6,8 @@ import pytest
 import meshcomm as mc
 import meshcomm.array_api as xp
 from meshcomm import Cuts, Cyclic, Layout
+from meshcomm.blocks import rows
 from meshcomm.errors import CollectiveMismatch, MeshError, ShapeError
-from meshcomm.numpy.indexing import owners
 from support.gradient_cases import on
 from support.numpy_law import check as alike
 from support.orders import check
@@ -48,7 +48,7 @@ def test_one_run_over_all_ranks_and_ranks_without_elements():
 @on_ranks(2)
 def test_rounds_within_the_scratch_limit():
     """Questions and row_numbers that do not fit into the scratch memory at once."""
-    before, owners.DEFAULT_SCRATCH = owners.DEFAULT_SCRATCH, 2000
+    before, rows.DEFAULT_SCRATCH = rows.DEFAULT_SCRATCH, 2000
     try:
         mesh = mc.create_mesh([("x", 2)])
         a = np.random.default_rng(0).integers(0, 99, 1000)
@@ -57,7 +57,7 @@ def test_rounds_within_the_scratch_limit():
         check(np.isin(t, t[:10]), np.isin(a, a[:10]))
         alike(np.unique(t, return_inverse=True), np.unique(a, return_inverse=True))
     finally:
-        owners.DEFAULT_SCRATCH = before
+        rows.DEFAULT_SCRATCH = before
 
 
 @on_ranks(2)

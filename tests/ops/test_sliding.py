@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.numpy.elementwise import stretches
+from meshcomm.blocks import stretches
 
 windows_of = np.lib.stride_tricks.sliding_window_view
 U = mc.UNSHARDED

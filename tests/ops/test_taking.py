@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout, ShapeError
-from meshcomm.numpy.indexing import owners
+from meshcomm.blocks import rows
 from support.gradient_cases import on
 from support.indexing import check
 from support.reference import on_ranks
@@ -62,8 +62,8 @@ def test_elements_that_stay_do_not_travel(monkeypatch):
         check(np.take_along_axis(t, np.argsort(-t, 1), 1), x[:, ::-1])
         check(np.take(t, [3, 0], 1), x[:, [3, 0]])
 
-    monkeypatch.setattr(owners, "fetch", None)
-    monkeypatch.setattr(owners.Ranks, "exchanged", None)
+    monkeypatch.setattr(rows, "fetch", None)
+    monkeypatch.setattr(rows.Ranks, "exchanged", None)
     on(3, program)
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import tensors_of
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
@@ -35,7 +36,6 @@ from meshcomm.numpy.contractions.einsum import EinsumPlan, Operand, from_lists, 
 from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, can_lend
 from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
-from meshcomm.numpy.elementwise.elementwise import tensors_of
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike

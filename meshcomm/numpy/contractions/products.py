@@ -1,7 +1,7 @@
 """NumPy's products of two tensors or more: dot, tensordot, vecdot, outer, kron, cross and their kin.
 
 Where something is summed, they are cases of `einsum`, which says what moves and which layout the result has. Where
-nothing is, as in outer and kron, they are products element by element: :mod:`meshcomm.numpy.elementwise.rules` says
+nothing is, as in outer and kron, they are products element by element: :mod:`meshcomm.blocks.rules` says
 the same there.
 """
 
@@ -13,6 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
+from meshcomm.blocks.map import store, written
+from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
@@ -24,8 +27,6 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import contracted, matmul
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, aligned_blocks, relaid, store, written
-from meshcomm.numpy.elementwise.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import axis_of

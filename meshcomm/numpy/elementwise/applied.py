@@ -11,6 +11,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, replicated
+from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.rules import mesh_of
+from meshcomm.blocks.small import gathered
+from meshcomm.blocks.stretches import in_stretches
+from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
@@ -20,12 +26,8 @@ from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise, replicated, written
-from meshcomm.numpy.elementwise.rules import mesh_of
 from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
-from meshcomm.numpy.elementwise.stretches import in_stretches
 from meshcomm.numpy.elementwise.values import astype
-from meshcomm.numpy.elementwise.whole import gathered, of_whole_blocks, whole_along
 
 
 @implements_each(

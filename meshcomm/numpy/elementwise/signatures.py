@@ -7,10 +7,10 @@ from itertools import repeat
 from operator import is_not
 from typing import TypeAlias, TypeVar
 
+from meshcomm.blocks.map import written
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._types import Casting
 from meshcomm.core.arrays.dtensor import as_tensor
-from meshcomm.numpy.elementwise.elementwise import written
 
 Function: TypeAlias = Callable[..., object]
 Ours = TypeVar("Ours", bound=Function)

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.rules import ADVICE
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -13,8 +15,6 @@ from meshcomm.core.arrays.views import alike_strides, check_writable, strides_of
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import DTypeError
-from meshcomm.numpy.elementwise.elementwise import elementwise
-from meshcomm.numpy.elementwise.rules import ADVICE
 from meshcomm.numpy.elementwise.signatures import implements
 
 

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import elementwise, written
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.elementwise.whole import whole_along
 from meshcomm.numpy.indexing.index_tuples import check_mode, check_square, check_within, on_mesh
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.indexing.nonzero import indices_of_mask

@@ -5,6 +5,7 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._arguments import integer
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.views import moved_from, strides_of, view_of
@@ -12,7 +13,6 @@ from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import sum
 from meshcomm.numpy.shapes.shaping import axis_of

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.rules import text_as_scalar
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.views import c_strides, moved_from, strides_of, view_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import DTypeError
-from meshcomm.numpy.elementwise.elementwise import elementwise
-from meshcomm.numpy.elementwise.rules import text_as_scalar
 from meshcomm.numpy.elementwise.signatures import implements_each
 
 

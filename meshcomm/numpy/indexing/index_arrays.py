@@ -2,7 +2,7 @@
 
     1. slices, new axes and ... are taken first, as a view; the axes with index arrays stay whole: `_Request.base`
     2. the index arrays broadcast to one shape, and say for each of its elements one row of the base
-    3. each rank asks the owners of these rows for them, or sends them rows: :mod:`meshcomm.numpy.indexing.owners`
+    3. each rank asks the owners of these rows for them, or sends them rows: :mod:`meshcomm.blocks.rows`
 
 The axes of the index are cut as its tensors are. Plain arrays are the same on all ranks: then those axes are cut as
 the axes that they replace. Other axes keep their cut.
@@ -18,6 +18,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm._kernels import find_rows
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.rows import Owned, Ranks, Write, deliver, fetch
+from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of, sharding
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Names, Shape
@@ -37,10 +41,6 @@ from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import DTypeError, ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
-from meshcomm.numpy.elementwise.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of, sharding
-from meshcomm.numpy.indexing.owners import Owned, Ranks, Write, deliver, fetch
-from meshcomm.numpy.reductions.reductions import group_along
 
 Take: TypeAlias = Callable[[DTensor, Items], DTensor]
 """Takes a slice of a tensor."""

@@ -10,6 +10,9 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_array, quote
 from meshcomm.core._types import Array, Indices, Names, Shape
 from meshcomm.core.arrays.create import distribute
@@ -20,8 +23,6 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
-from meshcomm.numpy.elementwise.rules import mesh_of
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.indexing import setitem
 from meshcomm.numpy.shapes.shaping import axis_of, regrouped

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.create import from_local
@@ -24,8 +26,6 @@ from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import DTypeError, ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
-from meshcomm.numpy.elementwise.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing import fields, index_arrays, rows
 from meshcomm.numpy.indexing.index_arrays import has_arrays

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.rows import Ranks, migrated
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.mesh import Mesh
@@ -13,8 +15,6 @@ from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.meshes import location_text, required_default_mesh
 from meshcomm.errors import DTypeError, MeshError, ShapeError
-from meshcomm.numpy.indexing.owners import Ranks, migrated
-from meshcomm.numpy.reductions.reductions import group_along
 
 Rows: TypeAlias = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
 

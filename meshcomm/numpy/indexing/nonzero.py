@@ -6,6 +6,9 @@ as one of bool. The results have one axis, with `Cuts`: each rank has the indice
 
 import numpy as np
 
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -13,10 +16,7 @@ from meshcomm.core.layouts.cyclic import global_indices
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import elementwise
-from meshcomm.numpy.elementwise.rules import sharding
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.elementwise.whole import in_flat_order
 
 
 @implements(np.nonzero, partly=True)

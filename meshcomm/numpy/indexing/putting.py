@@ -10,6 +10,9 @@ from math import prod
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.rules import Operand
 from meshcomm.core._arguments import as_array
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
@@ -19,8 +22,6 @@ from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
-from meshcomm.numpy.elementwise.rules import Operand
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (

@@ -9,6 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.map import written
+from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core._arguments import as_array, counted, integer, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute, from_local
@@ -19,8 +22,6 @@ from meshcomm.core.layouts.specs import Cuts, Cyclic
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, written
-from meshcomm.numpy.elementwise.rules import aligned_axes
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import (

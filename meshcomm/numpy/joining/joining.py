@@ -9,6 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.map import written
+from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute, empty
@@ -17,8 +20,6 @@ from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, written
-from meshcomm.numpy.elementwise.rules import mesh_of
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -16,7 +17,6 @@ from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import rows_on, taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics

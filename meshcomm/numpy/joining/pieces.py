@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.slicing import kept_slice, parsed
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.indexing.indexing import getitem, setitem
 
 

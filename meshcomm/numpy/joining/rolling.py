@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays.create import empty
@@ -18,7 +19,6 @@ from meshcomm.core.layouts.specs import Cuts, Cyclic
 from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put

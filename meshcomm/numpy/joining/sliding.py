@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
@@ -17,7 +18,6 @@ from meshcomm.core.arrays.views import strides_of, view_of, within
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts, Cyclic
-from meshcomm.numpy.elementwise.elementwise import relaid
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.indexing import indexed
 from meshcomm.numpy.joining.pieces import joined

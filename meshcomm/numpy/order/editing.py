@@ -3,13 +3,14 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.map import elementwise
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Names
 from meshcomm.core.arrays.create import empty, full
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import assign, numbers, on_mesh

@@ -12,6 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.map import store
+from meshcomm.blocks.rules import mesh_of, sample, sharding
+from meshcomm.blocks.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import as_array, normalised_axes, quote
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.create import distribute
@@ -19,11 +23,8 @@ from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid, store
-from meshcomm.numpy.elementwise.rules import mesh_of, sample, sharding
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.elementwise.values import astype
-from meshcomm.numpy.elementwise.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
 from meshcomm.numpy.order.samplesort import in_order, kind_to_sort
 
 

@@ -23,6 +23,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.rows import Ranks
+from meshcomm.blocks.rules import sharding
 from meshcomm.core._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
@@ -39,9 +42,6 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.rules import sharding
-from meshcomm.numpy.indexing.owners import Ranks
-from meshcomm.numpy.reductions.reductions import group_along
 
 Agreed: TypeAlias = Callable[[Callable[[], list[Array]]], list[Array]]
 """Returns what a function makes; what it raises on one rank, all ranks raise."""

@@ -2,7 +2,7 @@
 
 Where one of the two operands is whole on each device, every device looks into its block, and only results move. Else
 each rank sends its values to the ranks in whose stretch of the sorted tensor they belong, and gets the answers:
-`ask` of :mod:`meshcomm.numpy.indexing.owners`. A tensor that is not sorted is sorted first.
+`ask` of :mod:`meshcomm.blocks.rows`. A tensor that is not sorted is sorted first.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,12 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.reduce import added_up, group_along
+from meshcomm.blocks.rows import Ranks, ask
+from meshcomm.blocks.rules import Operand, mesh_of, sample, shape_of, sharding
+from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -23,14 +29,9 @@ from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
-from meshcomm.numpy.elementwise.rules import Operand, mesh_of, sample, shape_of, sharding
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.elementwise.whole import in_flat_order
 from meshcomm.numpy.indexing.indexing import getitem
-from meshcomm.numpy.indexing.owners import Ranks, ask
 from meshcomm.numpy.order.samplesort import gathered, in_order
-from meshcomm.numpy.reductions.reductions import added_up, group_along
 
 Side: TypeAlias = Literal["left", "right"]
 

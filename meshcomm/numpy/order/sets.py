@@ -14,6 +14,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.rows import Ranks, deliver
+from meshcomm.blocks.rules import mesh_of, sharding
+from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices
@@ -28,18 +33,13 @@ from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
-from meshcomm.numpy.elementwise.rules import mesh_of, sharding
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
-from meshcomm.numpy.elementwise.whole import in_flat_order
 from meshcomm.numpy.indexing.index_arrays import owned_elements
-from meshcomm.numpy.indexing.owners import Ranks, deliver
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort, sort
 from meshcomm.numpy.order.samplesort import InOrder, gathered, in_order
 from meshcomm.numpy.order.searching import isin, replicated
-from meshcomm.numpy.reductions.reductions import group_along
 from meshcomm.numpy.shapes.shaping import regrouped
 
 Operand: TypeAlias = DTensor | ArrayLike

@@ -3,15 +3,16 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, relaid
-from meshcomm.numpy.elementwise.rules import Operand, mesh_of
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.reductions.reductions import added_up, max, min
+from meshcomm.numpy.reductions.reductions import max, min
 
 
 @implements(np.histogram)

@@ -11,6 +11,8 @@ from typing import SupportsIndex
 
 import numpy as np
 
+from meshcomm.blocks.reduce import Reduction, reduced
+from meshcomm.blocks.rules import result_dtype
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -18,9 +20,7 @@ from meshcomm.core.layouts.cyclic import global_indices
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.rules import result_dtype
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.reductions.reductions import Reduction, reduced
 
 
 @implements(np.argmax, partly=True)

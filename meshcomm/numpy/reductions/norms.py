@@ -12,13 +12,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.reduce import Reduction, reduced
+from meshcomm.blocks.rules import result_dtype, sharding
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import result_dtype, sharding
-from meshcomm.numpy.reductions.reductions import Reduction, max, min, reduced
+from meshcomm.numpy.reductions.reductions import max, min
 
 Order: TypeAlias = float | str | None
 

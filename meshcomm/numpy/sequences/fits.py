@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import tensors_of
+from meshcomm.blocks.small import gathered
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.elementwise.elementwise import tensors_of
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.elementwise.whole import gathered
 from meshcomm.numpy.joining.joining import concatenate
 
 

@@ -8,29 +8,21 @@ same mesh dimensions, and the result back.
 
 import operator
 from collections.abc import Callable
-from math import prod
-from typing import NamedTuple, SupportsIndex
+from typing import SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import result_dtype
+from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.layouts.cyclic import CyclicCut
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.specs import Cyclic
-from meshcomm.core.ranks.calls import Collective
-from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Location
-from meshcomm.core.transport.reduce import ExclusiveScan
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import result_dtype, sharding
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
-from meshcomm.numpy.reductions.reductions import group_along
 
 
 @implements(np.cumsum, partly=True)
@@ -127,30 +119,6 @@ def _as_edge(x: Value, tensor: DTensor, along: int) -> Value:
 _SUM, _PRODUCT = np.add, np.multiply
 
 
-class Scan(NamedTuple):
-    """A function along one axis of a tensor, whose results are those of all elements up to each one.
-
-    Parameters
-    ----------
-    name: of the operation
-    function: of NumPy, which takes a block, ``axis=`` and ``dtype=``
-    ufunc: combines two results; it is associative
-    axis: counted from 0
-    dtype: of the result
-    """
-
-    name: str
-    function: Callable[..., Array]
-    ufunc: np.ufunc
-    axis: int
-    dtype: DType
-
-    @property
-    def wide(self) -> DType:
-        """The dtype of the computation: float32 for float16."""
-        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
-
-
 def _cumulative(
     ufunc: np.ufunc,
     function: Callable[..., Array],
@@ -167,62 +135,3 @@ def _cumulative(
         raise TypeError(f"numpy.{name} takes one axis, not {axis!r}")
     (along,) = normalised_axes(axis, tensor.ndim)
     return accumulated(Scan(name, function, ufunc, along, kind), tensor)
-
-
-def accumulated(scan: Scan, tensor: DTensor) -> DTensor:
-    """Return a scan in the layout of *tensor*. Collective over the mesh if its axis is sharded."""
-    if not isinstance(tensor.layout.cut(scan.axis, tensor.shape[scan.axis]), CyclicCut):
-        return _scanned(scan, tensor)
-    axes = tensor.layout.axes
-    consecutive = relaid(tensor, (*axes[: scan.axis], tuple(axes[scan.axis]), *axes[scan.axis + 1 :]), scan.name)
-    return relaid(_scanned(scan, consecutive), axes, scan.name)
-
-
-def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
-    """Return the scan of a tensor whose blocks are consecutive. Collective over the mesh if the axis is sharded."""
-    mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    if tensor.local is None:
-        return DTensor(None, layout, shape, scan.dtype)
-    if not sharding(mesh, layout.axes[scan.axis]):
-        local = scan.function(tensor.local, axis=scan.axis, dtype=scan.dtype)
-        return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
-    name, kind = scan.name, tensor.dtype
-    key = (name, layout, shape, kind, scan.axis, scan.dtype)
-    made = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor.local,))
-    return DTensor(made, layout, shape, scan.dtype)
-
-
-def _text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
-    where = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
-    return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
-
-
-def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, here: Location) -> Callable[[Array], Array]:
-    """Return a function that makes the block of the result from that of the tensor."""
-    mesh, axis = layout.mesh, scan.axis
-    group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))
-    devices = [mesh.ranks.index(rank) for rank in group.members]
-    filled = [i for i, device in enumerate(devices) if layout.block_shape(shape, device)[axis]]
-    order = sorted(filled, key=lambda i: layout.block_numbers(devices[i])[axis])
-    mine = layout.block_shape(shape, here.device)
-    n = prod(length for a, length in enumerate(mine) if a != axis)
-    before = ExclusiveScan(group, position, scan.ufunc, n, scan.wide.itemsize, order=order).run
-    is_first = position not in order[1:]  # or has no elements
-
-    def run(block: Array) -> Array:
-        # What happens to the numbers of one rank must not stop it while the others go on to the exchange.
-        with np.errstate(all="ignore"):
-            result = np.asarray(scan.function(block, axis=axis, dtype=scan.wide), order="C")
-            if block.shape[axis]:
-                totals = np.asarray(result.take(-1, axis=axis), order="C")
-            else:
-                totals = np.zeros(block.shape[:axis] + block.shape[axis + 1 :], scan.wide)
-            carried = before(totals)
-            if not is_first:
-                scan.ufunc(result, np.expand_dims(carried, axis), out=result)
-            return result.astype(scan.dtype, copy=False)
-
-    return run
-
-
-_SCAN = Collective[Array](_text, _prepared)

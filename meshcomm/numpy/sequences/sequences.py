@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import tensors_of
+from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
@@ -17,9 +19,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import tensors_of
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.elementwise.whole import gathered
 from meshcomm.numpy.indexing.indexing import indexed
 from meshcomm.numpy.joining.joining import concatenate
 

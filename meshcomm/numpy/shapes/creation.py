@@ -6,6 +6,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import replicated, tensors_of
 from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
@@ -13,7 +14,6 @@ from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import LIKE, DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import replicated, tensors_of
 from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
 from meshcomm.numpy.reductions.reductions import spread
 from meshcomm.numpy.shapes.shaping import broadcast_to

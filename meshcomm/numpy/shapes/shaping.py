@@ -9,6 +9,8 @@ from operator import index
 
 import numpy as np
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
@@ -23,8 +25,6 @@ from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import broadcast_shape, without
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.shapes.linalg import transpose
 

@@ -3,6 +3,8 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, tensors_of
+from meshcomm.blocks.rules import aligned_axes, mesh_of
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis
@@ -10,8 +12,6 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, tensors_of
-from meshcomm.numpy.elementwise.rules import aligned_axes, mesh_of
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import mean
 from meshcomm.numpy.reductions.reductions import sum as sum_over

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.rules import Operand, broadcast_shape, mesh_of, shape_of
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise
-from meshcomm.numpy.elementwise.rules import Operand, broadcast_shape, mesh_of, shape_of
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.statistics.statistics import all, any
 

@@ -8,6 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.rules import Operand, mesh_of
+from meshcomm.blocks.small import gathered
+from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_array, integer
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -15,13 +20,9 @@ from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain
-from meshcomm.numpy.elementwise.rules import Operand, mesh_of
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.elementwise.whole import gathered, whole_along
 from meshcomm.numpy.reductions import reductions
 from meshcomm.numpy.reductions.histogram import weights_like
-from meshcomm.numpy.reductions.reductions import added_up
 from meshcomm.numpy.shapes.shaping import expand_dims
 
 # -- bincount ---------------------------------------------------------------------------------------------------------

@@ -13,17 +13,19 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.align import agree_on_plain, relaid, replicated
+from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.rules import mesh_of, sharding, without
+from meshcomm.blocks.small import gathered
+from meshcomm.blocks.stretches import in_stretches
+from meshcomm.blocks.whole import is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._callers import naming_callers
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.numpy.elementwise.elementwise import agree_on_plain, elementwise, relaid, replicated, written
-from meshcomm.numpy.elementwise.rules import mesh_of, sharding, without
 from meshcomm.numpy.elementwise.signatures import implements, implements_each
-from meshcomm.numpy.elementwise.stretches import in_stretches
-from meshcomm.numpy.elementwise.whole import gathered, is_one_line, of_whole_blocks, whole_along
 from meshcomm.numpy.order.samplesort import in_order, picked
 from meshcomm.numpy.reductions.reductions import sum
 from meshcomm.numpy.statistics.averages import weights_along

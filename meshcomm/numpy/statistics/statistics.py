@@ -14,15 +14,16 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
+from meshcomm.blocks.rules import result_dtype
 from meshcomm.core._arguments import as_dtype, quote, reduced_axes
 from meshcomm.core._callers import naming_callers, warn
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import CACHED_BYTES
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.numpy.elementwise.rules import result_dtype
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.reductions.reductions import Merge, Reduction, axis_of, mean, reduced, reduced_by, refuse_empty
+from meshcomm.numpy.reductions.reductions import mean, reduced_by, refuse_empty
 from meshcomm.numpy.ufuncs import reduce, with_where
 
 Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all

@@ -3,16 +3,13 @@
 from collections.abc import Callable, Sequence
 from math import prod
 
-import numpy as np
-from numpy.typing import ArrayLike
-
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.rules import sharding
 from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.ranks.calls import agree_on, collective
-from meshcomm.numpy.elementwise.elementwise import relaid
-from meshcomm.numpy.elementwise.rules import sharding
 
 
 def whole_along(tensor: DTensor, axes: Sequence[int], operation: str = "whole_along") -> DTensor:
@@ -45,16 +42,6 @@ def of_whole_blocks(
             return None, whole.layout
         call = f"{operation} over axes {axes} of {tensor.shape} {tensor.dtype}"
         return agree_on(here.team, call, lambda: function(local)), whole.layout
-
-
-def gathered(name: str, x: DTensor | ArrayLike) -> Array:
-    """Return all elements of a small operand on every rank. Collective over its mesh. *name* is the operation."""
-    tensor = unwrapped(x)
-    if not isinstance(tensor, DTensor):
-        return np.asarray(tensor)
-    with collective(name, tensor.mesh):
-        found = tensor.to_numpy()
-    return np.zeros(tensor.shape, tensor.dtype) if found is None else found  # on a rank outside of the mesh
 
 
 def whole_axes(layout: Layout, shape: Shape, axes: Sequence[int]) -> Axes:

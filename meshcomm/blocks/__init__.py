@@ -1,0 +1,16 @@
+"""The waist: what features use of the core. About ten verbs on blocks, of which each is a module or two.
+
+| verb | what it does | where |
+|---|---|---|
+| make | a tensor of a block, or of what a function makes of the block of another one | `make` |
+| align | operands into one layout | `align`, by `rules` |
+| map | a function on aligned blocks, with ``out=`` | `map` |
+| move | a tensor into another layout | `align.relaid` |
+| whole | an axis, or several, uncut | `whole` |
+| reduce | shares of all devices to one result | `reduce`, `stretches` |
+| scan | what comes before the block of each device | `scan` |
+| rows | by number: fetch them from their owners, deliver them, ask about them | `rows` |
+| small | what is small: gathered, looked up by one rank, computed by each and compared | `small` |
+
+They are the only place above the core that makes a tensor, agrees, and speaks with other ranks.
+"""

@@ -1,0 +1,108 @@
+"""Operands in one layout: tensors move, numbers stay, plain arrays are compared and cut."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
+from meshcomm.core._arguments import as_array, as_dtype
+from meshcomm.core._types import Shape
+from meshcomm.core.arrays.create import plain_text
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.core.ranks.meshes import location_in
+
+
+def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Operand]:
+    """Return *operands* with lists as arrays. Collective over the mesh if one of them is a plain array.
+
+    ``CollectiveMismatch`` if a plain array is not the same on every rank.
+    """
+    if not any(map(is_plain, operands)):
+        return list(operands)  # type: ignore[arg-type]  # tensors and numbers
+
+    def call(arrays: list[Operand]) -> str:
+        return f"{name} of {', '.join(map(_described, arrays))}; a plain array must be the same on every rank"
+
+    def make() -> list[Operand]:
+        return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
+
+    return made_by_all(name, mesh, call, make)
+
+
+def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:
+    """Return an array or a number, the same on all ranks, as a tensor that shares its memory: to be read only."""
+    array = np.asarray(x)
+    local = None if location_in(mesh) is None else array
+    return DTensor(local, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
+
+
+def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
+    """Return tensors, arrays and numbers as tensors on the mesh of those that are. Collective if one is a plain array.
+
+    *name* is the operation.
+    """
+    held = [unwrapped(x) for x in operands]
+    mesh = mesh_of(held)
+    return [x if isinstance(x, DTensor) else replicated(x, mesh) for x in agree_on_plain(name, held, mesh)]
+
+
+def _described(operand: Operand) -> str:
+    """Return what the ranks compare about an operand."""
+    if isinstance(operand, DTensor):
+        return f"a DTensor of {operand.shape} {operand.dtype} in {specs_text(operand.layout.sharding_specs)}"
+    if not isinstance(operand, np.ndarray) or operand.ndim == 0:
+        return f"{operand!r}"
+    return plain_text(operand)
+
+
+def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout: Layout) -> list[Any]:
+    """Return what a device needs of *operands* for a result of *shape* in *layout*: numbers, and blocks.
+
+    *name* is the operation. Collective if a tensor is in another layout.
+    """
+    found = [_aligned(name, x, shape, layout) for x in operands]
+    return [x.local if isinstance(x, DTensor) else x for x in found]
+
+
+def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Operand | None:
+    """Return what a result of *shape* in *layout* needs of *operand*: a number, a tensor or a block of an array.
+
+    *name* is the operation. Collective if a tensor is in another layout.
+    """
+    if isinstance(operand, DTensor):
+        if operand.shape == shape and operand.layout is layout:
+            return operand
+        return relaid(operand, aligned_axes(operand.shape, shape, layout), name)
+    if isinstance(operand, NUMBERS) or operand.ndim == 0:
+        return operand
+    device = layout.mesh.rank
+    if device is None:
+        return None
+    axes = aligned_axes(operand.shape, shape, layout)
+    return cut_out(operand, Layout(axes, layout.mesh).block_box(operand.shape, device))
+
+
+def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None) -> DTensor:
+    """Return *tensor* with its axes sharded as *axes* say; itself if they are. Collective if it has to move.
+
+    Parameters
+    ----------
+    tensor: in any layout
+    axes: in canonical form
+    operation: what needs it: the ranks compare that as well
+    mesh: of the result, by default that of *tensor*
+    """
+    target = tensor.mesh if mesh is None else mesh
+    same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
+    if tensor.layout.axes == axes and same:
+        return tensor
+    with collective(operation, tensor.mesh, target):
+        return relayout(tensor, Layout(axes, target))

@@ -1,0 +1,54 @@
+"""Tensors of blocks: nothing moves, and nothing is compared. A rank outside of the mesh has no block, and no part."""
+
+from collections.abc import Callable
+
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+
+
+def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
+    """Return the tensor of this *block*; it is None on a rank outside of the mesh of *layout*.
+
+    Parameters
+    ----------
+    block: what this rank has of the global array, in C order; nothing checks it
+    layout, shape, dtype: of the global array, the same on all ranks
+    """
+    return DTensor(block, layout, shape, dtype)
+
+
+def mapped(
+    function: Callable[..., Array | None],
+    tensor: DTensor,
+    *others: DTensor,
+    layout: Layout | None = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
+) -> DTensor:
+    """Return the tensor whose block is what *function* makes of the block of *tensor*.
+
+    On a rank outside of the mesh the function is not called.
+
+    Parameters
+    ----------
+    function: takes the block of *tensor*, and those of the *others*; its result is the block
+    tensor: what layout, shape and dtype are of, where they are not given
+    others: tensors in layouts that fit, as `relaid` and `aligned_blocks` make them
+    layout, shape, dtype: of the result, if others than those of *tensor*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return mapped(lambda block: block * 10, t).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[0, 10], [20, 30]]
+    """
+    block = None if tensor.local is None else function(tensor.local, *(each.local for each in others))
+    return DTensor(
+        block,
+        tensor.layout if layout is None else layout,
+        tensor.shape if shape is None else shape,
+        tensor.dtype if dtype is None else dtype,
+    )

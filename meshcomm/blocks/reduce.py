@@ -1,0 +1,239 @@
+"""Each device makes its share of a result from its block, and then the devices reduce their shares."""
+
+from collections.abc import Callable, Hashable
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm.blocks.rules import sharding, without
+from meshcomm.blocks.stretches import in_stretches
+from meshcomm.core._types import Array, DType, Names, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.calls import Collective, agree_on, collective
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.teams import Group, Location
+from meshcomm.core.transport.reduce import AllReduce, reduction
+
+Merge: TypeAlias = Callable[[Array], Array]
+"""A function that merges the shares of devices, the rows of an array, to one row: in the order of the rows."""
+
+
+def unchanged(array: Array) -> Array:
+    """Return *array*: a share that is a result already."""
+    return array
+
+
+class Partial(NamedTuple):
+    """How each device computes its share of a result, and how the devices reduce these shares.
+
+    Parameters
+    ----------
+    key, text: what tells the call from others, for this rank and for all of them
+    compute: makes the share of a device from its block
+    names: the mesh dimensions to reduce over; without them the share is the result
+    op: how to reduce: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
+    dtype: of the result
+    counts: whether the share of a device counts
+    shares: the dtype of the shares, by default that of the result
+    finish: makes the result from what the shares were reduced to
+    """
+
+    key: Hashable
+    text: str
+    compute: Callable[[Array], Array]
+    names: Names
+    op: str | Merge
+    dtype: DType
+    counts: Callable[[int], bool] = lambda device: True
+    shares: DType | None = None
+    finish: Callable[[Array], Array] = unchanged
+
+
+def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> DTensor:
+    """Return the result of *shape* in *layout* that devices make of their blocks of *tensor*.
+
+    Collective over the mesh if there is something to reduce over.
+    """
+    mesh, dtype = layout.mesh, partial.dtype
+    if tensor.local is None:
+        return DTensor(None, layout, shape, dtype)
+    if tensor.dtype.kind in "SU":
+        partial, tensor = _computed_by_all(partial, tensor, layout, shape)
+    if not partial.names:
+        return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
+    reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, (partial, tensor, layout, shape), (tensor.local,))
+    assert reduced is not None
+    return DTensor(partial.finish(reduced), layout, shape, dtype)
+
+
+def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> tuple[Partial, DTensor]:
+    """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
+    with collective(partial.text, tensor.mesh) as here:
+        assert here is not None
+        block, text = tensor.local, _text(partial, tensor, layout, shape)
+        share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))
+    return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
+        share, tensor.layout, tensor.shape, tensor.dtype
+    )
+
+
+def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
+    specs = specs_text(tensor.layout.sharding_specs)
+    return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(layout.mesh)}"
+
+
+def _prepared(
+    partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, here: Location
+) -> Callable[[Array], Array]:
+    """Return a function that makes the reduced share of the result from the block of a device."""
+    mesh, n = layout.mesh, prod(layout.block_shape(shape, here.device))
+    group, position = group_along(here, mesh, partial.names)
+    members = [mesh.ranks.index(rank) for rank in group.members]
+    counted = [i for i, device in enumerate(members) if partial.counts(device)]
+    dtype = partial.dtype if partial.shares is None else partial.shares
+    _refuse_dtype(partial, tensor)
+    reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
+    return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None, compute=partial.compute).run
+
+
+def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
+    """Raise NumPy's error for a dtype on all ranks: a block without elements has none."""
+    if partial.compute is not unchanged:
+        with np.errstate(all="ignore"):
+            partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
+
+
+_REDUCE = Collective[Array](_text, _prepared)
+
+
+def added_up(
+    name: str, tensor: DTensor, share: Array | None, shape: Shape, dtype: DType, *, op: str | Merge = "sum"
+) -> DTensor:
+    """Return the sum of what devices made of their blocks of *tensor*, on all of them. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation, and its options
+    tensor: over whose mesh dimensions to add up
+    share: of this device; None on a rank outside of the mesh
+    shape, dtype: of the shares
+    op: how to reduce, as `Partial` has it
+    """
+    names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
+    layout = Layout.replicated(tensor.mesh, len(shape))
+    key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
+    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: "
+    text += op if isinstance(op, str) else op.__name__
+    partial = Partial(key, text, unchanged, names, op, dtype)
+    return run_partial(partial, DTensor(share, layout, shape, dtype), layout, shape)
+
+
+def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
+    """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
+    devices = next(row for row in mesh.groups_along(names) if here.device in row)
+    group = here.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
+    return group, devices.index(here.device)
+
+
+class Reduction(NamedTuple):
+    """A reduction of NumPy over some axes: how one device makes it, and how several do together.
+
+    Parameters
+    ----------
+    name: of NumPy's function
+    axes: which are reduced, ascending
+    whole: makes the result from a block that has these axes as a whole: NumPy's function
+    share: makes the share of a device from its block
+    merge: how the shares are reduced
+    dtype: of the result
+    shares: the dtype of the shares, by default that of the result
+    finish: makes the result from what the shares were reduced to
+    options: other arguments of the call
+    takes_empty: whether *share* knows the share of a block without elements
+    """
+
+    name: str
+    axes: tuple[int, ...]
+    whole: Callable[[Array], object]
+    share: Callable[[Array], object]
+    merge: str | Merge
+    dtype: DType
+    shares: DType | None = None
+    finish: Callable[[Array], Array] = unchanged
+    options: tuple[Hashable, ...] = ()
+    takes_empty: bool = False
+
+
+def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
+    """Return a reduction of *tensor*. Collective over the mesh if a reduced axis is sharded.
+
+    With *keepdims* the reduced axes stay, with length 1.
+    """
+    return run_reduction(prepared_reduction(how, tensor._spec), how, tensor, keepdims)
+
+
+class PreparedReduction(NamedTuple):
+    """A reduction of tensors of one spec, and the layout and the shape of its results."""
+
+    partial: Partial
+    layout: Layout
+    shape: Shape
+
+
+def run_reduction(prepared: PreparedReduction, how: Reduction, tensor: DTensor, keepdims: bool) -> DTensor:
+    """Return a reduction that is prepared for the spec of *tensor*. Collective as `reduced`."""
+    result = run_partial(prepared.partial, tensor, prepared.layout, prepared.shape)
+    return with_axes(result, how.axes, tensor.ndim) if keepdims else result
+
+
+def prepared_reduction(how: Reduction, of: TensorSpec) -> PreparedReduction:
+    """Return what a reduction needs that depends on no values."""
+    axes, source, whole = how.axes, of.layout, of.shape
+    shape, dtype = without(whole, axes), how.dtype if how.shares is None else how.shares
+    share, takes_empty = how.share, how.takes_empty
+    names = sharding(source.mesh, [n for a in axes for n in source.axes[a]])
+
+    def counts(device: int) -> bool:
+        block = source.block_shape(whole, device)
+        return all(block[a] > 0 for a in axes)
+
+    def compute(block: Array) -> Array:
+        if not takes_empty and 0 in block.shape and 0 in [block.shape[a] for a in axes]:  # a share that does not count
+            return np.zeros(without(block.shape, axes), dtype)
+        return np.asarray(in_stretches(share, block, axes), dtype, order="C")
+
+    key = ("reduce", how.name, source, whole, of.dtype, axes, how.dtype, how.options)
+    options = "".join(f", {option}" for option in how.options)
+    text = f"{how.name} over axes {axes}{options} in {how.dtype}"
+    run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
+    partial = Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish)
+    return PreparedReduction(partial, source.delete(axes), shape)
+
+
+def _whole(how: Reduction) -> Callable[[Array], Array]:
+    def compute(block: Array) -> Array:
+        return np.asarray(in_stretches(how.whole, block, how.axes), how.dtype, order="C")
+
+    return compute
+
+
+def axis_of(axes: tuple[int, ...], ndim: int) -> tuple[int, ...] | None:
+    """Return *axes* as NumPy's functions take them fastest: None if they are all."""
+    return None if len(axes) == ndim else axes
+
+
+def with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
+    """Return *tensor* with *ndim* axes, of which *axes* are new and have length 1. It shares the block."""
+    lengths, names = iter(tensor.shape), iter(tensor.layout.axes)
+    shape = tuple(1 if a in axes else next(lengths) for a in range(ndim))
+    layout = Layout([() if a in axes else next(names) for a in range(ndim)], tensor.mesh)
+    local = tensor.local
+    if local is not None:
+        kept = iter(local.shape)
+        local = local.reshape([1 if a in axes else next(kept) for a in range(ndim)])
+    return DTensor(local, layout, shape, tensor.dtype)
