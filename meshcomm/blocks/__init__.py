@@ -12,5 +12,5 @@
 | rows | by number: fetch them from their owners, deliver them, ask about them | `rows` |
 | small | what is small: gathered, looked up by one rank, computed by each and compared | `small` |
 
-They are the only place above the core that makes a tensor, agrees, and speaks with other ranks.
+Nothing else above the core makes a tensor, agrees, or speaks with other ranks.
 """

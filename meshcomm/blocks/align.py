@@ -1,13 +1,13 @@
 """Operands in one layout: tensors move, numbers stay, plain arrays are compared and cut."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
 from meshcomm.core._arguments import as_array, as_dtype
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Shape
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.cutting import cut_out
@@ -63,24 +63,23 @@ def _described(operand: Operand) -> str:
     return plain_text(operand)
 
 
-def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout: Layout) -> list[Any]:
+def aligned_blocks(name: str, operands: Sequence[Operand], shape: Shape, layout: Layout) -> list[Value]:
     """Return what a device needs of *operands* for a result of *shape* in *layout*: numbers, and blocks.
 
     *name* is the operation. Collective if a tensor is in another layout.
     """
-    found = [_aligned(name, x, shape, layout) for x in operands]
-    return [x.local if isinstance(x, DTensor) else x for x in found]
+    return [aligned_block(name, x, shape, layout) for x in operands]
 
 
-def _aligned(name: str, operand: Operand, shape: Shape, layout: Layout) -> Operand | None:
-    """Return what a result of *shape* in *layout* needs of *operand*: a number, a tensor or a block of an array.
+def aligned_block(name: str, operand: Operand, shape: Shape, layout: Layout) -> Value:
+    """Return what a device needs of *operand* for a result of *shape* in *layout*: a number or a block.
 
     *name* is the operation. Collective if a tensor is in another layout.
     """
     if isinstance(operand, DTensor):
         if operand.shape == shape and operand.layout is layout:
-            return operand
-        return relaid(operand, aligned_axes(operand.shape, shape, layout), name)
+            return operand.local
+        return relaid(operand, aligned_axes(operand.shape, shape, layout), name).local
     if isinstance(operand, NUMBERS) or operand.ndim == 0:
         return operand
     device = layout.mesh.rank

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 
 from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._tensor import OfView, OnBlocks, offer
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.views import Strides, view_of
 from meshcomm.core.layouts.layout import Layout
 
 
@@ -46,9 +48,25 @@ def mapped(
     [[0, 10], [20, 30]]
     """
     block = None if tensor.local is None else function(tensor.local, *(each.local for each in others))
-    return DTensor(
+    made = DTensor(
         block,
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
+    offer(OnBlocks(function, made._spec), (tensor, *others), made)
+    return made
+
+
+def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, shape: Shape, strides: Strides) -> DTensor:
+    """Return a view of *tensor*; calls like this one take the short way from now on.
+
+    Parameters
+    ----------
+    take: takes the block, and returns a view of it: the block of the result
+    tensor: whose memory it is
+    layout, shape, strides: of the result; see `meshcomm.core.arrays.views`
+    """
+    found = view_of(tensor, None if tensor.local is None else take(tensor.local), layout, shape, strides)
+    offer(OfView(take, found._spec, strides), (tensor,), found)
+    return found

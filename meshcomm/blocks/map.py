@@ -1,17 +1,33 @@
 """A function on blocks, element by element; :mod:`meshcomm.blocks.rules` says how its operands come together."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
-from meshcomm.blocks.rules import ADVICE, NUMBERS, broadcast_shape, common_layout, mesh_of, sample, shape_of
+from meshcomm.blocks.align import agree_on_plain, aligned_block, relaid
+from meshcomm.blocks.edges import Edges, Pieces, edges_of, in_pieces
+from meshcomm.blocks.rules import (
+    ADVICE,
+    NUMBERS,
+    Operand,
+    broadcast_shape,
+    common_layout,
+    is_plain,
+    mesh_of,
+    sample,
+    shape_of,
+)
 from meshcomm.core._arguments import as_dtype
-from meshcomm.core._types import Array, Casting
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Casting, DType, Shape
+from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.arrays.views import check_writable
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import ShapeError
 
@@ -35,32 +51,104 @@ def elementwise(
         found = _alike(function, operands)
         if found is not None:
             return found
-    mesh = mesh_of((*operands, *out))
-    known = agree_on_plain(name, operands, mesh)
-    shape = broadcast_shape(name, [shape_of(x) for x in (*known, *out)])
+    known = agree_on_plain(name, operands, mesh_of((*operands, *out)))
+    mapping = _decided(name, function, known, out)
+    results = mapping.run(known, out)
+    if mapping.single and not any(map(is_plain, operands)):
+        offer(mapping.recipe(operands, out), tuple(operands), results[0])
+    return results[0] if mapping.single else results
+
+
+class _Mapping(NamedTuple):
+    """How calls of an elementwise function run: what its operands are relaid to, and what the results are.
+
+    Parameters
+    ----------
+    name, function: of the call
+    layout, shape: of the results
+    dtypes: of each result
+    single: whether the function returns no tuple
+    edges: for each operand what moves, if only what is next to cuts does
+    """
+
+    name: str
+    function: OfBlocks
+    layout: Layout
+    shape: Shape
+    dtypes: tuple[DType, ...]
+    single: bool
+    edges: tuple[Edges | None, ...]
+
+    def recipe(self, operands: Sequence[object], out: Sequence[DTensor]) -> Recipe:
+        """Return the recipe of calls like this one."""
+        tensors = [x for x in (*operands, *out) if isinstance(x, DTensor)]
+        if all(x.layout is self.layout and x.shape == self.shape for x in tensors):
+            spec = TensorSpec(self.layout, self.shape, self.dtypes[0])
+            return OnBlocks(self.function, spec, isinstance(self.function, np.ufunc))
+        return Recipe(self.run_again)
+
+    def run_again(self, *operands: Operand, out: tuple[DTensor, ...] = ()) -> DTensor:
+        """Return the one result of *operands*. Collective if an operand has to move."""
+        return self.run(operands, out)[0]
+
+    def run(self, operands: Sequence[Operand], out: Sequence[DTensor]) -> Sequence[DTensor]:
+        """Return the results. Collective if an operand has to move."""
+        # All are computed in the layout of the first one.
+        targets = [each if each.layout is self.layout else relaid(each, self.layout.axes, self.name) for each in out]
+        blocks = [
+            aligned_block(self.name, x, self.shape, self.layout) if edges is None else edges.taken(x, self.name)
+            for x, edges in zip(operands, self.edges, strict=True)
+        ]
+        mesh = self.layout.mesh
+        local: list[Array | None] = [None] * len(self.dtypes)
+        if location_in(mesh) is not None:
+            local = self._computed(blocks, [target.local for target in targets])
+        if out:
+            store(self.name, out, targets)
+            return out
+        made = zip(local, self.dtypes, strict=True)
+        return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in made)
+
+    def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
+        if any(self.edges):
+            if targets:  # of which a piece may be written before another one is read
+                blocks = [_apart(block, targets[0]) for block in blocks]
+            into = targets or [new_block(self.layout.block_shape(self.shape), self.dtypes[0])]
+            in_pieces(self.function, blocks, into[0])
+            return [*into]
+        if targets:
+            self.function(*blocks, out=tuple(targets))
+            return [*targets]
+        return [np.asarray(each, order="C") for each in _several(self.function(*blocks))]
+
+
+def _apart(block: Value, target: Array) -> Value:
+    """Return pieces that share no memory with *target*; what is no pieces, as it is."""
+    if not isinstance(block, Pieces):
+        return block
+    found = [(a, b, each.copy() if np.may_share_memory(each, target) else each) for a, b, each in block.found]
+    return Pieces(block.axis, found)
+
+
+def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _Mapping:
+    """Return how a call runs, the same on all ranks: by shapes, dtypes and layouts only."""
+    shape = broadcast_shape(name, [shape_of(x) for x in (*operands, *out)])
     for target in out:
         if target.shape != shape:
             raise ShapeError(f"{name}: out has shape {target.shape}, but the operands broadcast to {shape}")
     into: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
     with np.errstate(all="ignore"):
-        made = function(*map(sample, known), **into)
-    single = not isinstance(made, tuple)
-    dtypes = [as_dtype(np.asarray(each).dtype) for each in _several(made)]
-    layout = out[0].layout if out else common_layout(shape, [x for x in known if isinstance(x, DTensor)])
-    targets = [
-        target if target.layout is layout else relaid(target, layout.axes, name) for target in out
-    ]  # all are computed in the layout of the first one
-    blocks = aligned_blocks(name, known, shape, layout)
-    local: list[Array | None] = [None] * len(dtypes)
-    if location_in(mesh) is not None:
-        into = {"out": tuple(target.local for target in targets)} if out else {}
-        results = _several(function(*blocks, **into))
-        local = local if out else [np.asarray(each, order="C") for each in results]
-    if out:
-        store(name, out, targets)
-        return out[0] if single else out
-    tensors = tuple(DTensor(block, layout, shape, dtype) for block, dtype in zip(local, dtypes, strict=True))
-    return tensors[0] if single else tensors
+        made = function(*map(sample, operands), **into)
+    dtypes = tuple(as_dtype(np.asarray(each).dtype) for each in _several(made))
+    layout = out[0].layout if out else common_layout(shape, [x for x in operands if isinstance(x, DTensor)])
+    edges: list[Edges | None] = [None] * len(operands)
+    if isinstance(function, np.ufunc) and not isinstance(made, tuple):
+        for i, x in enumerate(operands):
+            if isinstance(x, DTensor) and x.shape == shape and x.mesh is layout.mesh and x.layout is not layout:
+                edges[i] = edges_of(x._spec, layout.axes)
+        if len({each.axis for each in edges if each is not None}) > 1:
+            edges = [None] * len(operands)
+    return _Mapping(name, function, layout, shape, dtypes, not isinstance(made, tuple), tuple(edges))
 
 
 def _alike(function: OfBlocks, operands: Sequence[object]) -> DTensor | Sequence[DTensor] | None:
@@ -87,7 +175,10 @@ def _alike(function: OfBlocks, operands: Sequence[object]) -> DTensor | Sequence
     results = function(*blocks)
     made = [np.asarray(each, order="C") for each in _several(results)]
     tensors = tuple(DTensor(block, first.layout, first.shape, as_dtype(block.dtype)) for block in made)
-    return tensors if isinstance(results, tuple) else tensors[0]
+    if isinstance(results, tuple):
+        return tensors
+    offer(OnBlocks(function, tensors[0]._spec, isinstance(function, np.ufunc)), tuple(operands), tensors[0])
+    return tensors[0]
 
 
 def _several(made: object) -> tuple[ArrayLike, ...]:

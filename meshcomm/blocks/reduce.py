@@ -1,6 +1,7 @@
 """Each device makes its share of a result from its block, and then the devices reduce their shares."""
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -9,6 +10,7 @@ import numpy as np
 from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._types import Array, DType, Names, Shape
+from meshcomm.core.arrays._tensor import Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -187,6 +189,12 @@ class PreparedReduction(NamedTuple):
 
 def run_reduction(prepared: PreparedReduction, how: Reduction, tensor: DTensor, keepdims: bool) -> DTensor:
     """Return a reduction that is prepared for the spec of *tensor*. Collective as `reduced`."""
+    found = _run(tensor, prepared, how, keepdims)
+    offer(Recipe(partial(_run, prepared=prepared, how=how, keepdims=keepdims)), (tensor,), found)
+    return found
+
+
+def _run(tensor: DTensor, prepared: PreparedReduction, how: Reduction, keepdims: bool) -> DTensor:
     result = run_partial(prepared.partial, tensor, prepared.layout, prepared.shape)
     return with_axes(result, how.axes, tensor.ndim) if keepdims else result
 

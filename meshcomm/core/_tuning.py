@@ -362,6 +362,9 @@ SMALL_MATRICES = 2**23
 """Bytes of a matrix. Up to this size a sharded matrix is gathered to one rank, where LAPACK factors it. A compromise:
 1024 x 1024 float64, which one core factors in less than 0.1 s, or has the singular values of in a second."""
 
+RECIPES = 1024
+"""How many recipes of calls are kept for a spec, before they are dropped and made again."""
+
 SPECS = 256
 """Descriptions of tensors that are kept after the tensors are gone. A step of a program has some dozen. To make one
 again took 5 to 9 µs."""

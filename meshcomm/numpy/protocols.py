@@ -19,6 +19,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
+from meshcomm.core.arrays._tensor import has_short_way
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import check_writable, taken_from
 from meshcomm.core.failures.watch import watch
@@ -55,16 +56,22 @@ def numpy_protocol(
     """
     begun = watch.count
     try:
-        handling = np.geterr()
-        if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
-            return _called(function, method, args, kwargs)
-        logged: dict[str, Value] = {each: "log" for each, how in handling.items() if how == "warn"}
-        with np.errstate(call=_WARNINGS, **logged):
-            return _called(function, method, args, kwargs)
+        return guarded(_called, (function, method, args, kwargs), {})
     except Exception as error:
         if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
+
+
+@_hooks.provides("guarded")
+def guarded(function: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Return what *function* returns; warnings of NumPy in it name the line of the program."""
+    handling = np.geterr()
+    if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+        return function(*args, **kwargs)
+    logged: dict[str, Value] = {each: "log" for each, how in handling.items() if how == "warn"}
+    with np.errstate(call=_WARNINGS, **logged):
+        return function(*args, **kwargs)
 
 
 def _called(
@@ -246,6 +253,11 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
+has_short_way(
+    *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
+    *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),
+    *(np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.ndarray.astype, np.roll, np.concatenate, np.einsum),
+)
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))
 implements(np.min, np.amin, partly=True)(ufuncs.with_where(min, np.minimum))

@@ -185,7 +185,10 @@ def of_elements(
 
     Elements that a ``where=`` leaves out are those of *out*, or zero.
     """
-    name, options = f"numpy.{ufunc.__name__}", {**options, "order": "C"}  # of transposed blocks NumPy's are transposed
+    name = f"numpy.{ufunc.__name__}"
+    if not options:
+        return elementwise(name, ufunc, operands, out)
+    options = {**options, "order": "C"}  # of transposed blocks NumPy's are transposed
     where = mask_of(options.pop("where", True))
     if where is True:
         return elementwise(name, lambda *blocks, **into: ufunc(*blocks, **into, **options), operands, out)

@@ -126,9 +126,9 @@ def test_reshapes_that_move_are_sharded_over_the_same_mesh_dimensions(shape, spe
 def test_a_reshape_between_flat_layouts_is_one_relayout(monkeypatch):
     """An even cut of the last axis goes to rows in one exchange of what changes."""
     calls = []
-    relayout = mc.numpy.elementwise.elementwise.relayout
+    relayout = mc.blocks.align.relayout
     monkeypatch.setattr(
-        mc.numpy.elementwise.elementwise,
+        mc.blocks.align,
         "relayout",
         lambda t, layout: calls.append((t.shape, layout)) or relayout(t, layout),
     )

@@ -1,7 +1,7 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
-from collections.abc import Callable, Sequence
-from operator import attrgetter
+from collections.abc import Sequence
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
@@ -13,12 +13,12 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import WHOLE_ARRAY
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._types import Array
+from meshcomm.core.arrays._tensor import LIKE, TensorBase, set_kind  # noqa: F401 - LIKE is for others, too
 from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.operators import Operators
-from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.arrays.standard import StandardMethods
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
@@ -27,16 +27,17 @@ from meshcomm.core.layouts.mesh import Mesh, only
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import LayoutError, MeshError
 
 if TYPE_CHECKING:
-    from meshcomm.core.arrays.views import View
+    pass
 
 T = TypeVar("T")
 
 
-class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
+class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by
@@ -48,24 +49,8 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
     __module__ = "meshcomm"
 
     __array_priority__ = 1000
-    __slots__ = ("__weakref__", "_spec", "_view", "local")
+    __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
-
-    local: Array
-    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view.
-
-    The type leaves out None: most meshes have all ranks. Programs with other meshes ask ``mesh.rank is None``."""
-    _spec: TensorSpec  # what it is, apart from its block
-    _view: "View | None"  # how it shares memory with another tensor: see meshcomm.core.arrays.views
-
-    def __init__(
-        self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: "View | None" = None
-    ) -> None:
-        held = known_spec((id(layout), shape, id(dtype)))
-        spec = None if held is None else held()
-        _set_local(self, local)
-        _set_spec(self, TensorSpec(layout, shape, dtype) if spec is None else spec)
-        _set_view(self, _view)
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
@@ -78,30 +63,6 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
 
         def __getattr__(self, name: str) -> NoReturn:
             raise missing("a DTensor", name, OF_TENSORS, dir(type(self)), self)
-
-    if TYPE_CHECKING:
-
-        @property
-        def layout(self) -> Layout:
-            """How the global array is cut over the mesh."""
-
-        @property
-        def shape(self) -> Shape:
-            """The shape of the global array."""
-
-        @property
-        def dtype(self) -> DType:
-            """The dtype of the elements."""
-
-        @property
-        def mesh(self) -> Mesh:
-            """The mesh of the layout."""
-
-    else:  # without a call of Python
-        layout = property(attrgetter("_spec.layout"), doc="How the global array is cut over the mesh.")
-        shape = property(attrgetter("_spec.shape"), doc="The shape of the global array.")
-        dtype = property(attrgetter("_spec.dtype"), doc="The dtype of the elements.")
-        mesh = property(attrgetter("_spec.mesh"), doc="The mesh of the layout.")
 
     @property
     def ndim(self) -> int:
@@ -192,16 +153,6 @@ class DTensor(NumpyMethods, Contents, StandardMethods, Operators):
         if self.ndim or self.dtype.kind not in "iu":
             raise TypeError(f"only an integer tensor without axes is an index, not one of {self.shape} {self.dtype}")
         return int(self.item())
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Any:
-        return _hooks.call("numpy", ufunc, method, inputs, kwargs)
-
-    def __array_function__(
-        self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> Any:
-        if func in LIKE:  # like= is this tensor, and not in the arguments
-            kwargs = {**kwargs, "like": self}
-        return _hooks.call("numpy", func, None, args, kwargs)
 
     @overload
     def to_numpy(self, root: None = None) -> Array: ...
@@ -309,37 +260,6 @@ for _each in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(Stan
     if isinstance(_each, FunctionType):  # Python's own messages are to name them as programs do
         _each.__qualname__ = f"DTensor.{_each.__name__}"
 
-LIKE = {
-    getattr(np, name)
-    for name in (
-        *(
-            "array",
-            "asarray",
-            "asanyarray",
-            "ascontiguousarray",
-            "asfortranarray",
-            "require",
-            "empty",
-            "zeros",
-            "ones",
-        ),
-        *(
-            "full",
-            "arange",
-            "eye",
-            "identity",
-            "tri",
-            "fromfunction",
-            "frombuffer",
-            "fromiter",
-            "fromstring",
-            "fromfile",
-        ),
-        *("loadtxt", "genfromtxt"),
-    )
-}
-"""NumPy's functions that take ``like=``."""
-
 _INSTEAD_OF_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",
     "shape": "t.reshape(shape) makes a new one (Collective)",
@@ -347,8 +267,7 @@ _INSTEAD_OF_SETTING = {
     "dtype": "t.astype(dtype) makes a new one",
 }
 
-# A DTensor refuses to be changed. These setters are the fast way to fill a new one: small relayouts make many.
-_set_local, _set_spec, _set_view = (DTensor.__dict__[name].__set__ for name in ("local", "_spec", "_view"))
+set_kind(DTensor, partial(_hooks.call, "numpy"), partial(_hooks.call, "guarded"), location_in)
 
 
 class HoldsTensor(Protocol):

@@ -3,7 +3,6 @@
 Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod:`meshcomm.numpy.protocols`.
 """
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, SupportsIndex
 
@@ -33,16 +32,9 @@ class NumpyMethods:
 
     __slots__ = ()
 
-    def _made_by(self, function: Callable[..., object], *args: object, **kwargs: object) -> "DTensor":
-        """Return what *function*, one of NumPy, makes of this tensor."""
-        made: DTensor = _hooks.call("numpy", function, None, (self, *args), kwargs)
-        return made
+    if TYPE_CHECKING:
 
-    def __getitem__(self, index: object) -> "DTensor":
-        return self._made_by(operator.getitem, index)
-
-    def __setitem__(self, index: object, value: object) -> None:
-        self._made_by(operator.setitem, index, value)
+        def _made_by(self, function: Callable[..., object], *args: object, **kwargs: object) -> "DTensor": ...
 
     def __len__(self) -> int:
         shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]

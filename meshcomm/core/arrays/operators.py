@@ -17,11 +17,6 @@ class Operators(NDArrayOperatorsMixin):
 
     __slots__ = ()
 
-    def __pow__(self, other: "Tensor") -> "DTensor":
-        # As arrays do: a square takes less time, and that of booleans is int8.
-        found: DTensor = np.square(self) if type(other) is int and other == 2 else super().__pow__(other)
-        return found
-
     def __eq__(self, other: object) -> "DTensor":  # type: ignore[override]
         return self._compared(operator.eq, super().__eq__, other)
 

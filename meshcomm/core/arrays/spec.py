@@ -26,7 +26,7 @@ class TensorSpec:
     (True, True)
     """
 
-    __slots__ = ("__weakref__", "dtype", "layout", "mesh", "shape")
+    __slots__ = ("__weakref__", "dtype", "layout", "mesh", "recipes", "shape")
 
     layout: Layout
     """How the global array is cut over the mesh."""
@@ -36,6 +36,8 @@ class TensorSpec:
     """The dtype of the elements."""
     mesh: Mesh
     """The mesh of the layout."""
+    recipes: dict[object, object]
+    """How calls run whose first tensor has this spec, by their signatures: see meshcomm.core.arrays._tensor."""
 
     def __new__(cls, layout: Layout, shape: Shape, dtype: DType) -> "TensorSpec":
         mesh = layout._mesh
@@ -48,6 +50,7 @@ class TensorSpec:
             if found is None:
                 found = super().__new__(cls)
                 found.layout, found.mesh, found.shape, found.dtype = layout, mesh, tuple(map(int, shape)), dtype
+                found.recipes = {}
                 made = _Held(found, _forget)
                 made.keys = by_value, (id(layout), found.shape, id(dtype))
                 _specs.update(dict.fromkeys(made.keys, made))

@@ -70,7 +70,7 @@ class _Watch:
     """What this rank is doing."""
 
     __slots__ = (
-        *("calls", "completed", "count", "errors", "file_at", "in_file", "in_library"),
+        *("any_closed", "calls", "completed", "count", "errors", "file_at", "in_file", "in_library"),
         *("recent", "recorder", "since", "tested", "testing", "tests", "worlds"),
     )
 
@@ -94,6 +94,7 @@ class _Watch:
         self.testing: Call | None = None
         # Who is told of calls and exchanges, while somebody counts or traces them.
         self.recorder: Recorder | None = None
+        self.any_closed = False  # a mesh: calls that take the short way look whether it is theirs
         # The worlds over MPI, the oldest first.
         self.worlds: Sequence[World] = ()
         # Seconds for which the watchdog has seen no change.

@@ -45,6 +45,7 @@ from meshcomm.core._types import Ranks
 from meshcomm.core.failures import long_messages
 from meshcomm.core.failures.messages import Unfinished, never_waited_for, why_over
 from meshcomm.core.failures.roll_call import RollCall
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import ranks_between, same_devices
@@ -164,6 +165,7 @@ class World(ABC):
         location = self.location(mesh)
         number, closed = id(mesh), self._closed
         closed[number] = ref(mesh, lambda _: closed.pop(number, None))
+        watch.any_closed = True
         if location is not None:
             self.leave(location.team)
         return True

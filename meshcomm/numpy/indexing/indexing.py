@@ -7,21 +7,25 @@ copies it.
 
 import operator
 from itertools import chain
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.edges import Edges, edges_of
+from meshcomm.blocks.make import mapped, viewed
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from, view_of
+from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from
 from meshcomm.core.layouts.cyclic import CyclicCut
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.slicing import Item, Items, Slice, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import collective
@@ -48,7 +52,7 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
     items = parsed(index, tensor.shape)
     found = _taken(tensor, items)
     if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
-        return DTensor(None if found.local is None else np.array(found.local), found.layout, (), found.dtype)
+        return mapped(np.array, found)
     if type(index) is int or isinstance(index, np.integer):
         rows.note(tensor, items, found)
     return found
@@ -69,11 +73,11 @@ def _taken(tensor: DTensor, items: Items) -> DTensor:
     strides = sliced_strides(strides_of(tensor), items)
     if kept is None:
         return moved_from(tensor, _moved(tensor, items), strides, items)
-    local = tensor.local
-    if local is not None:
-        taken: tuple[Any, ...] = (..., *kept.block)
-        local = local[taken].reshape(kept.lengths)  # a view: only axes of length 1 come and go
-    return view_of(tensor, local, kept.layout, kept.shape, strides)
+    take = itemgetter(kept.block)
+    if len(kept.shape) != tensor.ndim or not all(isinstance(item, Stretch) for item in items):
+        some: tuple[Any, ...] = (..., *kept.block)
+        take = lambda block: block[some].reshape(kept.lengths)  # noqa: E731 - only axes of length 1 come and go
+    return viewed(take, tensor, kept.layout, kept.shape, strides)
 
 
 # -- slices whose elements move ---------------------------------------------------------------------------------------
@@ -197,12 +201,18 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
     """Copy *value* to the slice. The slice is taken with positive steps, and keeps the axes that an index drops."""
     shape = result_shape(items)
     region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
-    if isinstance(value, DTensor) or shape_of(value):
+    is_alike = shape_of(value) == shape and all(isinstance(item, Stretch) and item.step > 0 for item in items)
+    if not is_alike and (isinstance(value, DTensor) or shape_of(value)):
         value = _spread_over(value, items, shape)
     name = f"t{index_text(items)} = value"
     kept = kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank)
     if kept is not None:
-        _copy_to(_taken(tensor, region), value, name)
+        way = _Assigning.of(name, tensor, kept, value)
+        if way is None:
+            _copy_to(_taken(tensor, region), value, name)
+        else:
+            way.run(tensor, value)
+            offer(way.recipe(), (tensor, value), tensor)
         return
     # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
     outer, inner = [], []
@@ -216,6 +226,65 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
     usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), name)
     _copy_to(_taken(usual, tuple(inner)), value, name)
     _copy_to(around, usual)
+
+
+class _Assigning(NamedTuple):
+    """How a number, or a tensor of the slice's shape, is written to a slice that keeps its elements where they are.
+
+    Parameters
+    ----------
+    name: of the call
+    at: the slice of the block
+    axes: how the slice is cut; None for a number
+    edges: what moves of the tensor, if only what is next to cuts does
+    stays: whether nothing moves, and bytes need no care
+    """
+
+    name: str
+    at: tuple[slice, ...]
+    axes: Axes | None
+    edges: Edges | None
+    stays: bool
+
+    @classmethod
+    def of(cls, name: str, tensor: DTensor, kept: Slice, value: Operand) -> "_Assigning | None":
+        """Return how *value* is written to the slice *kept* of *tensor*; None if another way has to."""
+        if isinstance(value, DTensor):
+            axes = kept.layout.axes
+            if value.shape != kept.shape or value.mesh is not tensor.mesh:
+                return None
+            stays = value.layout.axes == axes
+            plain = value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
+            return cls(name, kept.block, axes, None if stays else edges_of(value._spec, axes), stays and plain)
+        return None if np.ndim(value) else cls(name, kept.block, None, None, stays=True)
+
+    def recipe(self) -> Recipe:
+        """Return the recipe of assignments like this one."""
+        return Assignment(self.at) if self.stays else Recipe(self.run)
+
+    def run(self, tensor: DTensor, value: Operand, out: object = None) -> DTensor:
+        """Write *value* to the slice, and return *tensor*. Collective if elements have to move."""
+        if self.edges is not None:
+            assert isinstance(value, DTensor)
+            pieces = self.edges.taken(value, self.name)
+            if pieces is not None:
+                block = tensor.local[self.at]
+                parts = [(a, b, _apart(part, block)) for a, b, part in pieces.found]
+                for start, stop, part in parts:
+                    _copy(block[(slice(None),) * pieces.axis + (slice(start, stop),)], part)
+            return tensor
+        found: Operand = value
+        if self.axes is not None:
+            assert isinstance(value, DTensor)
+            found = relaid(value, self.axes, self.name).local
+        if tensor.mesh.rank is not None:
+            _copy(tensor.local[self.at], found)
+        return tensor
+
+
+def _apart(block: Array, target: Array) -> Array:
+    """Return *block*, or a copy if it shares memory with *target*."""
+    return exact_copy(block) if np.may_share_memory(block, target) else block
 
 
 def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
@@ -278,8 +347,8 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
 
 
 def _copy(block: Array, value: Operand | None) -> None:
-    if isinstance(value, np.ndarray) and np.may_share_memory(block, value):
-        value = exact_copy(value)  # NumPy's own copy of overlapping arrays of one axis may be wrong
+    if isinstance(value, np.ndarray):
+        value = _apart(value, block)  # NumPy's own copy of overlapping arrays of one axis may be wrong
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
     else:

@@ -1,0 +1,608 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+# cython: auto_pickle=False
+"""What a tensor is in memory, and the short way of its calls; knows no MPI.
+
+A call that was made before, with tensors of the same specs and the same other arguments, runs by the recipe that was
+kept for it. It is in C for two reasons: it takes a tenth of the time, and NumPy's warnings name the line of the
+program, as no line of ours is on the way.
+"""
+# How a call gets a recipe
+# ========================
+#
+# 1. A call looks for its signature in the recipes of the spec of its first tensor: what is called, the specs of the
+#    tensors, and the other arguments. Numbers that are operands count by their type; all others by type and value.
+#    What has no signature, such as plain arrays, goes the long way each time.
+# 2. Without a recipe it goes the long way, which checks and decides. Whoever decides makes a `Recipe`, runs it, and
+#    says so by `offer`: this recipe made this result of these operands.
+# 3. Back here, the recipe is kept if the result is that of the call, and the operands are its tensors, all of them.
+#    So a call whose result is made in several steps, or of other tensors, is not kept.
+#
+# A recipe does the same as the long way does, also towards other ranks: so it does not matter which of them have kept
+# it, and it may be dropped at any time. What it may depend on is in the signature. What may change between calls is
+# checked in each: whether a mesh is closed, and whether a tensor may be written to.
+
+from operator import getitem as _getitem, setitem as _setitem
+from types import FunctionType
+
+import numpy as np
+
+from meshcomm.core._tuning import POOLED_FROM, RECIPES
+from meshcomm.core.arrays.operators import Operators
+from meshcomm.core.arrays.spec import TensorSpec, known_spec
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.memory.blocks import new_block
+
+cdef object ndarray = np.ndarray, asarray = np.asarray, dtype = np.dtype
+cdef object _numbers = frozenset(
+    [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
+)
+cdef object _NONE = object()  # in place of a signature: there is none
+cdef object _KIND = None  # DTensor
+cdef object _view_kind = None  # View
+cdef object _long = None  # NumPy's protocol, the long way
+cdef object _check_open = None
+cdef object _guarded = None
+cdef tuple _offered = None
+cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
+
+
+def set_kind(kind, long_way, guarded, check_open):
+    """Set the class of tensors, NumPy's protocol, its handling of warnings, and the check for a closed mesh."""
+    global _KIND, _long, _guarded, _check_open
+    _KIND, _long, _guarded, _check_open = kind, long_way, guarded, check_open
+
+
+def set_view(kind):
+    """Set the class of what tells how a tensor shares memory."""
+    global _view_kind
+    _view_kind = kind
+
+
+def offer(recipe, tuple operands, result):
+    """Say that *recipe* made *result* of *operands*: tensors and numbers, in the order in which it takes them."""
+    global _offered
+    _offered = recipe, operands, result
+
+
+cdef class TensorBase:
+    """The block of this rank, the spec, and how the block shares memory."""
+
+    cdef readonly object local
+    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view."""
+    cdef readonly object _spec  # what it is, apart from its block
+    cdef readonly object _view  # how it shares memory with another tensor: see meshcomm.core.arrays.views
+    cdef object __weakref__
+
+    def __init__(self, local, layout, tuple shape, dtype, _view=None):
+        held = known_spec((id(layout), shape, id(dtype)))
+        spec = None if held is None else held()
+        self.local, self._view = local, _view
+        self._spec = TensorSpec(layout, shape, dtype) if spec is None else spec
+
+    @property
+    def layout(self):
+        """How the global array is cut over the mesh."""
+        return self._spec.layout
+
+    @property
+    def shape(self):
+        """The shape of the global array."""
+        return self._spec.shape
+
+    @property
+    def dtype(self):
+        """The dtype of the elements."""
+        return self._spec.dtype
+
+    @property
+    def mesh(self):
+        """The mesh of the layout."""
+        return self._spec.mesh
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        cdef object out = None, key, made
+        if method == "__call__":
+            if kwargs:
+                out = kwargs.get("out") if len(kwargs) == 1 else None
+                if out is None or len(out) != 1:
+                    return _long(ufunc, method, inputs, kwargs)
+                out = out[0]
+            key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
+            if key is not _NONE:
+                made = _known(self, key, inputs, out)
+                return _called(self, key, inputs, out, ufunc, method, kwargs) if made is _NONE else made
+        return _long(ufunc, method, inputs, kwargs)
+
+    def _made_by(self, function, *args, **kwargs):
+        """Return what *function*, one of NumPy, makes of this tensor."""
+        return _function(self, function, (self, *args), kwargs)
+
+    def __getitem__(self, index):
+        cdef object at = _static(index), key, made
+        if at is _NONE:
+            return _long(_getitem, None, (self, index), {})
+        key = _getitem, at, None if self._view is None else self._view.strides
+        made = _known(self, key, (self,), None)
+        return _called(self, key, (self, index), None, _getitem, None, {}) if made is _NONE else made
+
+    def __setitem__(self, index, value):
+        cdef object at = _static(index), its = _operand(value), key
+        if at is _NONE or its is _NONE:
+            _long(_setitem, None, (self, index, value), {})
+            return
+        key = _setitem, at, its
+        if _known(self, key, (self, value), self) is not _NONE:
+            return
+        _forget_offer()
+        _long(_setitem, None, (self, index, value), {})
+        _kept(self, key, (self, value), self, self)
+
+    def __array_function__(self, func, types, tuple args, dict kwargs):
+        if func in _LIKE:  # like= is this tensor, and not in the arguments
+            kwargs = {**kwargs, "like": self}
+        return _function(self, func, args, kwargs)
+
+    # -- operators ----------------------------------------------------------------------------------------------------
+
+    def __add__(self, other):
+        return _binary(np_add, self, other, Operators.__add__)
+
+    def __radd__(self, other):
+        return _reflected(np_add, self, other, Operators.__radd__)
+
+    def __iadd__(self, other):
+        return _in_place(np_add, self, other, Operators.__iadd__)
+
+    def __sub__(self, other):
+        return _binary(np_subtract, self, other, Operators.__sub__)
+
+    def __rsub__(self, other):
+        return _reflected(np_subtract, self, other, Operators.__rsub__)
+
+    def __isub__(self, other):
+        return _in_place(np_subtract, self, other, Operators.__isub__)
+
+    def __mul__(self, other):
+        return _binary(np_multiply, self, other, Operators.__mul__)
+
+    def __rmul__(self, other):
+        return _reflected(np_multiply, self, other, Operators.__rmul__)
+
+    def __imul__(self, other):
+        return _in_place(np_multiply, self, other, Operators.__imul__)
+
+    def __truediv__(self, other):
+        return _binary(np_divide, self, other, Operators.__truediv__)
+
+    def __rtruediv__(self, other):
+        return _reflected(np_divide, self, other, Operators.__rtruediv__)
+
+    def __itruediv__(self, other):
+        return _in_place(np_divide, self, other, Operators.__itruediv__)
+
+    def __floordiv__(self, other):
+        return _binary(np_floor_divide, self, other, Operators.__floordiv__)
+
+    def __rfloordiv__(self, other):
+        return _reflected(np_floor_divide, self, other, Operators.__rfloordiv__)
+
+    def __mod__(self, other):
+        return _binary(np_remainder, self, other, Operators.__mod__)
+
+    def __rmod__(self, other):
+        return _reflected(np_remainder, self, other, Operators.__rmod__)
+
+    def __pow__(self, other, modulo):
+        if modulo is not None:
+            return NotImplemented
+        if type(other) is int and other == 2:  # as arrays do: a square takes less time, and that of booleans is int8
+            return _unary(np_square, self, np_square)
+        return _binary(np_power, self, other, Operators.__pow__)
+
+    def __rpow__(self, other, modulo):
+        if modulo is not None:
+            return NotImplemented
+        return _reflected(np_power, self, other, Operators.__rpow__)
+
+    def __and__(self, other):
+        return _binary(np_bitwise_and, self, other, Operators.__and__)
+
+    def __rand__(self, other):
+        return _reflected(np_bitwise_and, self, other, Operators.__rand__)
+
+    def __or__(self, other):
+        return _binary(np_bitwise_or, self, other, Operators.__or__)
+
+    def __ror__(self, other):
+        return _reflected(np_bitwise_or, self, other, Operators.__ror__)
+
+    def __xor__(self, other):
+        return _binary(np_bitwise_xor, self, other, Operators.__xor__)
+
+    def __rxor__(self, other):
+        return _reflected(np_bitwise_xor, self, other, Operators.__rxor__)
+
+    def __lt__(self, other):
+        return _binary(np_less, self, other, Operators.__lt__)
+
+    def __le__(self, other):
+        return _binary(np_less_equal, self, other, Operators.__le__)
+
+    def __gt__(self, other):
+        return _binary(np_greater, self, other, Operators.__gt__)
+
+    def __ge__(self, other):
+        return _binary(np_greater_equal, self, other, Operators.__ge__)
+
+    def __eq__(self, other):
+        return _binary(np_equal, self, other, Operators.__eq__)
+
+    def __ne__(self, other):
+        return _binary(np_not_equal, self, other, Operators.__ne__)
+
+    def __neg__(self):
+        return _unary(np_negative, self, Operators.__neg__)
+
+    def __abs__(self):
+        return _unary(np_absolute, self, Operators.__abs__)
+
+    def __invert__(self):
+        return _unary(np_invert, self, Operators.__invert__)
+
+
+cdef object np_add = np.add, np_subtract = np.subtract, np_multiply = np.multiply, np_divide = np.divide
+cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power, np_square = np.square
+cdef object np_bitwise_and = np.bitwise_and, np_bitwise_or = np.bitwise_or, np_bitwise_xor = np.bitwise_xor
+cdef object np_less = np.less, np_less_equal = np.less_equal, np_greater = np.greater
+cdef object np_greater_equal = np.greater_equal, np_equal = np.equal, np_not_equal = np.not_equal
+cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np.invert
+
+
+cdef object _unary(ufunc, TensorBase tensor, long_way):
+    cdef tuple operands = (tensor,)
+    cdef tuple key = (ufunc, tensor._spec)
+    made = _known(tensor, key, operands, None)
+    if made is not _NONE:
+        return made
+    _forget_offer()
+    return _kept(tensor, key, operands, None, long_way(tensor))
+
+
+cdef object _binary(ufunc, TensorBase tensor, other, long_way):
+    cdef object its = _operand(other)
+    if its is _NONE:
+        return long_way(tensor, other)
+    cdef tuple operands = (tensor, other)
+    cdef tuple key = (ufunc, tensor._spec, its)
+    made = _known(tensor, key, operands, None)
+    if made is not _NONE:
+        return made
+    _forget_offer()
+    return _kept(tensor, key, operands, None, long_way(tensor, other))
+
+
+cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
+    cdef object its = _operand(other)
+    if its is _NONE:
+        return long_way(tensor, other)
+    cdef tuple operands = (other, tensor)
+    cdef tuple key = (ufunc, its, tensor._spec)
+    made = _known(tensor, key, operands, None)
+    if made is not _NONE:
+        return made
+    _forget_offer()
+    return _kept(tensor, key, operands, None, long_way(tensor, other))
+
+
+cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
+    cdef object its = _operand(other)
+    if its is _NONE:
+        return long_way(tensor, other)
+    cdef tuple operands = (tensor, other)
+    cdef tuple key = (ufunc, tensor._spec, its, _OUT, tensor._spec)
+    made = _known(tensor, key, operands, tensor)
+    if made is not _NONE:
+        return made
+    _forget_offer()
+    return _kept(tensor, key, operands, tensor, long_way(tensor, other))
+
+
+cdef object _OUT = "out"
+
+
+cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
+    if function not in _SHORT:
+        return _long(function, None, args, kwargs)
+    key = _signature(function, args, None if tensor._view is None else tensor._view.strides, False)
+    if key is _NONE:
+        return _long(function, None, args, kwargs)
+    if kwargs:
+        its = _static(tuple(kwargs.items()))
+        if its is _NONE:
+            return _long(function, None, args, kwargs)
+        key = (*key, its)
+    made = _known(tensor, key, args, None)
+    return _called(tensor, key, args, None, function, None, kwargs) if made is _NONE else made
+
+
+_SHORT = set()
+_LIKE = {
+    getattr(np, name)
+    for name in (
+        "array asarray asanyarray ascontiguousarray asfortranarray require empty zeros ones full arange eye identity tri "
+        "fromfunction frombuffer fromiter fromstring fromfile loadtxt genfromtxt"
+    ).split()
+}
+LIKE = frozenset(_LIKE)
+"""NumPy's functions that take ``like=``."""
+
+
+def has_short_way(*functions):
+    """Let calls of NumPy's *functions* have recipes: what they make depends on the signature and the blocks only."""
+    _SHORT.update(functions)
+
+
+# -- signatures -------------------------------------------------------------------------------------------------------
+
+
+cdef inline object _operand(x):
+    """Return what an operand is in a signature: the spec of a tensor, the type of a number."""
+    cdef object kind = type(x)
+    if kind is _KIND:
+        return (<TensorBase>x)._spec
+    return kind if kind in _numbers else _NONE
+
+
+cdef object _static(x):
+    """Return what an argument is in a signature: the spec of a tensor; type and value of what is compared by value."""
+    cdef object kind = type(x), each
+    cdef list found
+    if kind is _KIND:
+        return (<TensorBase>x)._spec
+    if x is None or x is Ellipsis or kind is str or kind is type:
+        return x
+    if kind is int or kind is bool:
+        return kind, x
+    if isinstance(x, dtype):
+        return x if x.metadata is None else _NONE
+    if kind is float:
+        return (kind, x) if x == x and x != 0 else (kind, repr(x))
+    if kind is slice:
+        found = [slice, x.start, x.stop, x.step]
+        for each in found[1:]:
+            if each is not None and type(each) is not int:
+                return _NONE
+        return tuple(found)
+    if kind is tuple or kind is list:
+        found = [kind]
+        for each in x:
+            its = _static(each)
+            if its is _NONE:
+                return _NONE
+            found.append(its)
+        return tuple(found)
+    return _NONE
+
+
+cdef object _signature(function, tuple args, out, bint by_type):
+    cdef list found = [function]
+    for x in args:
+        its = _operand(x) if by_type else _static(x)
+        if its is _NONE:
+            return _NONE
+        found.append(its)
+    if out is not None:
+        found.append(_OUT)
+        found.append((<TensorBase>out)._spec if type(out) is _KIND else out)
+    return tuple(found)
+
+
+# -- recipes ----------------------------------------------------------------------------------------------------------
+
+
+cdef inline int _forget_offer() except -1:
+    global _offered
+    _offered = None
+    return 0
+
+
+cdef object _known(TensorBase tensor, key, tuple operands, out):
+    """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
+    cdef object recipe = (<dict>tensor._spec.recipes).get(key)
+    if recipe is None or tensor.local is None:
+        return _NONE
+    if out is not None:
+        view = (<TensorBase>out)._view
+        if view is not None and (view.root is None or not view.writeable or view.origins):
+            return _NONE
+    if watch.any_closed:
+        _check_open(tensor._spec.mesh)
+    return (<Recipe>recipe).make(operands, out)
+
+
+cdef object _called(TensorBase tensor, key, tuple args, out, function, method, kwargs):
+    """Return what the long way makes, and keep its recipe."""
+    _forget_offer()
+    return _kept(tensor, key, args, out, _long(function, method, args, kwargs))
+
+
+cdef object _kept(TensorBase tensor, key, tuple args, out, made):
+    """Return *made*, and keep the recipe by which it was made."""
+    cdef tuple offered = _offered
+    cdef list tensors
+    cdef dict recipes
+    if offered is None or offered[2] is not made or made is None:
+        return made
+    _forget_offer()
+    tensors = [x for x in args if type(x) is _KIND]
+    operands = [x for x in <tuple>offered[1] if type(x) is _KIND]
+    if len(tensors) != len(operands):
+        return made
+    for one, other in zip(tensors, operands):
+        if one is not other:
+            return made
+    recipes = tensor._spec.recipes
+    if len(recipes) >= _most:
+        recipes.clear()
+    recipes[key] = _bound(offered[0], <tuple>offered[1], args)
+    return made
+
+
+cdef class Recipe:
+    """How calls of one signature run: *run* takes the operands, and returns the result."""
+
+    cdef readonly object run
+
+    def __init__(self, run):
+        self.run = run
+
+    cdef object make(self, tuple operands, out):
+        return _guarded(self.run, operands, {} if out is None else {"out": (out,)})
+
+
+cdef class Bound(Recipe):
+    """A recipe of tensors that are not all arguments of the call, or in another order, and of what is no tensor.
+
+    *places* are the numbers of arguments, for tensors; anything else is an operand itself.
+    """
+
+    cdef readonly tuple places
+    cdef readonly Recipe of
+
+    def __init__(self, of, places):
+        self.of, self.places = of, places
+
+    cdef object make(self, tuple operands, out):
+        cdef list given = [operands[(<_Place>x).at] if type(x) is _Place else x for x in self.places]
+        return self.of.make(tuple(given), out)
+
+
+cdef class _Place:
+    cdef Py_ssize_t at
+
+
+cdef object _bound(recipe, tuple operands, tuple args):
+    """Return *recipe* as one of *args*, the arguments of a call, which have all tensors of *operands* in order."""
+    cdef Py_ssize_t at = 0
+    cdef list places = []
+    cdef _Place place
+    cdef bint same = len(operands) == len(args)
+    for x in operands:
+        if type(x) is _KIND:
+            while type(args[at]) is not _KIND:
+                at += 1
+            place = _Place()
+            place.at = at
+            same = same and len(places) == at
+            at += 1
+            places.append(place)
+        else:
+            same = same and args[len(places)] is x
+            places.append(x)
+    return recipe if same else Bound(recipe, tuple(places))
+
+
+cdef class OnBlocks(Recipe):
+    """What a function makes of blocks that are aligned already.
+
+    Parameters
+    ----------
+    run: takes the blocks, and numbers as they are
+    spec: of the result
+    takes_out: whether *run* is a universal function
+    """
+
+    cdef readonly object spec
+    cdef readonly bint takes_out
+
+    def __init__(self, run, spec, takes_out=False):
+        self.run, self.spec, self.takes_out = run, spec, takes_out
+
+    cdef object make(self, tuple operands, out):
+        cdef list blocks = []
+        cdef TensorBase each
+        cdef bint is_view = False
+        cdef Py_ssize_t size = 0
+        cdef object target = None, shape = None
+        for x in operands:
+            if type(x) is _KIND:
+                each = x
+                blocks.append(each.local)
+                is_view = is_view or each._view is not None
+                shape = each
+            else:
+                blocks.append(x)
+        if out is not None:
+            self.run(*blocks, out=(<TensorBase>out).local)
+            return out
+        if self.takes_out:
+            local = (<TensorBase>shape).local
+            if local.nbytes >= _pooled:
+                made = new_block(local.shape, self.spec.dtype)
+                self.run(*blocks, out=made)
+                return tensor_of(made, self.spec, None)
+            made = self.run(*blocks, order="C") if is_view else self.run(*blocks)
+        elif type(self.run) is FunctionType:  # a warning would name its line
+            made = _guarded(self.run, tuple(blocks), {})
+        else:
+            made = self.run(*blocks)
+        if type(made) is not ndarray or is_view:
+            made = asarray(made, order="C")
+        if made.dtype is not self.spec.dtype:
+            return _KIND(made, self.spec.layout, self.spec.shape, made.dtype)
+        return tensor_of(made, self.spec, None)
+
+
+cdef class Assignment(Recipe):
+    """What writes a number, or a tensor in the layout of a slice, to the slice.
+
+    *run* is the slice of the block: an index of NumPy.
+    """
+
+    cdef object make(self, tuple operands, out):
+        cdef TensorBase tensor = operands[0], value
+        given = operands[1]
+        if type(given) is _KIND:
+            value = given
+            given = value.local
+            if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
+                tensor.local, given
+            ):
+                given = given.copy()
+        tensor.local[self.run] = given
+        return tensor
+
+
+cdef object may_share_memory = np.may_share_memory
+
+
+cdef class OfView(Recipe):
+    """What is a view of the block of one tensor, whose strides are in the signature.
+
+    Parameters
+    ----------
+    run: takes the block, and returns a view of it
+    spec: of the result
+    strides: those of NumPy's global array
+    """
+
+    cdef readonly object spec, strides
+
+    def __init__(self, run, spec, strides):
+        self.run, self.spec, self.strides = run, spec, strides
+
+    cdef object make(self, tuple operands, out):
+        cdef TensorBase tensor = operands[0]
+        cdef object view = tensor._view, root = tensor, origins = (), writeable = True
+        if view is not None:
+            root, origins, writeable = tensor if view.root is None else view.root, view.origins, view.writeable
+        view = tuple.__new__(_view_kind, (root, self.strides, writeable, origins, None))
+        return tensor_of(self.run(tensor.local), self.spec, view)
+
+
+cdef TensorBase tensor_of(local, spec, view):
+    cdef TensorBase made = _KIND.__new__(_KIND)
+    made.local, made._spec, made._view = local, spec, view
+    return made
