@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
+from meshcomm.blocks.small import everywhere, is_small
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Shape
@@ -103,5 +104,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
     if tensor.layout.axes == axes and same:
         return tensor
+    if target is tensor.mesh and is_small(tensor) and not any(axes):
+        return everywhere(tensor, operation)
     with collective(operation, tensor.mesh, target):
         return relayout(tensor, Layout(axes, target))

@@ -139,7 +139,7 @@ def _lacking(had: Interval, wanted: Interval) -> tuple[Interval, Interval]:
 
 
 def in_pieces(function: Callable[..., object], blocks: Sequence[object], into: Array) -> None:
-    """Write what a universal *function* makes of *blocks* to *into*: of some that are in `Pieces`, all along one axis."""
+    """Write what a universal *function* makes of *blocks* to *into*: some are in `Pieces`, all along one axis."""
     axes = {block.axis for block in blocks if isinstance(block, Pieces)}
     (axis,) = axes
     before = (slice(None),) * axis
@@ -148,24 +148,15 @@ def in_pieces(function: Callable[..., object], blocks: Sequence[object], into: A
         if isinstance(block, Pieces):
             ends.update(end for first, last, _ in block.found for end in (first, last))
     for start, stop in pairwise(sorted(ends)):
-        at = (*before, slice(start, stop))
-        some = [_part(block, start, stop, axis, into.ndim, at) for block in blocks]
-        function(*some, out=into[at])
+        some = [_part(block, (start, stop), axis, into.ndim) for block in blocks]
+        function(*some, out=into[(*before, slice(start, stop))])
 
 
-def _part(block: object, start: int, stop: int, axis: int, ndim: int, at: tuple[slice, ...]) -> object:
+def _part(block: object, part: Interval, axis: int, ndim: int) -> object:
+    """Return what a *part* of the result needs of an operand; the result has *ndim* axes."""
     if isinstance(block, Pieces):
-        return block.between(start, stop)
-    if not isinstance(block, np.ndarray) or block.ndim < ndim - axis:
+        return block.between(*part)
+    along = axis if not isinstance(block, np.ndarray) else axis - (ndim - block.ndim)
+    if not isinstance(block, np.ndarray) or along < 0 or block.shape[along] == 1:
         return block
-    skipped = ndim - block.ndim
-    return block if block.shape[axis - skipped] == 1 else block[at[skipped:]]
-
-
-def joined(pieces: Pieces, like: Array) -> Array:
-    """Return a block that is in *pieces*, as one array; *like* is an array with its dtype, and its shape but the axis."""
-    if not pieces.found:
-        shape = list(like.shape)
-        shape[pieces.axis] = 0
-        return np.empty(shape, like.dtype)
-    return np.concatenate([piece for _, _, piece in pieces.found], pieces.axis)
+    return block[(slice(None),) * along + (slice(*part),)]

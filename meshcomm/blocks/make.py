@@ -27,6 +27,7 @@ def mapped(
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
+    guarded: bool = False,
 ) -> DTensor:
     """Return the tensor whose block is what *function* makes of the block of *tensor*.
 
@@ -38,6 +39,7 @@ def mapped(
     tensor: what layout, shape and dtype are of, where they are not given
     others: tensors in layouts that fit, as `relaid` and `aligned_blocks` make them
     layout, shape, dtype: of the result, if others than those of *tensor*
+    guarded: whether NumPy's warnings in it need to be told that the line is that of the program
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -54,7 +56,7 @@ def mapped(
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    offer(OnBlocks(function, made._spec), (tensor, *others), made)
+    offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
     return made
 
 

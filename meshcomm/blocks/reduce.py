@@ -10,7 +10,7 @@ import numpy as np
 from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._types import Array, DType, Names, Shape
-from meshcomm.core.arrays._tensor import Recipe, offer
+from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -190,7 +190,10 @@ class PreparedReduction(NamedTuple):
 def run_reduction(prepared: PreparedReduction, how: Reduction, tensor: DTensor, keepdims: bool) -> DTensor:
     """Return a reduction that is prepared for the spec of *tensor*. Collective as `reduced`."""
     found = _run(tensor, prepared, how, keepdims)
-    offer(Recipe(partial(_run, prepared=prepared, how=how, keepdims=keepdims)), (tensor,), found)
+    recipe = Recipe(partial(_run, prepared=prepared, how=how, keepdims=keepdims))
+    if not prepared.partial.names and not keepdims:
+        recipe = OnBlocks(prepared.partial.compute, found._spec)
+    offer(recipe, (tensor,), found)
     return found
 
 

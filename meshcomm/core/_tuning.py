@@ -362,6 +362,12 @@ SMALL_MATRICES = 2**23
 """Bytes of a matrix. Up to this size a sharded matrix is gathered to one rank, where LAPACK factors it. A compromise:
 1024 x 1024 float64, which one core factors in less than 0.1 s, or has the singular values of in a second."""
 
+SMALL_MESSAGE = 1024
+"""Bytes of a message in which a rank sends its part of a tensor that is small enough, without a plan of the ranks."""
+
+SMALL_MESHES = 64
+"""Devices. Of larger meshes the messages of all ranks, which each rank gets, take longer than a plan."""
+
 RECIPES = 1024
 """How many recipes of calls are kept for a spec, before they are dropped and made again."""
 

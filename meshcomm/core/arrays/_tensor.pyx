@@ -320,6 +320,9 @@ cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
         return _long(function, None, args, kwargs)
     if kwargs:
         its = _static(tuple(kwargs.items()))
+        for x in kwargs.values():
+            if type(x) is _KIND:  # such as out=
+                its = _NONE
         if its is _NONE:
             return _long(function, None, args, kwargs)
         key = (*key, its)
@@ -408,9 +411,14 @@ cdef inline int _forget_offer() except -1:
     return 0
 
 
+cdef inline object _own(key):
+    """Return *key* as this rank has it: simulated ranks may share specs, and a recipe is of one rank."""
+    return key if watch.simulated is None else (watch.simulated, key)
+
+
 cdef object _known(TensorBase tensor, key, tuple operands, out):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
-    cdef object recipe = (<dict>tensor._spec.recipes).get(key)
+    cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
     if recipe is None or tensor.local is None:
         return _NONE
     if out is not None:
@@ -446,7 +454,7 @@ cdef object _kept(TensorBase tensor, key, tuple args, out, made):
     recipes = tensor._spec.recipes
     if len(recipes) >= _most:
         recipes.clear()
-    recipes[key] = _bound(offered[0], <tuple>offered[1], args)
+    recipes[_own(key)] = _bound(offered[0], <tuple>offered[1], args)
     return made
 
 
@@ -512,13 +520,15 @@ cdef class OnBlocks(Recipe):
     run: takes the blocks, and numbers as they are
     spec: of the result
     takes_out: whether *run* is a universal function
+    guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
     """
 
     cdef readonly object spec
-    cdef readonly bint takes_out
+    cdef readonly bint takes_out, guarded
 
-    def __init__(self, run, spec, takes_out=False):
+    def __init__(self, run, spec, takes_out=False, guarded=False):
         self.run, self.spec, self.takes_out = run, spec, takes_out
+        self.guarded = guarded or type(run) is FunctionType
 
     cdef object make(self, tuple operands, out):
         cdef list blocks = []
@@ -544,7 +554,7 @@ cdef class OnBlocks(Recipe):
                 self.run(*blocks, out=made)
                 return tensor_of(made, self.spec, None)
             made = self.run(*blocks, order="C") if is_view else self.run(*blocks)
-        elif type(self.run) is FunctionType:  # a warning would name its line
+        elif self.guarded:
             made = _guarded(self.run, tuple(blocks), {})
         else:
             made = self.run(*blocks)

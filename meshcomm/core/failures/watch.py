@@ -71,7 +71,7 @@ class _Watch:
 
     __slots__ = (
         *("any_closed", "calls", "completed", "count", "errors", "file_at", "in_file", "in_library"),
-        *("recent", "recorder", "since", "tested", "testing", "tests", "worlds"),
+        *("recent", "recorder", "simulated", "since", "tested", "testing", "tests", "worlds"),
     )
 
     def __init__(self) -> None:
@@ -94,6 +94,7 @@ class _Watch:
         self.testing: Call | None = None
         # Who is told of calls and exchanges, while somebody counts or traces them.
         self.recorder: Recorder | None = None
+        self.simulated: int | None = None  # the simulated rank that runs now
         self.any_closed = False  # a mesh: calls that take the short way look whether it is theirs
         # The worlds over MPI, the oldest first.
         self.worlds: Sequence[World] = ()

@@ -148,6 +148,7 @@ class SimulatedWorld:
         return late
 
     def _let_run(self, rank: "SimulatedRank") -> None:
+        watch.simulated = rank.rank
         rank.go.release()
         try:
             self._control.acquire()
@@ -158,6 +159,8 @@ class SimulatedWorld:
                 pass
             self._lost = False
             raise
+        finally:
+            watch.simulated = None
 
     def _results(self) -> list[object]:
         failed = [rank for rank in self._ranks if rank.error is not None]

@@ -12,6 +12,7 @@ from meshcomm.blocks.align import tensors_of
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
+from meshcomm.core.arrays._tensor import Recipe, offer
 from meshcomm.core.arrays.compile import Move, prepare
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
@@ -120,6 +121,13 @@ def contracted(
         for number in sorted(turn, reverse=True):
             del tensors[number]
         tensors.append(_contract(name, (problem, contraction), taken, plan.limit))
+    if len(plan.path) == 1 and all(isinstance(each, DTensor) for each in given):
+        (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
+
+        def again(*operands: DTensor) -> DTensor:
+            return _contract(name, planned, [operands[number] for number in turn], limit)
+
+        offer(Recipe(again), tuple(given), tensors[-1])
     return tensors[-1]
 
 

@@ -1,11 +1,13 @@
 """Elementwise functions of NumPy that are no universal functions: astype, real and imag, clip, round."""
 
 from collections.abc import Callable
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.core._arguments import as_dtype, counted
@@ -40,8 +42,8 @@ def astype(
             assert here is not None
             call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
             local = agree_on(here.team, call, lambda: block.astype(kind, order="C"))
-    elif local is not None:
-        local = local.astype(kind, order="C")
+    else:
+        return mapped(methodcaller("astype", kind, order="C"), tensor, dtype=kind, guarded=True)
     return DTensor(local, tensor.layout, tensor.shape, kind)
 
 

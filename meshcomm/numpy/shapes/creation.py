@@ -1,6 +1,7 @@
 """Tensors like others: of one value, triangles of matrices, and coordinates of grids. Nothing moves."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -11,8 +12,10 @@ from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
+from meshcomm.core.arrays._tensor import OnBlocks, offer
 from meshcomm.core.arrays.dtensor import LIKE, DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
 from meshcomm.numpy.reductions.reductions import spread
@@ -28,7 +31,7 @@ def empty_like(prototype: DTensor, dtype: DTypeLike | None = None, *, shape: Sha
 
     A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
     """
-    return create.empty(*_as_in("empty_like", prototype, dtype, shape))
+    return _offered(prototype, create.empty(*_as_in("empty_like", prototype, dtype, shape)), None)
 
 
 @implements(np.full_like, partly=True)
@@ -37,19 +40,36 @@ def full_like(
 ) -> DTensor:
     """Return a tensor of the scalar *fill_value*. Other arguments are those of `empty_like`."""
     lengths, kind, layout = _as_in("full_like", a, dtype, shape)
-    return create.full(lengths, fill_value, kind, layout)
+    made = create.full(lengths, fill_value, kind, layout)
+    return _offered(a, made, made.dtype.type(fill_value)) if type(fill_value) in (int, float) else made
 
 
 @implements(np.zeros_like, partly=True)
 def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
     """Return a tensor of zeros. Arguments are those of `empty_like`."""
-    return create.zeros(*_as_in("zeros_like", a, dtype, shape))
+    return _offered(a, create.zeros(*_as_in("zeros_like", a, dtype, shape)), 0)
 
 
 @implements(np.ones_like, partly=True)
 def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
     """Return a tensor of ones. Arguments are those of `empty_like`."""
-    return create.ones(*_as_in("ones_like", a, dtype, shape))
+    return _offered(a, create.ones(*_as_in("ones_like", a, dtype, shape)), 1)
+
+
+def _offered(like: DTensor, made: DTensor, value: Value) -> DTensor:
+    """Return *made*, which is filled with *value* if that is not None; such calls take the short way from now on."""
+    if made.shape != like.shape or made.dtype.kind not in "biufc":
+        return made
+    kind = made.dtype
+
+    def block_of(block: Array) -> Array:
+        found = new_block(block.shape, kind)
+        if value is not None:
+            found.fill(value)
+        return found
+
+    offer(OnBlocks(partial(block_of), made._spec), (like,), made)
+    return made
 
 
 def _as_in(

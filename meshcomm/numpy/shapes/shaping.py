@@ -5,11 +5,12 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from operator import index
+from operator import index, methodcaller
 
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import viewed
 from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
@@ -128,6 +129,8 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, strides: Strides 
         return made if strides is None else moved_from(tensor, made, strides)
     made = _reblocked(tensor, how.result, shape)
     if strides is not None and _keeps_views(tensor, shape):
+        if tensor._view is None and made.local is not None and made.dtype.kind in "biufcmM":
+            return viewed(methodcaller("reshape", made.local.shape), tensor, made.layout, shape, strides)
         return view_of(tensor, made.local, made.layout, shape, strides)
     local = made.local
     if local is not None and tensor.local is not None and (not local.size or np.may_share_memory(local, tensor.local)):

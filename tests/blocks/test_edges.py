@@ -1,0 +1,116 @@
+"""Operands that are cut a little elsewhere: only what lies next to the cuts moves, and the values are NumPy's."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm.blocks import align
+from meshcomm.blocks.edges import edges_of
+from support.sampling import sampled
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """The bytes that devices receive in relayouts, of each that any rank makes."""
+    found = []
+    relayout = align.relayout
+
+    def counted(tensor, layout, *args):
+        plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
+        found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
+        return relayout(tensor, layout, *args)
+
+    monkeypatch.setattr(align, "relayout", counted)
+    return found
+
+
+def rows(mesh, *rest):
+    return mc.Layout(["x", *rest], mesh)
+
+
+def test_a_shifted_sum_moves_its_edges_only(moved):
+    whole = np.arange(40.0 * 30).reshape(40, 30)
+
+    def program():
+        t = mc.distribute(whole, rows(mc.create_mesh([("x", 4)]), mc.UNSHARDED))
+        for _ in range(3):
+            found = t[:-2] + t[2:]
+            np.testing.assert_array_equal(found.to_numpy(), whole[:-2] + whole[2:])
+
+    with mc.simulate(4) as world:
+        world.run(program)
+    assert moved == [3 * 2 * 30 * 8] * 12  # three cuts, two rows at each
+
+
+def test_a_step_of_jacobi_is_numpys(moved):
+    start = np.random.default_rng(1).random((23, 17))
+
+    def step(a, b):
+        b[1:-1, 1:-1] = 0.2 * (a[1:-1, 1:-1] + a[1:-1, :-2] + a[1:-1, 2:] + a[2:, 1:-1] + a[:-2, 1:-1])
+
+    def program():
+        layout = rows(mc.create_mesh([("x", 3)]), mc.UNSHARDED)
+        a, b, x, y = mc.distribute(start, layout), mc.distribute(start, layout), start.copy(), start.copy()
+        for _ in range(4):
+            step(a, b), step(b, a)
+            step(x, y), step(y, x)
+        np.testing.assert_array_equal(a.to_numpy(), x)
+
+    with mc.simulate(3) as world:
+        world.run(program)
+    assert max(moved) <= 2 * 15 * 8
+
+
+def index_of(random, n, length):
+    """A slice of this length with a step of 1."""
+    start = random.randint(0, n - length)
+    return slice(start, start + length)
+
+
+@pytest.mark.parametrize("seed", sampled(range(40), 8))
+def test_random_shifts(seed):
+    random, rng = Random(seed), np.random.default_rng(seed)
+    sizes = random.choice([(1,), (2,), (3,), (2, 2), (5,)])
+    shape = tuple(random.randint(3, 14) for _ in range(2))
+    cuts = random.choice([["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], ["x", "y"][: len(sizes)] + [mc.UNSHARDED]])[:2]
+    lengths = tuple(random.randint(1, n) for n in shape)
+    given = [[index_of(random, n, m) for n, m in zip(shape, lengths, strict=True)] for _ in range(4)]
+    one, two, three, four = map(tuple, given)
+    dtype = random.choice(["f8", "i4", "c16"])
+    whole = rng.integers(0, 9, shape).astype(dtype)
+
+    def calls(a):
+        found = [a[one] + a[two], a[one] * 2 - a[three], np.multiply(a[two], a[three])]
+        b = a.copy()
+        b[one] = a[two]
+        b[three] = b[four]  # they may overlap
+        found.append(b.copy())
+        b[one] += b[two]
+        found.append(b.copy())
+        np.add(a[one], a[three], out=b[two])
+        return [*found, b]
+
+    def program():
+        mesh = mc.create_mesh(list(zip("xy", sizes, strict=False)))
+        t = mc.distribute(whole, mc.Layout(cuts, mesh))
+        for _ in range(2):
+            for found, expected in zip(calls(t), calls(whole.copy()), strict=True):
+                np.testing.assert_array_equal(found.to_numpy(), expected)
+
+    with mc.simulate(int(np.prod(sizes))) as world:
+        world.run(program)
+
+
+def test_what_is_better_relaid():
+    mesh = mc.Mesh(range(2), {"x": 2})
+    spec = type(mc.zeros(3, layout=mc.Layout.replicated(mc.create_mesh([("x", 1)]), 1))._spec)
+    of = spec(mc.Layout(["x", mc.UNSHARDED], mesh), (8, 8), np.dtype("f8"))
+    assert edges_of(of, ((), ("x",))) is None  # another axis
+    assert edges_of(of, (mc.Cuts("x", (0, 8, 8)), ())) is not None  # a half moves
+    assert edges_of(spec(mc.Layout([mc.Cuts("x", (0, 0, 8)), ()], mesh), (8, 8), of.dtype), of.layout.axes) is not None
+    assert (
+        edges_of(spec(mc.Layout([mc.Cuts("x", (0, 0, 8)), ()], mesh), (8, 8), of.dtype), (mc.Cuts("x", (0, 8, 8)), ()))
+        is None
+    )
