@@ -122,6 +122,11 @@ def row(name: str, found: dict[str, Outcome]) -> list[str]:
     return cells
 
 
+def named(library: str) -> str:
+    """Return the name of a library, or of a number of ranks."""
+    return f"{library} rank{'s' * (library != '1')}" if library.isdigit() else library
+
+
 def summary(found: dict[str, dict[str, Outcome]]) -> Iterator[str]:
     """Yield what the programs have in common, and why some are wrong or refused."""
     for library in next(iter(found.values())):
@@ -130,18 +135,18 @@ def summary(found: dict[str, dict[str, Outcome]]) -> Iterator[str]:
         counts = Counter(one.verdict for one, _ in pairs)
         said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
         mean = f"; time / NumPy {number(math.exp(statistics.mean(ratios)))} (geometric mean)" if ratios else ""
-        yield f"- {f'{library} ranks' if library.isdigit() else library}: {said}{mean}"
+        yield f"- {named(library)}: {said}{mean}"
     for name, each in found.items():
         for library, one in each.items():
             if one.why and library.isdigit():
-                yield f"- {name}, {library} ranks, {one.verdict}: {one.why}"
+                yield f"- {name}, {named(library)}, {one.verdict}: {one.why}"
 
 
 def profile(name: str, given: argparse.Namespace, ranks: int) -> str:
     """Return where the time of a program goes on rank 0, in a third of the time limit."""
     command = command_of("meshcomm", name, given, ranks, "--profile", str(given.seconds / 3))
     ended = job([*command, os.devnull], ranks, given.seconds)
-    return f"\n{name}, {ranks} ranks\n{ended.stdout}"
+    return f"\n{name}, {named(str(ranks))}\n{ended.stdout}"
 
 
 def options() -> argparse.Namespace:
@@ -168,7 +173,7 @@ def main() -> None:
     for name in filter(re.compile(given.programs).search, names):
         found[name] = outcomes(name, given)
         print(*row(name, found[name]), sep="  ", flush=True)
-    ranks = [f"{each} ranks, ms (/ NumPy)" for each in given.ranks]
+    ranks = [f"{named(str(each))}, ms (/ NumPy)" for each in given.ranks]
     header = ["", "NumPy, ms", *ranks, *([] if given.alone else ["JAX, ms"])]
     rows = [row(name, each) for name, each in found.items()]
     written("programs", [*table(header, rows), *summary(found)], given)

@@ -177,9 +177,10 @@ def show(found: pstats.Stats) -> None:
     """Print what the program itself calls, and the functions that take the time."""
     print("   calls  µs each  called by the program")
     calls: dict[str, tuple[int, float]] = {}
-    for (_, _, name), (*_, callers) in found.stats.items():  # type: ignore[attr-defined]
-        for (path, _, _), (count, _, _, total) in callers.items():
-            if "npbench" in path:
+    for (path, _, function), (*_, callers) in found.stats.items():  # type: ignore[attr-defined]
+        name = f"{Path(path).stem}.{function}"  # mixins.func is an operator
+        for (caller, _, _), (count, _, _, total) in callers.items():
+            if "npbench" in caller:
                 before = calls.get(name, (0, 0.0))
                 calls[name] = (before[0] + count, before[1] + total)
     for name, (count, total) in sorted(calls.items(), key=lambda item: -item[1][1])[:SHOWN]:
