@@ -146,7 +146,8 @@ def measured(library: NumPy, program: Program, rounds: int, seconds: float) -> d
         values = [library.whole(value) for value in found]
     except Exception as problem:
         lines = [frame.line for frame in traceback.extract_tb(problem.__traceback__) if "npbench" in frame.filename]
-        return {"error": f"{type(problem).__name__}: {str(problem).splitlines()[0]} (`{lines[-1] if lines else ''}`)"}
+        said = f"{type(problem).__name__}: {problem}".partition("\n")[0]
+        return {"error": f"{said}, in `{lines[-1]}`" if lines else said}
     if not library.same(values):
         return {"error": "the ranks have different values"}
     again = int(min(rounds, seconds / 2 // first))
