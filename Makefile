@@ -69,7 +69,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-clients test-mpi4py-fft \
-    check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare examples \
+    check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare bench-calls bench-programs examples \
     dist wheels test-wheels list-pythons clean
 
 help:
@@ -96,6 +96,8 @@ help:
 	@echo "make resources  20,000 assignments, 100,000 relayouts and 10,000 meshes leave nothing behind: hours on few cores"
 	@echo "make bench      benchmarks against memcpy, mpi4py and what of the peers is installed; BENCH=--full for all sizes"
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
+	@echo "make bench-calls  what small calls cost beyond NumPy's; BENCH='--side 256' for larger arrays"
+	@echo "make bench-programs NPBENCH=PATH  npbench's programs on tensors: right or wrong, and times; BENCH='--size M'"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
 	@echo "make wheels     the source archive and a wheel for each Python 3.11 to 3.14 found here, in dist/; ARCH=aarch64 for ARM"
 	@echo "make test-wheels  install those wheels in new environments, without a compiler, and test them"
@@ -256,8 +258,9 @@ examples: $(EXAMPLES_READY) $(WITH_SCALAPACK)
 	@$(MPIEXEC) -n 4 $(BIN)/python mpi_examples/navier_stokes.py --dimensions 3 --pencils
 
 # Here ranks wait as they do for users.
-bench bench-compare: export MPIR_CVAR_ENABLE_HEAVY_YIELD := 0
-bench bench-compare: export OMPI_MCA_threads_pthreads_yield_strategy := sched_yield
+BENCHES := bench bench-compare bench-calls bench-programs
+$(BENCHES): export MPIR_CVAR_ENABLE_HEAVY_YIELD := 0
+$(BENCHES): export OMPI_MCA_threads_pthreads_yield_strategy := sched_yield
 
 bench: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/run.py $(BENCH)
@@ -279,6 +282,16 @@ bench: $(TESTING)
 bench-compare: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \
 	    make bench-compare needs a commit to compare with: BASE=COMMIT))
+
+bench-calls: $(TESTING)
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/calls.py $(BENCH)
+
+# The programs of npbench, from a checkout of it.
+NPBENCH :=
+bench-programs: $(TESTING)
+	@test -d "$(NPBENCH)/bench_info" || { echo "make bench-programs needs" \
+	    "NPBENCH=, a checkout of github.com/spcl/npbench"; exit 2; }
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/programs.py --npbench "$(NPBENCH)" $(BENCH)
 
 # What builds and checks packages, and the Pythons to build for: those of this machine, also pyenv's.
 PACKAGING := .venv/packaging

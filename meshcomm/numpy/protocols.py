@@ -14,7 +14,7 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.map import written
-from meshcomm.blocks.rules import ADVICE, is_operand, not_operand, text_as_scalar
+from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
 from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
@@ -158,7 +158,7 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         if not all(map(is_operand, operands)):
             return _refused(name, [x for x in operands if not is_operand(x)])
     if out and not all(isinstance(target, DTensor) for target in out if target is not None):
-        raise TypeError(f"{name}: out= must be DTensors where an operand is one; {ADVICE}")
+        return _into_arrays(name, ufunc, method, operands, kwargs | {"out": out})
     if out and any(target is None for target in out):  # some of several results
         several: Value = _ufunc(ufunc, method, inputs, kwargs)
         return tuple(written(name, target, each) for target, each in zip(out, several, strict=True))
@@ -176,6 +176,21 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
     if source is not None:
         indexing.assign_back(*source, out[0])
     return made
+
+
+def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[Value], kwargs: dict[str, Value]) -> object:
+    """Write what a universal function makes of tensors to plain arrays, on each rank, as ``array += t`` does.
+
+    Collective: as `numpy.asarray` does, it gathers the tensors. ``TypeError`` for those of more than 64 MiB.
+    """
+    if method != "__call__" or not all(isinstance(target, np.ndarray | None) for target in kwargs["out"]):
+        raise TypeError(f"{name}: out= must be DTensors, or plain arrays all; {ADVICE}")
+    where = ufuncs.mask_of(kwargs.pop("where", True))
+    given = operands if where is True else [*operands, where]
+    known = [np.asarray(x) if isinstance(x, DTensor) else x for x in agree_on_plain(name, given, mesh_of(given))]
+    if where is not True:
+        kwargs["where"] = known.pop()
+    return ufunc(*known, **kwargs)
 
 
 def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor, Items] | None:

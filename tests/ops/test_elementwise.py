@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.errors import ShapeError
+from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
 from support.operands import U, check, mesh_of, random
 from support.reference import on_ranks
@@ -116,10 +116,54 @@ def test_in_place_and_out():
         np.add(t, 1, out=mc.zeros((3,), "f8", mc.Layout([U], mesh)))
     with pytest.raises(ShapeError, match=r"out has shape \(5, 3\), but the result has \(3, 3\)"):
         np.matmul(square, square, out=t)
-    with pytest.raises(TypeError, match=r"out= must be DTensors"):
-        np.add(t, 1, out=np.zeros((5, 3)))
-    with pytest.raises(TypeError, match=r"out= must be DTensors"):
-        a += t
+
+
+@on_ranks(3)
+def test_plain_arrays_as_out():
+    mesh = mesh_of(2)  # rank 2 is outside of it
+    rows = mc.Layout(["x", U], mesh)
+    a = random(5, 3)
+    t = mc.distribute(a, rows)
+    if mesh.rank is None:
+        with pytest.raises(TypeError, match="this rank is outside of its mesh"):
+            np.add(t, 1, out=np.zeros((5, 3)))
+        return
+    array, one = a.copy(), np.zeros(())
+    before = array
+    array += t
+    array *= mc.relayout(t, mc.Layout([U, U], mesh))
+    one -= t.sum()
+    assert array is before
+    assert np.array_equal(array, (a + a) * a)
+    assert one == -t.sum().item()
+    single, chosen = np.zeros((5, 3), "f4"), np.ones((5, 3))
+    assert np.add(t, a, out=single) is single
+    assert np.array_equal(single, (a + a).astype("f4"))
+    np.add(a, 1, out=chosen, where=t > 0.5)
+    assert np.array_equal(chosen, np.where(a > 0.5, a + 1, 1))
+    assert np.allclose(np.matmul(t, a.T, out=np.zeros((5, 5))), a @ a.T)
+    both = np.zeros((5, 3)), None
+    assert [type(each) for each in np.modf(t, out=both)] == [np.ndarray] * 2
+    assert np.array_equal(both[0], np.modf(a)[0])
+    with pytest.raises(TypeError, match="Cannot cast"):
+        np.add(t, 1, out=np.zeros((5, 3), int))
+    with pytest.raises(ValueError, match="non-broadcastable output operand"):
+        np.add(t, 1, out=np.zeros(3))
+    with pytest.raises(TypeError, match="out= must be DTensors, or plain arrays all"):
+        np.modf(t, out=(np.zeros((5, 3)), t.copy()))
+    with pytest.raises(TypeError, match="out= must be DTensors, or plain arrays all"):
+        np.add.reduce(t, out=np.zeros(3))
+    large = mc.empty((2**23 + 1, 1), float, rows)
+    with pytest.raises(TypeError, match="67,108,872 bytes of at most 67,108,864"):
+        np.negative(large, out=np.broadcast_to(0.0, large.shape))
+
+
+@on_ranks(2)
+def test_an_array_in_place_is_the_same_on_all_ranks():
+    mesh = mesh_of(2)
+    array, t = np.full(4, float(mesh.rank)), mc.ones(4, layout=mc.Layout(["x"], mesh))
+    with pytest.raises(CollectiveMismatch, match="a plain array must be the same on every rank"):
+        array += t
 
 
 # -- operands stay as they are ----------------------------------------------------------------------------------------
