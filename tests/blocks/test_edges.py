@@ -74,7 +74,7 @@ def test_random_shifts(seed):
     random, rng = Random(seed), np.random.default_rng(seed)
     sizes = random.choice([(1,), (2,), (3,), (2, 2), (5,)])
     shape = tuple(random.randint(3, 14) for _ in range(2))
-    cuts = random.choice([["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], ["x", "y"][: len(sizes)] + [mc.UNSHARDED]])[:2]
+    cuts = random.choice([["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], [*["x", "y"][: len(sizes)], mc.UNSHARDED]])[:2]
     lengths = tuple(random.randint(1, n) for n in shape)
     given = [[index_of(random, n, m) for n, m in zip(shape, lengths, strict=True)] for _ in range(4)]
     one, two, three, four = map(tuple, given)

@@ -1,4 +1,4 @@
-"""Calls that were made before run by kept recipes: all that the long way checks, they check; what changes, they see."""
+"""Calls that were made before run by kept recipes: they check what the long way checks, and see what changes."""
 
 import warnings
 

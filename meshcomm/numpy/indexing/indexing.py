@@ -74,7 +74,7 @@ def _taken(tensor: DTensor, items: Items) -> DTensor:
     if kept is None:
         return moved_from(tensor, _moved(tensor, items), strides, items)
     take = itemgetter(kept.block)
-    if len(kept.shape) != tensor.ndim or not all(isinstance(item, Stretch) for item in items):
+    if not items or len(kept.shape) != tensor.ndim or not all(isinstance(item, Stretch) for item in items):
         some: tuple[Any, ...] = (..., *kept.block)
         take = lambda block: block[some].reshape(kept.lengths)  # noqa: E731 - only axes of length 1 come and go
     return viewed(take, tensor, kept.layout, kept.shape, strides)
@@ -268,7 +268,7 @@ class _Assigning(NamedTuple):
             assert isinstance(value, DTensor)
             pieces = self.edges.taken(value, self.name)
             if pieces is not None:
-                block = tensor.local[self.at]
+                block = tensor.local[(..., *self.at)]
                 parts = [(a, b, _apart(part, block)) for a, b, part in pieces.found]
                 for start, stop, part in parts:
                     _copy(block[(slice(None),) * pieces.axis + (slice(start, stop),)], part)
@@ -278,7 +278,7 @@ class _Assigning(NamedTuple):
             assert isinstance(value, DTensor)
             found = relaid(value, self.axes, self.name).local
         if tensor.mesh.rank is not None:
-            _copy(tensor.local[self.at], found)
+            _copy(tensor.local[(..., *self.at)], found)
         return tensor
 
 
