@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
-from meshcomm.blocks.small import everywhere, is_small
+from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Shape
@@ -17,6 +17,8 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.core.ranks.meshes import location_in
 
@@ -104,7 +106,19 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
     if tensor.layout.axes == axes and same:
         return tensor
-    if target is tensor.mesh and is_small(tensor) and not any(axes):
-        return everywhere(tensor, operation)
+    if target is tensor.mesh and is_passing(tensor) and not tensor.layout.is_fully_replicated():
+        layout = tensor.layout._recut(axes)
+        if not any(isinstance(names, Cyclic) for names in axes):
+            whole = everywhere(tensor, operation)
+            return whole if not any(axes) else cut_by(layout, whole)
     with collective(operation, tensor.mesh, target):
         return relayout(tensor, Layout(axes, target))
+
+
+def cut_by(layout: Layout, whole: DTensor) -> DTensor:
+    """Return a tensor of which each device has all elements in *layout*, which is on its mesh. Nothing moves."""
+    device = layout.mesh.rank
+    if device is None:
+        return DTensor(None, layout, whole.shape, whole.dtype)
+    block = cut_out(whole.local, layout.block_box(whole.shape, device))
+    return DTensor(exact_copy(block), layout, whole.shape, whole.dtype)

@@ -7,13 +7,14 @@ header that says which call it makes: so calls that differ are found at once, as
 
 from collections.abc import Callable
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import SMALL_MESHES, SMALL_MESSAGE
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
+from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
@@ -24,6 +25,7 @@ from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
+from meshcomm.core.ranks.teams import Team
 
 
 def gathered(name: str, x: DTensor | ArrayLike) -> Array:
@@ -64,10 +66,11 @@ _HEADER = np.dtype(np.int64)
 _ROOM = SMALL_MESSAGE - _HEADER.itemsize
 
 
-def is_small(tensor: DTensor) -> bool:
-    """Return whether `everywhere` takes a tensor."""
-    dealt = any(isinstance(names, Cyclic) for names in tensor.layout.axes)
-    return 0 < tensor.nbytes <= _ROOM and tensor.mesh.size <= SMALL_MESHES and not dealt
+def is_passing(tensor: DTensor) -> bool:
+    """Return whether a tensor is a short row of another one: of many that a loop takes, each of another length."""
+    if tensor._view is None or tensor.ndim > 1 or not 0 < tensor.nbytes <= PASSING or tensor.mesh.size > SMALL_MESHES:
+        return False
+    return not any(isinstance(names, Cyclic) for names in tensor.layout.axes)
 
 
 def everywhere(tensor: DTensor, name: str) -> DTensor:
@@ -77,34 +80,82 @@ def everywhere(tensor: DTensor, name: str) -> DTensor:
     with collective(name, mesh) as here:
         if here is None:
             return DTensor(None, target, spec.shape, dtype)
-        team, parts = here.team, _parts(spec)
-        message, came = np.zeros(SMALL_MESSAGE, np.uint8), np.empty((mesh.size, SMALL_MESSAGE), np.uint8)
-        message[: _HEADER.itemsize].view(_HEADER)[0] = _number(name, spec) ^ team.call_digest
-        block = tensor.local
-        message[_HEADER.itemsize : _HEADER.itemsize + block.nbytes] = as_bytes(contiguous(block))
-        offsets = list(range(0, came.size, SMALL_MESSAGE))
-        with exchanging(team):
-            everyone = came.reshape(-1), [SMALL_MESSAGE] * mesh.size, offsets
-            team.everyone.communicator().allgatherv(message, everyone)
-            headers = came[:, : _HEADER.itemsize].tobytes()
-            if headers != headers[: _HEADER.itemsize] * mesh.size:
+        team, block, sizes, found = here.team, as_bytes(contiguous(tensor.local)), _sizes(spec), b""
+        if tensor.nbytes <= _ROOM:
+            number, text = _number(name, spec), lambda: _text(name, spec)
+            found = exchanged(team, number, text, block)
+            step = SMALL_MESSAGE
+        else:
+            with exchanging(team):
                 agree(team, _text(name, spec))
+                came, step = np.empty(sum(sizes), np.uint8), 0
+                offsets = [sum(sizes[:position]) for position in range(len(sizes))]
+                team.everyone.communicator().allgatherv(block, (came, sizes, offsets))
+                found = came.tobytes()
         whole = np.empty(spec.shape, dtype)
-        for rank, shape, at in parts:
-            data = came[team.ranks.index(rank), _HEADER.itemsize :]
-            opaque(whole)[at] = opaque(np.ndarray(shape, dtype, data.tobytes()))
+        for position, shape, at in _parts(spec):
+            begin = position * step + _HEADER.itemsize if step else sum(sizes[:position])
+            opaque(whole)[at] = opaque(np.ndarray(shape, dtype, found, begin))
     return DTensor(whole, target, spec.shape, dtype)
+
+
+def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: int) -> bytes:
+    """Return the bytes *data* of one device, on all devices of a mesh. Collective over it.
+
+    Parameters
+    ----------
+    name: of the operation
+    spec: of the tensor that it is about; *number* tells which call, the same on all ranks
+    data: on *device*, as many bytes as an element has; on others it does not count
+    device: whose it is
+    """
+    with collective(name, spec.mesh) as here:
+        assert here is not None
+        came = exchanged(here.team, number ^ _number("t[index]", spec), lambda: name, np.frombuffer(data, np.uint8))
+        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + _HEADER.itemsize
+        return came[begin : begin + spec.dtype.itemsize]
+
+
+def exchanged(team: Team, number: int, text: Callable[[], str], data: Bytes) -> bytes:
+    """Return the messages of all ranks of *team*: each a header, *data*, and what fills it up. Collective.
+
+    Parameters
+    ----------
+    number, text: what the ranks compare; the *text* is made if numbers differ
+    data: bytes of this rank, `SMALL_MESSAGE` at most, less those of the header
+    """
+    size, count = SMALL_MESSAGE, len(team.ranks)
+    header = number ^ team.call_digest
+    message = np.zeros(size, np.uint8)
+    message[: _HEADER.itemsize].view(_HEADER)[0] = header
+    message[_HEADER.itemsize : _HEADER.itemsize + len(data)] = data
+    came = np.empty(size * count, np.uint8)
+    with exchanging(team):
+        everyone = came, [size] * count, list(range(0, size * count, size))
+        team.everyone.communicator().allgatherv(message, everyone)
+        headers = came.reshape(count, size)[:, : _HEADER.itemsize].copy().view(_HEADER)
+        if (headers != header).any():
+            agree(team, text())
+    return came.tobytes()
 
 
 @lru_cache(maxsize=256)
 def _parts(spec: TensorSpec) -> list[tuple[int, Shape, tuple[slice, ...]]]:
-    """Return the ranks that have elements, each with the shape of its block, and where this is in the global array."""
-    shapes = [spec.layout.block_shape(spec.shape, device) for device in range(spec.mesh.size)]
-    return [
-        (spec.mesh.ranks[device], shape, spec.layout.block_slices(spec.shape, device))
-        for device, shape in enumerate(shapes)
-        if 0 not in shape
-    ]
+    """Return which ranks of the team have elements, the shape of their blocks, and where these are in the whole."""
+    found, ranks = list[tuple[int, Shape, tuple[slice, ...]]](), sorted(spec.mesh.ranks)
+    for device, rank in enumerate(spec.mesh.ranks):
+        shape = spec.layout.block_shape(spec.shape, device)
+        if 0 not in shape:
+            found.append((ranks.index(rank), shape, spec.layout.block_slices(spec.shape, device)))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _sizes(spec: TensorSpec) -> list[int]:
+    """Return the bytes that each rank of the team has, in their order."""
+    device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
+    shapes = [spec.layout.block_shape(spec.shape, device_of[rank]) for rank in sorted(device_of)]
+    return [prod(shape) * spec.dtype.itemsize for shape in shapes]
 
 
 def _text(name: str, spec: TensorSpec) -> str:

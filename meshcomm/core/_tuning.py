@@ -368,6 +368,10 @@ SMALL_MESSAGE = 1024
 SMALL_MESHES = 64
 """Devices. Of larger meshes the messages of all ranks, which each rank gets, take longer than a plan."""
 
+PASSING = 2**14
+"""Bytes. A slice up to this size goes to all devices as it is: to plan a relayout of it takes longer than to send it.
+"""
+
 RECIPES = 1024
 """How many recipes of calls are kept for a spec, before they are dropped and made again."""
 

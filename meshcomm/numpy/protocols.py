@@ -31,7 +31,7 @@ from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements
 from meshcomm.numpy.elementwise.where import where
-from meshcomm.numpy.indexing import choosing, diagonals, fields, indexing, nonzero, putting, taking  # noqa: F401
+from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.order import editing, order, searching, sets  # noqa: F401 - implement NumPy's functions

@@ -42,6 +42,7 @@ cdef object _view_kind = None  # View
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None
 cdef object _guarded = None
+cdef object _element_of = None, _set_element = None
 cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
@@ -56,6 +57,12 @@ def set_view(kind):
     """Set the class of what tells how a tensor shares memory."""
     global _view_kind
     _view_kind = kind
+
+
+def set_elements(get, put):
+    """Set what returns an element of a tensor, or None; and what writes one, or returns False."""
+    global _element_of, _set_element
+    _element_of, _set_element = get, put
 
 
 def offer(recipe, tuple operands, result):
@@ -120,7 +127,15 @@ cdef class TensorBase:
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
-        cdef object at = _static(index), key, made
+        cdef object at, key, made
+        if _is_element(self, index):
+            if watch.any_closed:
+                _check_open(self._spec.mesh)
+            made = _element_of(self, index if type(index) is tuple else (index,))
+            if made is not None:
+                return made
+            return _long(_getitem, None, (self, index), {})
+        at = _static(index)
         if at is _NONE:
             return _long(_getitem, None, (self, index), {})
         key = _getitem, at, None if self._view is None else self._view.strides
@@ -128,7 +143,13 @@ cdef class TensorBase:
         return _called(self, key, (self, index), None, _getitem, None, {}) if made is _NONE else made
 
     def __setitem__(self, index, value):
-        cdef object at = _static(index), its = _operand(value), key
+        cdef object at, its = _operand(value), key
+        if its is not _NONE and _is_element(self, index) and (self._view is None or _may_write(self._view)):
+            if watch.any_closed:
+                _check_open(self._spec.mesh)
+            if _set_element(self, index if type(index) is tuple else (index,), value):
+                return
+        at = _static(index)
         if at is _NONE or its is _NONE:
             _long(_setitem, None, (self, index, value), {})
             return
@@ -411,6 +432,28 @@ cdef inline int _forget_offer() except -1:
     return 0
 
 
+cdef bint _may_write(view):
+    return view.root is not None and view.writeable and not view.origins
+
+
+cdef bint _is_element(TensorBase tensor, index):
+    """Return whether *index* is one integer of Python for each axis, so that it takes one element."""
+    cdef Py_ssize_t ndim
+    if tensor.local is None or _element_of is None:
+        return False
+    if type(index) is int:
+        return len(<tuple>tensor._spec.shape) == 1
+    if type(index) is not tuple:
+        return False
+    ndim = len(<tuple>tensor._spec.shape)
+    if ndim == 0 or len(<tuple>index) != ndim:
+        return False
+    for x in <tuple>index:
+        if type(x) is not int:
+            return False
+    return True
+
+
 cdef inline object _own(key):
     """Return *key* as this rank has it: simulated ranks may share specs, and a recipe is of one rank."""
     return key if watch.simulated is None else (watch.simulated, key)
@@ -423,7 +466,7 @@ cdef object _known(TensorBase tensor, key, tuple operands, out):
         return _NONE
     if out is not None:
         view = (<TensorBase>out)._view
-        if view is not None and (view.root is None or not view.writeable or view.origins):
+        if view is not None and not _may_write(view):
             return _NONE
     if watch.any_closed:
         _check_open(tensor._spec.mesh)

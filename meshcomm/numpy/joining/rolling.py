@@ -5,7 +5,9 @@ from itertools import product
 
 import numpy as np
 
-from meshcomm.blocks.align import relaid
+from meshcomm.blocks.align import cut_by, relaid
+from meshcomm.blocks.make import mapped
+from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays.create import empty
@@ -44,6 +46,10 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     if not cut:
         local = tensor.local if tensor.local is None or not axes else np.flip(tensor.local, axes)
         return view_of(tensor, local, tensor.layout, tensor.shape, strides)
+    if is_passing(tensor):
+        whole = everywhere(tensor, "flip")
+        turned = mapped(lambda block: np.flip(block, axes), whole)
+        return moved_from(tensor, cut_by(tensor.layout, turned), strides)
     plain = list(tensor.layout.axes)
     for a in cut:
         if _flipped_spec(tensor, a) is None:  # the last of the blocks dealt round is shorter: it would be the first

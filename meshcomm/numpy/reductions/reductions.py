@@ -8,6 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.reduce import (
     Partial,
     PreparedReduction,
@@ -19,6 +21,7 @@ from meshcomm.blocks.reduce import (
     unchanged,
 )
 from meshcomm.blocks.rules import result_dtype, sharding
+from meshcomm.blocks.small import is_passing
 from meshcomm.core._arguments import reduced_axes
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import traceable
@@ -33,16 +36,23 @@ from meshcomm.errors import ShapeError
 
 
 def inner_of_alike(a: object, b: object) -> DTensor | None:
-    """Return the sum of products of two vectors in one layout, the same floating-point dtype; None for others.
+    """Return the sum of products of two vectors of one floating-point dtype, in one layout or small; None for others.
 
     It is what the contraction of them does, in less time. Collective over the mesh if they are sharded.
     """
     if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh:
         return None
-    # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
-    if len(a.shape) != 1 or a.shape != b.shape or a.layout.axes != b.layout.axes:
+    if len(a.shape) != 1 or a.shape != b.shape:
         return None
     if a.dtype != b.dtype or a.dtype.char not in "fdFD":
+        return None
+    if is_passing(a) or is_passing(b):
+        both = [relaid(each, ((),), "inner product") if is_passing(each) else each for each in (a, b)]
+        if all(each.layout.is_fully_replicated() for each in both):
+            one, other = both
+            return mapped(lambda x, y: np.asarray(np.dot(x, y)), one, other, layout=one.layout._recut(()), shape=())
+    # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
+    if a.layout.axes != b.layout.axes:
         return None
     partial, layout = _prepared_inner(a._spec)
     share = None if a.local is None else np.asarray(np.dot(a.local, b.local))

@@ -1,0 +1,100 @@
+"""One element: ``t[i, j]``, which all devices get from its owner in one message, and ``t[i, j] = number``.
+
+Loops over elements take each once. So nothing is kept by their indices, and nothing is planned.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from meshcomm.blocks.make import make
+from meshcomm.blocks.small import one_of_all
+from meshcomm.core._tuning import SMALL_MESHES
+from meshcomm.core.arrays._tensor import set_elements
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.layouts.layout import Layout
+
+KINDS = "biufc"
+
+
+def element_of(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
+    """Return the element at *index*, an integer for each axis. Collective; None for what the long way has to say.
+
+    It is a copy, on each device, as in NumPy.
+    """
+    spec = tensor._spec
+    where = _where(spec)
+    if where is None:
+        return None
+    found = where.find(index)
+    if found is None:
+        return None
+    device, at = found
+    block = tensor.local
+    if where.is_whole:
+        value = np.array(block[at])
+    else:
+        mine = block[at].tobytes() if where.numbers[spec.mesh.rank] == where.numbers[device] else b""
+        data = one_of_all(f"t{list(index)}", spec, hash(index), mine, device)
+        value = np.ndarray((), spec.dtype, data).copy()
+    return make(value, where.result, (), spec.dtype)
+
+
+def set_element(tensor: DTensor, index: tuple[int, ...], value: object) -> bool:
+    """Write a number, or a tensor of one that all devices have, to *index*; False for what the long way has to do."""
+    spec = tensor._spec
+    where = _where(spec)
+    if where is None:
+        return False
+    if isinstance(value, DTensor):
+        if value.shape or value.mesh is not spec.mesh or value.dtype.kind not in KINDS:
+            return False
+        value = value.local
+    found = where.find(index)
+    if found is None:
+        return False
+    device, at = found
+    if where.is_whole or where.numbers[spec.mesh.rank] == where.numbers[device]:
+        tensor.local[at] = value
+    else:
+        np.empty(1, spec.dtype)[0] = value  # NumPy's errors, on all ranks
+    return True
+
+
+class _Where:
+    """Which device has an element, and where in its block."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        layout, mesh = spec.layout, spec.mesh
+        self.numbers = [layout.block_numbers(device) for device in range(mesh.size)]
+        self.is_whole = layout.is_fully_replicated()
+        self.result: Layout = layout._recut(())
+        self._shape, self._cuts = spec.shape, [layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
+        self._owners = {numbers: device for device, numbers in reversed(list(enumerate(self.numbers)))}
+
+    def find(self, index: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
+        """Return the first device that has the element at *index*, and where; None if it is out of bounds."""
+        numbers, at = [], []
+        for i, n, cut in zip(index, self._shape, self._cuts, strict=True):
+            if not -n <= i < n:
+                return None
+            i %= n
+            number = 0 if cut.blocks == 1 else cut.block_of(i)
+            numbers.append(number)
+            at.append(i - cut.start(number))
+        return self._owners[tuple(numbers)], tuple(at)
+
+
+@lru_cache(maxsize=1024)
+def _where(spec: TensorSpec) -> _Where | None:
+    """Return where elements are; None for tensors whose elements go the long way."""
+    cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
+    consecutive = all(hasattr(cut, "block_of") for cut in cuts)
+    if not consecutive or spec.dtype.kind not in KINDS or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
+        return None
+    return _Where(spec)
+
+
+set_elements(element_of, set_element)
