@@ -17,88 +17,112 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import make
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Consecutive, Interval
 from meshcomm.core.layouts.specs import cut_at
+from meshcomm.core.memory.copies import exact_copy
 
 Piece: TypeAlias = tuple[int, int, Array]
 """Where it is along the axis of a block, from and to, and its elements."""
 
-
-class Pieces(NamedTuple):
-    """A block in pieces along one axis; without any if it is empty."""
-
-    axis: int
-    found: list[Piece]
-
-    def between(self, start: int, stop: int) -> Array:
-        """Return the elements from *start* to *stop*, which are of one piece."""
-        for first, last, piece in self.found:
-            if first <= start and stop <= last:
-                return piece[(slice(None),) * self.axis + (slice(start - first, stop - first),)]
-        raise AssertionError((start, stop, self.axis))
+Index: TypeAlias = tuple[slice, ...]
 
 
-class Edges(NamedTuple):
+class _Own(NamedTuple):
+    """What the edges of one device are.
+
+    Parameters
+    ----------
+    sends: the parts of its block that others lack
+    nothing: the shape of what it sends if there are none
+    pieces: where each piece of the new block is, from and to; whether it came; and which part of that, or of the block
+    """
+
+    sends: tuple[Index, ...]
+    nothing: Shape
+    pieces: tuple[tuple[int, int, bool, Index], ...]
+
+
+class Edges:
     """What moves of tensors of one spec, for a layout that differs along one axis in where it is cut.
 
     Parameters
     ----------
+    spec: of the tensors
     axis: along which
     shape, source, target: of the tensor that moves
     lacking: for each block, what it lacks before what it has, and behind it: intervals of the axis
     had, wanted: where the blocks begin, before and afterwards
     """
 
-    axis: int
-    shape: Shape
-    source: Layout
-    target: Axes
-    lacking: tuple[tuple[Interval, Interval], ...]
-    had: tuple[int, ...]
-    wanted: tuple[int, ...]
+    def __init__(
+        self,
+        spec: TensorSpec,
+        axis: int,
+        moved: tuple[Shape, Layout, Layout],
+        lacking: tuple[tuple[Interval, Interval], ...],
+        begins: tuple[tuple[int, ...], tuple[int, ...]],
+    ) -> None:
+        self.axis, self._dtype, self._mesh, self._moved = axis, spec.dtype, spec.mesh, moved
+        self._lacking, (self._had, self._wanted), self._rest = lacking, begins, spec
+        self._own: dict[int, _Own] = {}
 
-    def taken(self, tensor: DTensor, name: str) -> Pieces | None:
-        """Return the block of *tensor* in its new layout; None outside of the mesh. Collective if something moves."""
-        thin = make(self._sent(tensor), self.source, self.shape, tensor.dtype)
-        came = relaid(thin, self.target, name).local if self.shape[self.axis] else thin.local
-        device = tensor.mesh.rank
+    def taken(self, tensor: DTensor, name: str) -> list[Piece] | None:
+        """Return the block of *tensor* in its new layout, in pieces along the axis. Collective if something moves.
+
+        *name* is the operation. None outside of the mesh; an empty block has no pieces.
+        """
+        device = self._mesh.rank
         if device is None:
             return None
-        number, before = self.source.block_numbers(device)[self.axis], (slice(None),) * self.axis
-        (left, stop), (first, right) = self.lacking[number]
-        start, end = self.wanted[number : number + 2]
-        own, at = self.had[number], stop - left
-        found = [
-            (0, at, came[(*before, slice(0, at))]),
-            (at, max(at, first - start), tensor.local[(*before, slice(max(start, own) - own, max(first - own, 0)))]),
-            (end - start - (right - first), end - start, came[(*before, slice(at, None))]),
-        ]
-        return Pieces(self.axis, [piece for piece in found if piece[0] < piece[1]])
+        own, block = self._own.get(device) or self._of(device), tensor.local
+        shape, source, target = self._moved
+        came = block
+        if shape[self.axis]:
+            sent = self._sent(own, block)
+            key = name, shape, self._dtype, source, target, None, None
+            came = RELAYOUT(name, (self._mesh, self._mesh), key, (key,), (sent, None))
+        return [(start, stop, (came if moves else block)[at]) for start, stop, moves, at in own.pieces]
 
-    def _sent(self, tensor: DTensor) -> Array | None:
-        """Return what this rank has of that which other blocks lack, in order."""
-        device = tensor.mesh.rank
-        if device is None:
-            return None
-        number, before = self.source.block_numbers(device)[self.axis], (slice(None),) * self.axis
-        start, stop = self.had[number : number + 2]
-        parts = [
-            tensor.local[(*before, slice(max(first, start) - start, min(last, stop) - start))]
-            for both in self.lacking
-            for first, last in both
-            if max(first, start) < min(last, stop)
+    def _sent(self, own: _Own, block: Array) -> Array:
+        if not own.sends:
+            return np.empty(own.nothing, self._dtype)
+        if len(own.sends) == 1:
+            return np.ascontiguousarray(block[own.sends[0]])
+        return np.concatenate([block[part] for part in own.sends], self.axis)
+
+    def _of(self, device: int) -> _Own:
+        """Return what the edges of a *device* are."""
+        number, before = self._rest.layout.block_numbers(device)[self.axis], (slice(None),) * self.axis
+        nothing = list(self._rest.layout.block_shape(self._rest.shape, device))
+        nothing[self.axis] = 0
+        (left, stop), (first, right) = self._lacking[number]
+        (has, has_to), (start, end) = self._had[number : number + 2], self._wanted[number : number + 2]
+        at, kept = stop - left, (max(start, has), max(min(end, has_to), max(start, has)))
+        pieces = [
+            (0, at, True, slice(0, at)),
+            (at, at + kept[1] - kept[0], False, slice(kept[0] - has, kept[1] - has)),
+            (end - start - (right - first), end - start, True, slice(at, None)),
         ]
-        if not parts:
-            shape = list(tensor.local.shape)
-            shape[self.axis] = 0
-            return np.empty(shape, tensor.dtype)
-        return np.ascontiguousarray(parts[0]) if len(parts) == 1 else np.concatenate(parts, self.axis)
+        sends = [
+            (*before, slice(max(low, has) - has, min(high, has_to) - has))
+            for both in self._lacking
+            for low, high in both
+            if max(low, has) < min(high, has_to)
+        ]
+        found = [(a, b, moves, (*before, some)) for a, b, moves, some in pieces if a < b]
+        own = self._own[device] = _Own(tuple(sends), tuple(nothing), tuple(found))
+        return own
+
+    def ends(self) -> list[int]:
+        """Return where the pieces of this device begin and end."""
+        device = self._mesh.rank
+        own = None if device is None else self._own.get(device) or self._of(device)
+        return [] if own is None else [end for piece in own.pieces for end in piece[:2]]
 
 
 @lru_cache(maxsize=1024)
@@ -127,7 +151,7 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
     thin = (*shape[:axis], len(moved), *shape[axis + 1 :])
     ends = (0, *np.cumsum(counts).tolist())
     source, target = ((*axes[:axis], cut_at(names, each, len(moved)), *axes[axis + 1 :]) for each in (owned, ends))
-    return Edges(axis, thin, layout._recut(source), target, lacking, had, wanted)
+    return Edges(spec, axis, (thin, layout._recut(source), layout._recut(target)), lacking, (had, wanted))
 
 
 def _lacking(had: Interval, wanted: Interval) -> tuple[Interval, Interval]:
@@ -138,25 +162,36 @@ def _lacking(had: Interval, wanted: Interval) -> tuple[Interval, Interval]:
     return (first, max(start, first)), (min(stop, last), last)
 
 
-def in_pieces(function: Callable[..., object], blocks: Sequence[object], into: Array) -> None:
-    """Write what a universal *function* makes of *blocks* to *into*: some are in `Pieces`, all along one axis."""
-    axes = {block.axis for block in blocks if isinstance(block, Pieces)}
-    (axis,) = axes
+Pieces: TypeAlias = list[Piece]
+
+
+def in_pieces(
+    function: Callable[..., object], blocks: Sequence[Array | Pieces | object], into: Array, axis: int, ends: list[int]
+) -> None:
+    """Write what a universal *function* makes of *blocks* to *into*: some are in pieces along *axis*.
+
+    *ends* are where the pieces begin and end.
+    """
     before = (slice(None),) * axis
-    ends = {0, into.shape[axis]}
-    for block in blocks:
-        if isinstance(block, Pieces):
-            ends.update(end for first, last, _ in block.found for end in (first, last))
-    for start, stop in pairwise(sorted(ends)):
-        some = [_part(block, (start, stop), axis, into.ndim) for block in blocks]
-        function(*some, out=into[(*before, slice(start, stop))])
+    for part in pairwise(ends):
+        at = (*before, slice(*part))
+        function(*[_part(block, part, axis, into.ndim) for block in blocks], out=into[at])
 
 
 def _part(block: object, part: Interval, axis: int, ndim: int) -> object:
     """Return what a *part* of the result needs of an operand; the result has *ndim* axes."""
-    if isinstance(block, Pieces):
-        return block.between(*part)
-    along = axis if not isinstance(block, np.ndarray) else axis - (ndim - block.ndim)
-    if not isinstance(block, np.ndarray) or along < 0 or block.shape[along] == 1:
+    if isinstance(block, list):
+        for start, stop, piece in block:
+            if start <= part[0] and part[1] <= stop:
+                return piece[(slice(None),) * axis + (slice(part[0] - start, part[1] - start),)]
+    if not isinstance(block, np.ndarray):
+        return block
+    along = axis - (ndim - block.ndim)
+    if along < 0 or block.shape[along] == 1:
         return block
     return block[(slice(None),) * along + (slice(*part),)]
+
+
+def apart(pieces: Pieces, target: Array) -> Pieces:
+    """Return *pieces* that share no memory with *target*."""
+    return [(a, b, exact_copy(piece) if np.may_share_memory(piece, target) else piece) for a, b, piece in pieces]

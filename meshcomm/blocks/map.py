@@ -1,13 +1,14 @@
 """A function on blocks, element by element; :mod:`meshcomm.blocks.rules` says how its operands come together."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_block, relaid
-from meshcomm.blocks.edges import Edges, Pieces, edges_of, in_pieces
+from meshcomm.blocks.edges import Edges, apart, edges_of, in_pieces
 from meshcomm.blocks.rules import (
     ADVICE,
     NUMBERS,
@@ -110,11 +111,12 @@ class _Mapping(NamedTuple):
         return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in made)
 
     def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
-        if any(self.edges):
+        edges = [each for each in self.edges if each is not None]
+        if edges:
             if targets:  # of which a piece may be written before another one is read
-                blocks = [_apart(block, targets[0]) for block in blocks]
+                blocks = [apart(block, targets[0]) if isinstance(block, list) else block for block in blocks]
             into = targets or [new_block(self.layout.block_shape(self.shape), self.dtypes[0])]
-            in_pieces(self.function, blocks, into[0])
+            in_pieces(self.function, blocks, into[0], edges[0].axis, _ends(self.edges, self.layout.mesh.rank))
             return [*into]
         if targets:
             self.function(*blocks, out=tuple(targets))
@@ -122,12 +124,10 @@ class _Mapping(NamedTuple):
         return [np.asarray(each, order="C") for each in _several(self.function(*blocks))]
 
 
-def _apart(block: Value, target: Array) -> Value:
-    """Return pieces that share no memory with *target*; what is no pieces, as it is."""
-    if not isinstance(block, Pieces):
-        return block
-    found = [(a, b, each.copy() if np.may_share_memory(each, target) else each) for a, b, each in block.found]
-    return Pieces(block.axis, found)
+@lru_cache(maxsize=1024)
+def _ends(edges: tuple[Edges | None, ...], device: int) -> list[int]:
+    """Return where the pieces of operands begin and end on a device, each end once."""
+    return sorted({end for each in edges if each is not None for end in each.ends()})
 
 
 def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _Mapping:

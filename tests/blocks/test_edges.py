@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.blocks import align
+from meshcomm.blocks import edges
 from meshcomm.blocks.edges import edges_of
 from support.sampling import sampled
 
@@ -15,14 +15,14 @@ from support.sampling import sampled
 def moved(monkeypatch):
     """The bytes that devices receive in relayouts, of each that any rank makes."""
     found = []
-    relayout = align.relayout
+    relayout = edges.RELAYOUT
 
-    def counted(tensor, layout, *args):
-        plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
+    def counted(name, meshes, key, subject, arguments):
+        plan = mc.plan_relayout(*key[1:5])
         found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
-        return relayout(tensor, layout, *args)
+        return relayout(name, meshes, key, subject, arguments)
 
-    monkeypatch.setattr(align, "relayout", counted)
+    monkeypatch.setattr(edges, "RELAYOUT", counted)
     return found
 
 

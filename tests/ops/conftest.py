@@ -24,7 +24,5 @@ def relayouts(monkeypatch):
 def received(monkeypatch):
     """The bytes that ranks receive from others when they ask them for rows, or are sent rows, while a test runs."""
     found = []
-    monkeypatch.setattr(
-        mc.blocks.rows, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes))
-    )
+    monkeypatch.setattr(mc.blocks.rows, "note_received", lambda team, ranks, sizes, began: found.append(sum(sizes)))
     return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.edges import Edges, edges_of
+from meshcomm.blocks.edges import Edges, apart, edges_of
 from meshcomm.blocks.make import mapped, viewed
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
@@ -268,10 +268,9 @@ class _Assigning(NamedTuple):
             assert isinstance(value, DTensor)
             pieces = self.edges.taken(value, self.name)
             if pieces is not None:
-                block = tensor.local[(..., *self.at)]
-                parts = [(a, b, _apart(part, block)) for a, b, part in pieces.found]
-                for start, stop, part in parts:
-                    _copy(block[(slice(None),) * pieces.axis + (slice(start, stop),)], part)
+                block, before = tensor.local[(..., *self.at)], (slice(None),) * self.edges.axis
+                for start, stop, piece in apart(pieces, block):
+                    _copy(block[(*before, slice(start, stop))], piece)
             return tensor
         found: Operand = value
         if self.axes is not None:
@@ -280,11 +279,6 @@ class _Assigning(NamedTuple):
         if tensor.mesh.rank is not None:
             _copy(tensor.local[(..., *self.at)], found)
         return tensor
-
-
-def _apart(block: Array, target: Array) -> Array:
-    """Return *block*, or a copy if it shares memory with *target*."""
-    return exact_copy(block) if np.may_share_memory(block, target) else block
 
 
 def _spread_over(value: Operand, items: Items, shape: Shape) -> Operand:
@@ -347,8 +341,8 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
 
 
 def _copy(block: Array, value: Operand | None) -> None:
-    if isinstance(value, np.ndarray):
-        value = _apart(value, block)  # NumPy's own copy of overlapping arrays of one axis may be wrong
+    if isinstance(value, np.ndarray) and np.may_share_memory(block, value):
+        value = exact_copy(value)  # NumPy's own copy of overlapping arrays of one axis may be wrong
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
     else:
