@@ -71,12 +71,11 @@ class Edges:
         self._lacking, (self._had, self._wanted), self._rest = lacking, begins, spec
         self._own: dict[int, _Own] = {}
 
-    def taken(self, tensor: DTensor, name: str) -> list[Piece] | None:
+    def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
         """Return the block of *tensor* in its new layout, in pieces along the axis. Collective if something moves.
 
-        *name* is the operation. None outside of the mesh; an empty block has no pieces.
+        *name* is the operation, *device* that of this rank. None outside of the mesh; an empty block has no pieces.
         """
-        device = self._mesh.rank
         if device is None:
             return None
         own, block = self._own.get(device) or self._of(device), tensor.local
@@ -118,11 +117,10 @@ class Edges:
         own = self._own[device] = _Own(tuple(sends), tuple(nothing), tuple(found))
         return own
 
-    def ends(self) -> list[int]:
-        """Return where the pieces of this device begin and end."""
-        device = self._mesh.rank
-        own = None if device is None else self._own.get(device) or self._of(device)
-        return [] if own is None else [end for piece in own.pieces for end in piece[:2]]
+    def ends(self, device: int) -> list[int]:
+        """Return where the pieces of a *device* begin and end."""
+        own = self._own.get(device) or self._of(device)
+        return [end for piece in own.pieces for end in piece[:2]]
 
 
 @lru_cache(maxsize=1024)

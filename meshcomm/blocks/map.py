@@ -70,6 +70,7 @@ class _Mapping(NamedTuple):
     dtypes: of each result
     single: whether the function returns no tuple
     edges: for each operand what moves, if only what is next to cuts does
+    device: that of this rank; None outside of the mesh
     """
 
     name: str
@@ -79,6 +80,7 @@ class _Mapping(NamedTuple):
     dtypes: tuple[DType, ...]
     single: bool
     edges: tuple[Edges | None, ...]
+    device: int | None
 
     def recipe(self, operands: Sequence[object], out: Sequence[DTensor]) -> Recipe:
         """Return the recipe of calls like this one."""
@@ -97,12 +99,13 @@ class _Mapping(NamedTuple):
         # All are computed in the layout of the first one.
         targets = [each if each.layout is self.layout else relaid(each, self.layout.axes, self.name) for each in out]
         blocks = [
-            aligned_block(self.name, x, self.shape, self.layout) if edges is None else edges.taken(x, self.name)
+            aligned_block(self.name, x, self.shape, self.layout)
+            if edges is None
+            else edges.taken(x, self.name, self.device)
             for x, edges in zip(operands, self.edges, strict=True)
         ]
-        mesh = self.layout.mesh
         local: list[Array | None] = [None] * len(self.dtypes)
-        if location_in(mesh) is not None:
+        if self.device is not None:
             local = self._computed(blocks, [target.local for target in targets])
         if out:
             store(self.name, out, targets)
@@ -115,8 +118,9 @@ class _Mapping(NamedTuple):
         if edges:
             if targets:  # of which a piece may be written before another one is read
                 blocks = [apart(block, targets[0]) if isinstance(block, list) else block for block in blocks]
-            into = targets or [new_block(self.layout.block_shape(self.shape), self.dtypes[0])]
-            in_pieces(self.function, blocks, into[0], edges[0].axis, _ends(self.edges, self.layout.mesh.rank))
+            shape, ends = _in_pieces(self.layout, self.shape, self.edges, self.device)
+            into = targets or [new_block(shape, self.dtypes[0])]
+            in_pieces(self.function, blocks, into[0], edges[0].axis, ends)
             return [*into]
         if targets:
             self.function(*blocks, out=tuple(targets))
@@ -125,9 +129,10 @@ class _Mapping(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _ends(edges: tuple[Edges | None, ...], device: int) -> list[int]:
-    """Return where the pieces of operands begin and end on a device, each end once."""
-    return sorted({end for each in edges if each is not None for end in each.ends()})
+def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], device: int) -> tuple[Shape, list[int]]:
+    """Return the shape of a block, and where the pieces of operands begin and end in it, each end once."""
+    ends = {end for each in edges if each is not None for end in each.ends(device)}
+    return layout.block_shape(shape, device), sorted(ends)
 
 
 def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Sequence[DTensor]) -> _Mapping:
@@ -148,7 +153,7 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
                 edges[i] = edges_of(x._spec, layout.axes)
         if len({each.axis for each in edges if each is not None}) > 1:
             edges = [None] * len(operands)
-    return _Mapping(name, function, layout, shape, dtypes, not isinstance(made, tuple), tuple(edges))
+    return _Mapping(name, function, layout, shape, dtypes, not isinstance(made, tuple), tuple(edges), layout.mesh.rank)
 
 
 def _alike(function: OfBlocks, operands: Sequence[object]) -> DTensor | Sequence[DTensor] | None:

@@ -238,6 +238,7 @@ class _Assigning(NamedTuple):
     axes: how the slice is cut; None for a number
     edges: what moves of the tensor, if only what is next to cuts does
     stays: whether nothing moves, and bytes need no care
+    device: that of this rank
     """
 
     name: str
@@ -245,6 +246,7 @@ class _Assigning(NamedTuple):
     axes: Axes | None
     edges: Edges | None
     stays: bool
+    device: int | None
 
     @classmethod
     def of(cls, name: str, tensor: DTensor, kept: Slice, value: Operand) -> "_Assigning | None":
@@ -255,8 +257,15 @@ class _Assigning(NamedTuple):
                 return None
             stays = value.layout.axes == axes
             plain = value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-            return cls(name, kept.block, axes, None if stays else edges_of(value._spec, axes), stays and plain)
-        return None if np.ndim(value) else cls(name, kept.block, None, None, stays=True)
+            return cls(
+                name,
+                kept.block,
+                axes,
+                None if stays else edges_of(value._spec, axes),
+                stays and plain,
+                tensor.mesh.rank,
+            )
+        return None if np.ndim(value) else cls(name, kept.block, None, None, True, tensor.mesh.rank)
 
     def recipe(self) -> Recipe:
         """Return the recipe of assignments like this one."""
@@ -266,7 +275,7 @@ class _Assigning(NamedTuple):
         """Write *value* to the slice, and return *tensor*. Collective if elements have to move."""
         if self.edges is not None:
             assert isinstance(value, DTensor)
-            pieces = self.edges.taken(value, self.name)
+            pieces = self.edges.taken(value, self.name, self.device)
             if pieces is not None:
                 block, before = tensor.local[(..., *self.at)], (slice(None),) * self.edges.axis
                 for start, stop, piece in apart(pieces, block):
@@ -276,7 +285,7 @@ class _Assigning(NamedTuple):
         if self.axes is not None:
             assert isinstance(value, DTensor)
             found = relaid(value, self.axes, self.name).local
-        if tensor.mesh.rank is not None:
+        if self.device is not None:
             _copy(tensor.local[(..., *self.at)], found)
         return tensor
 
