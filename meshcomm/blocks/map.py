@@ -48,10 +48,9 @@ def elementwise(
     operands: tensors, numbers, arrays and lists
     out: tensors to write the results to
     """
-    if not out:
-        found = _alike(function, operands)
-        if found is not None:
-            return found
+    found = _alike(function, operands, out)
+    if found is not None:
+        return found
     known = agree_on_plain(name, operands, mesh_of((*operands, *out)))
     mapping = _decided(name, function, known, out)
     results = mapping.run(known, out)
@@ -156,34 +155,37 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
     return _Mapping(name, function, layout, shape, dtypes, not isinstance(made, tuple), tuple(edges), layout.mesh.rank)
 
 
-def _alike(function: OfBlocks, operands: Sequence[object]) -> DTensor | Sequence[DTensor] | None:
-    """Return the results if all operands are tensors of one layout and shape, or numbers; None if not.
+def _alike(
+    function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]
+) -> DTensor | Sequence[DTensor] | None:
+    """Return the results if all tensors have one layout and shape, or no axes; None if not.
 
     It is the most common case, and for small blocks the way of all others takes most of the time.
     """
-    first: DTensor | None = None
-    blocks: list[object] = []
-    for x in operands:
-        if type(x) is DTensor:
-            if first is None:
-                first = x
-            elif x.layout is not first.layout or x.shape != first.shape:
-                return None
-            blocks.append(x.local)
-        elif isinstance(x, NUMBERS):
-            blocks.append(x)
-        else:
-            return None
+    tensors = [x for x in (*operands, *out) if type(x) is DTensor]
+    first = next((x for x in tensors if x.shape), None)
     if first is None or first.local is None:
         return None
-    location_in(first.mesh)  # a mesh that is closed raises its error
-    results = function(*blocks)
-    made = [np.asarray(each, order="C") for each in _several(results)]
-    tensors = tuple(DTensor(block, first.layout, first.shape, as_dtype(block.dtype)) for block in made)
+    layout, shape, mesh = first.layout, first.shape, first.mesh
+    for x in tensors:
+        if (x.layout is not layout and (x.shape or x.mesh is not mesh)) or x.shape not in ((), shape):
+            return None
+    if not all(type(x) is DTensor or isinstance(x, NUMBERS) for x in operands) or any(not x.shape for x in out):
+        return None
+    location_in(mesh)  # a mesh that is closed raises its error
+    blocks = [x.local if type(x) is DTensor else x for x in operands]
+    if out:
+        results = function(*blocks, out=tuple([target.local for target in out]))
+        made = out
+    else:
+        results = function(*blocks)
+        arrays = [np.asarray(each, order="C") for each in _several(results)]
+        made = [DTensor(block, layout, shape, as_dtype(block.dtype)) for block in arrays]
     if isinstance(results, tuple):
-        return tensors
-    offer(OnBlocks(function, tensors[0]._spec, isinstance(function, np.ufunc)), tuple(operands), tensors[0])
-    return tensors[0]
+        return tuple(made)
+    spec = made[0]._spec
+    offer(OnBlocks(function, spec, isinstance(function, np.ufunc)), tuple(operands), made[0])
+    return made[0]
 
 
 def _several(made: object) -> tuple[ArrayLike, ...]:

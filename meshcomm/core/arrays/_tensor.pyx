@@ -584,7 +584,8 @@ cdef class OnBlocks(Recipe):
                 each = x
                 blocks.append(each.local)
                 is_view = is_view or each._view is not None
-                shape = each
+                if shape is None or (<TensorBase>shape)._spec.shape != self.spec.shape:
+                    shape = each
             else:
                 blocks.append(x)
         if out is not None:
