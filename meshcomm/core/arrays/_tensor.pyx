@@ -624,9 +624,19 @@ cdef class Assignment(Recipe):
             if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
                 tensor.local, given
             ):
+                target = tensor.local[self.run]
+                if is_same_memory(target, given):  # as in t[index] += value
+                    return tensor
                 given = given.copy()
         tensor.local[self.run] = given
         return tensor
+
+
+def is_same_memory(one, other):
+    """Return whether two arrays are one array in memory."""
+    if one.strides != other.strides or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one.__array_interface__["data"][0] == other.__array_interface__["data"][0]
 
 
 cdef object may_share_memory = np.may_share_memory

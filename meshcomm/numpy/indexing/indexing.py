@@ -18,7 +18,7 @@ from meshcomm.blocks.make import mapped, viewed
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
+from meshcomm.core.arrays._tensor import Assignment, Recipe, is_same_memory, offer
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -351,6 +351,8 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
 
 def _copy(block: Array, value: Operand | None) -> None:
     if isinstance(value, np.ndarray) and np.may_share_memory(block, value):
+        if is_same_memory(block, value):  # as in t[index] += value
+            return
         value = exact_copy(value)  # NumPy's own copy of overlapping arrays of one axis may be wrong
     if isinstance(value, np.ndarray) and value.dtype == block.dtype:
         np.copyto(opaque(block), opaque(value))
