@@ -19,6 +19,7 @@ from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import exact_copy
+from meshcomm.core.ranks.agreement import checks_every_call
 from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.core.ranks.meshes import location_in
 
@@ -106,9 +107,12 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
     if tensor.layout.axes == axes and same:
         return tensor
-    if target is tensor.mesh and is_passing(tensor) and not tensor.layout.is_fully_replicated():
+    if target is tensor.mesh and tensor.local is not None:
         layout = tensor.layout._recut(axes)
-        if not any(isinstance(names, Cyclic) for names in axes):
+        if tensor.layout.is_fully_replicated():
+            if not checks_every_call():  # which compares replicas
+                return cut_by(layout, tensor)
+        elif is_passing(tensor) and not any(isinstance(names, Cyclic) for names in axes):
             whole = everywhere(tensor, operation)
             return whole if not any(axes) else cut_by(layout, whole)
     with collective(operation, tensor.mesh, target):

@@ -46,11 +46,9 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
         return None
     if a.dtype != b.dtype or a.dtype.char not in "fdFD":
         return None
-    if is_passing(a) or is_passing(b):
-        both = [relaid(each, ((),), "inner product") if is_passing(each) else each for each in (a, b)]
-        if all(each.layout.is_fully_replicated() for each in both):
-            one, other = both
-            return mapped(lambda x, y: np.asarray(np.dot(x, y)), one, other, layout=one.layout._recut(()), shape=())
+    if is_passing(a) and is_passing(b):
+        both = [each if each.layout.num_shards(0) == 1 else relaid(each, ((),), "inner product") for each in (a, b)]
+        return mapped(lambda x, y: np.asarray(np.dot(x, y)), *both, layout=a.layout._recut(()), shape=())
     # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
     if a.layout.axes != b.layout.axes:
         return None
