@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.edges import Edges, apart, edges_of
+from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
 from meshcomm.blocks.make import mapped, viewed
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
@@ -25,7 +25,7 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.slicing import Item, Items, Slice, Stretch, index_text, kept_slice, parsed, result_shape
+from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import collective
@@ -199,20 +199,18 @@ def _check_kind(tensor: DTensor, value: object) -> None:
 
 def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
     """Copy *value* to the slice. The slice is taken with positive steps, and keeps the axes that an index drops."""
-    shape = result_shape(items)
-    region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
-    is_alike = shape_of(value) == shape and all(isinstance(item, Stretch) and item.step > 0 for item in items)
-    if not is_alike and (isinstance(value, DTensor) or shape_of(value)):
-        value = _spread_over(value, items, shape)
-    name = f"t{index_text(items)} = value"
-    kept = kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank)
-    if kept is not None:
-        way = _Assigning.of(name, tensor, kept, value)
-        if way is None:
-            _copy_to(_taken(tensor, region), value, name)
-        else:
+    shape, name = result_shape(items), f"t{index_text(items)} = value"
+    if not any(isinstance(item, Stretch) and item.step < 0 for item in items):
+        way = _Assigning.of(name, tensor, items, value)
+        if way is not None:
             way.run(tensor, value)
             offer(way.recipe(), (tensor, value), tensor)
+            return
+    region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
+    if isinstance(value, DTensor) or shape_of(value):
+        value = _spread_over(value, items, shape)
+    if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
+        _copy_to(_taken(tensor, region), value, name)
         return
     # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
     outer, inner = [], []
@@ -234,7 +232,7 @@ class _Assigning(NamedTuple):
     Parameters
     ----------
     name: of the call
-    at: the slice of the block
+    at, lengths: the slice of the block, and its shape
     axes: how the slice is cut; None for a number
     edges: what moves of the tensor, if only what is next to cuts does
     stays: whether nothing moves, and bytes need no care
@@ -243,29 +241,31 @@ class _Assigning(NamedTuple):
 
     name: str
     at: tuple[slice, ...]
+    lengths: Shape
     axes: Axes | None
     edges: Edges | None
     stays: bool
     device: int | None
 
     @classmethod
-    def of(cls, name: str, tensor: DTensor, kept: Slice, value: Operand) -> "_Assigning | None":
-        """Return how *value* is written to the slice *kept* of *tensor*; None if another way has to."""
-        if isinstance(value, DTensor):
+    def of(cls, name: str, tensor: DTensor, items: Items, value: Operand) -> "_Assigning | None":
+        """Return how *value* is written to the slice of *items*; None if another way has to."""
+        given, device = shape_of(value), tensor.mesh.rank
+        if given and not (isinstance(value, DTensor) and given == result_shape(items)):
+            return None
+        if isinstance(value, DTensor) and value.mesh is not tensor.mesh:
+            return None
+        kept = kept_slice(tensor.layout, tensor.shape, items, device)
+        if kept is None:
+            return None
+        axes, edges, stays = None, None, True
+        if isinstance(value, DTensor) and given:
             axes = kept.layout.axes
-            if value.shape != kept.shape or value.mesh is not tensor.mesh:
-                return None
             stays = value.layout.axes == axes
-            plain = value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-            return cls(
-                name,
-                kept.block,
-                axes,
-                None if stays else edges_of(value._spec, axes),
-                stays and plain,
-                tensor.mesh.rank,
-            )
-        return None if np.ndim(value) else cls(name, kept.block, None, None, True, tensor.mesh.rank)
+            edges = None if stays else edges_of(value._spec, axes)
+            stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
+        stays = stays and len(kept.shape) == tensor.ndim
+        return cls(name, kept.block, kept.lengths, axes, edges, stays, device)
 
     def recipe(self) -> Recipe:
         """Return the recipe of assignments like this one."""
@@ -273,20 +273,22 @@ class _Assigning(NamedTuple):
 
     def run(self, tensor: DTensor, value: Operand, out: object = None) -> DTensor:
         """Write *value* to the slice, and return *tensor*. Collective if elements have to move."""
-        if self.edges is not None:
-            assert isinstance(value, DTensor)
-            pieces = self.edges.taken(value, self.name, self.device)
-            if pieces is not None:
-                block, before = tensor.local[(..., *self.at)], (slice(None),) * self.edges.axis
-                for start, stop, piece in apart(pieces, block):
-                    _copy(block[(*before, slice(start, stop))], piece)
-            return tensor
+        pieces: Pieces | None = None
         found: Operand = value
-        if self.axes is not None:
-            assert isinstance(value, DTensor)
-            found = relaid(value, self.axes, self.name).local
-        if self.device is not None:
-            _copy(tensor.local[(..., *self.at)], found)
+        if isinstance(value, DTensor):
+            if self.edges is not None:
+                pieces = self.edges.taken(value, self.name, self.device)
+            else:
+                found = (value if self.axes is None else relaid(value, self.axes, self.name)).local
+        if self.device is None:
+            return tensor
+        block = tensor.local[(..., *self.at)].reshape(self.lengths)  # a view: only axes of length 1 come and go
+        if pieces is None or self.edges is None:
+            _copy(block, found)
+            return tensor
+        before = (slice(None),) * self.edges.axis
+        for start, stop, piece in apart(pieces, block):
+            _copy(block[(*before, slice(start, stop))], piece)
         return tensor
 
 
