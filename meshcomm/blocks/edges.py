@@ -80,11 +80,12 @@ class Edges:
             return None
         own, block = self._own.get(device) or self._of(device), tensor.local
         shape, source, target = self._moved
-        came = block
+        came: Array | None = block
         if shape[self.axis]:
             sent = self._sent(own, block)
             key = name, shape, self._dtype, source, target, None, None
             came = RELAYOUT(name, (self._mesh, self._mesh), key, (key,), (sent, None))
+        assert came is not None
         return [(start, stop, (came if moves else block)[at]) for start, stop, moves, at in own.pieces]
 
     def _sent(self, own: _Own, block: Array) -> Array:

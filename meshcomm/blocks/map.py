@@ -98,9 +98,9 @@ class _Mapping(NamedTuple):
         # All are computed in the layout of the first one.
         targets = [each if each.layout is self.layout else relaid(each, self.layout.axes, self.name) for each in out]
         blocks = [
-            aligned_block(self.name, x, self.shape, self.layout)
-            if edges is None
-            else edges.taken(x, self.name, self.device)
+            edges.taken(x, self.name, self.device)
+            if edges is not None and isinstance(x, DTensor)
+            else aligned_block(self.name, x, self.shape, self.layout)
             for x, edges in zip(operands, self.edges, strict=True)
         ]
         local: list[Array | None] = [None] * len(self.dtypes)

@@ -19,7 +19,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
-from meshcomm.core.arrays._tensor import has_short_way
+from meshcomm.core.arrays._tensor import has_short_way, set_guard
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import check_writable, taken_from
 from meshcomm.core.failures.watch import watch
@@ -63,7 +63,6 @@ def numpy_protocol(
         raise
 
 
-@_hooks.provides("guarded")
 def guarded(function: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Return what *function* returns; warnings of NumPy in it name the line of the program."""
     handling = np.geterr()
@@ -268,6 +267,7 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
+set_guard(guarded)
 has_short_way(
     *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
     *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),

@@ -47,10 +47,16 @@ cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
 
-def set_kind(kind, long_way, guarded, check_open):
-    """Set the class of tensors, NumPy's protocol, its handling of warnings, and the check for a closed mesh."""
-    global _KIND, _long, _guarded, _check_open
-    _KIND, _long, _guarded, _check_open = kind, long_way, guarded, check_open
+def set_kind(kind, long_way, check_open):
+    """Set the class of tensors, NumPy's protocol, and the check for a closed mesh."""
+    global _KIND, _long, _check_open
+    _KIND, _long, _check_open = kind, long_way, check_open
+
+
+def set_guard(guarded):
+    """Set what calls a function whose warnings of NumPy are to name the line of the program."""
+    global _guarded
+    _guarded = guarded
 
 
 def set_view(kind):

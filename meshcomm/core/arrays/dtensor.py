@@ -14,7 +14,7 @@ from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._tensor import LIKE, TensorBase, set_kind  # noqa: F401 - LIKE is for others, too
+from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
@@ -267,7 +267,7 @@ _INSTEAD_OF_SETTING = {
     "dtype": "t.astype(dtype) makes a new one",
 }
 
-set_kind(DTensor, partial(_hooks.call, "numpy"), partial(_hooks.call, "guarded"), location_in)
+set_kind(DTensor, partial(_hooks.call, "numpy"), location_in)
 
 
 class HoldsTensor(Protocol):

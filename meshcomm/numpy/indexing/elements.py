@@ -15,6 +15,7 @@ from meshcomm.core.arrays._tensor import set_elements
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Consecutive
 
 KINDS = "biufc"
 
@@ -36,7 +37,7 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
     if where.is_whole:
         value = np.array(block[at])
     else:
-        mine = block[at].tobytes() if where.numbers[spec.mesh.rank] == where.numbers[device] else b""
+        mine = block[at].tobytes() if where.is_here(device) else b""
         data = one_of_all(f"t{list(index)}", spec, hash(index), mine, device)
         value = np.ndarray((), spec.dtype, data).copy()
     return make(value, where.result, (), spec.dtype)
@@ -56,7 +57,7 @@ def set_element(tensor: DTensor, index: tuple[int, ...], value: object) -> bool:
     if found is None:
         return False
     device, at = found
-    if where.is_whole or where.numbers[spec.mesh.rank] == where.numbers[device]:
+    if where.is_whole or where.is_here(device):
         tensor.local[at] = value
     else:
         np.empty(1, spec.dtype)[0] = value  # NumPy's errors, on all ranks
@@ -66,13 +67,19 @@ def set_element(tensor: DTensor, index: tuple[int, ...], value: object) -> bool:
 class _Where:
     """Which device has an element, and where in its block."""
 
-    def __init__(self, spec: TensorSpec) -> None:
+    def __init__(self, spec: TensorSpec, cuts: Sequence[Consecutive]) -> None:
         layout, mesh = spec.layout, spec.mesh
-        self.numbers = [layout.block_numbers(device) for device in range(mesh.size)]
+        self._numbers = [layout.block_numbers(device) for device in range(mesh.size)]
+        self._mesh = mesh
         self.is_whole = layout.is_fully_replicated()
         self.result: Layout = layout._recut(())
-        self._shape, self._cuts = spec.shape, [layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
-        self._owners = {numbers: device for device, numbers in reversed(list(enumerate(self.numbers)))}
+        self._shape, self._cuts = spec.shape, cuts
+        self._owners = {numbers: device for device, numbers in reversed(list(enumerate(self._numbers)))}
+
+    def is_here(self, device: int) -> bool:
+        """Return whether this rank has the same block as *device*."""
+        own = self._mesh.rank
+        return own is not None and self._numbers[own] == self._numbers[device]
 
     def find(self, index: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
         """Return the first device that has the element at *index*, and where; None if it is out of bounds."""
@@ -91,10 +98,15 @@ class _Where:
 def _where(spec: TensorSpec) -> _Where | None:
     """Return where elements are; None for tensors whose elements go the long way."""
     cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
-    consecutive = all(hasattr(cut, "block_of") for cut in cuts)
-    if not consecutive or spec.dtype.kind not in KINDS or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
+    consecutive = [cut for cut in cuts if isinstance(cut, Consecutive)]
+    if (
+        len(consecutive) < len(cuts)
+        or spec.dtype.kind not in KINDS
+        or spec.mesh.size > SMALL_MESHES
+        or 0 in spec.shape
+    ):
         return None
-    return _Where(spec)
+    return _Where(spec, consecutive)
 
 
 set_elements(element_of, set_element)

@@ -6,6 +6,7 @@ copies it.
 """
 
 import operator
+from collections.abc import Callable
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -73,7 +74,7 @@ def _taken(tensor: DTensor, items: Items) -> DTensor:
     strides = sliced_strides(strides_of(tensor), items)
     if kept is None:
         return moved_from(tensor, _moved(tensor, items), strides, items)
-    take = itemgetter(kept.block)
+    take: Callable[[Array], Array] = itemgetter(kept.block)
     if not items or len(kept.shape) != tensor.ndim or not all(isinstance(item, Stretch) for item in items):
         some: tuple[Any, ...] = (..., *kept.block)
         take = lambda block: block[some].reshape(kept.lengths)  # noqa: E731 - only axes of length 1 come and go
@@ -282,7 +283,8 @@ class _Assigning(NamedTuple):
                 found = (value if self.axes is None else relaid(value, self.axes, self.name)).local
         if self.device is None:
             return tensor
-        block = tensor.local[(..., *self.at)].reshape(self.lengths)  # a view: only axes of length 1 come and go
+        at: tuple[Any, ...] = (..., *self.at)
+        block = tensor.local[at].reshape(self.lengths)  # a view: only axes of length 1 come and go
         if pieces is None or self.edges is None:
             _copy(block, found)
             return tensor
