@@ -1,12 +1,15 @@
 """Tensors of blocks: nothing moves, and nothing is compared. A rank outside of the mesh has no block, and no part."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays._tensor import OfView, OnBlocks, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import Strides, view_of
 from meshcomm.core.layouts.layout import Layout
+
+R = TypeVar("R")
 
 
 def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
@@ -27,6 +30,7 @@ def mapped(
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
+    short: bool = False,
     guarded: bool = False,
 ) -> DTensor:
     """Return the tensor whose block is what *function* makes of the block of *tensor*.
@@ -39,6 +43,7 @@ def mapped(
     tensor: what layout, shape and dtype are of, where they are not given
     others: tensors in layouts that fit, as `relaid` and `aligned_blocks` make them
     layout, shape, dtype: of the result, if others than those of *tensor*
+    short: whether calls like this one may take the short way: *function* depends on the blocks only
     guarded: whether NumPy's warnings in it need to be told that the line is that of the program
 
     >>> import numpy as np, meshcomm as mc
@@ -49,14 +54,14 @@ def mapped(
     ...     print(world.run(program))
     [[0, 10], [20, 30]]
     """
-    block = None if tensor.local is None else function(tensor.local, *(each.local for each in others))
     made = DTensor(
-        block,
+        on_blocks(function, tensor, *others),
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
+    if short:
+        offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
     return made
 
 
@@ -72,3 +77,31 @@ def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, shap
     found = view_of(tensor, None if tensor.local is None else take(tensor.local), layout, shape, strides)
     offer(OfView(take, found._spec, strides), (tensor,), found)
     return found
+
+
+def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:
+    """Return what *function* makes of the blocks of tensors on one mesh; None outside of it, where it is not called.
+
+    >>> import meshcomm as mc
+    >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    >>> on_blocks(len, t)
+    3
+    """
+    return None if tensor.local is None else function(tensor.local, *(each.local for each in others))
+
+
+def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
+    """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    >>> changed(lambda block: np.negative(block, out=block), t).local.tolist()
+    [-1, -1]
+    """
+    on_blocks(function, tensor, *others)
+    return tensor
+
+
+def indices_along(layout: Layout, shape: Shape, axis: int) -> Indices:
+    """Return the global indices along *axis* that this rank holds, in a shape that broadcasts with its block."""
+    return layout.global_indices(shape, None, axis).reshape([-1 if a == axis else 1 for a in range(len(shape))])
