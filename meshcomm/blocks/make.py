@@ -3,11 +3,16 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays._tensor import OfView, OnBlocks, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import Strides, view_of
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import contiguous
 
 R = TypeVar("R")
 
@@ -24,7 +29,7 @@ def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTe
 
 
 def mapped(
-    function: Callable[..., Array | None],
+    function: Callable[..., ArrayLike],
     tensor: DTensor,
     *others: DTensor,
     layout: Layout | None = None,
@@ -35,7 +40,7 @@ def mapped(
 ) -> DTensor:
     """Return the tensor whose block is what *function* makes of the block of *tensor*.
 
-    On a rank outside of the mesh the function is not called.
+    On a rank outside of the mesh the function is not called. A block that is not in C order is copied.
 
     Parameters
     ----------
@@ -55,7 +60,7 @@ def mapped(
     [[0, 10], [20, 30]]
     """
     made = DTensor(
-        on_blocks(function, tensor, *others),
+        on_blocks(lambda *blocks: contiguous(np.asarray(function(*blocks))), tensor, *others),
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
@@ -77,6 +82,39 @@ def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, shap
     found = view_of(tensor, None if tensor.local is None else take(tensor.local), layout, shape, strides)
     offer(OfView(take, found._spec, strides), (tensor,), found)
     return found
+
+
+def filled(
+    function: Callable[..., object],
+    tensor: DTensor,
+    *others: DTensor,
+    layout: Layout | None = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
+) -> DTensor:
+    """Return the tensor whose new block *function* fills; it is not called for a block without elements.
+
+    Other arguments are those of `mapped`.
+
+    Parameters
+    ----------
+    function: takes the new block, in memory that the ranks of a node share, and those of *tensor* and the *others*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    >>> filled(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
+    [0.25, 0.25]
+    """
+    where, lengths = tensor.layout if layout is None else layout, tensor.shape if shape is None else shape
+    kind = tensor.dtype if dtype is None else dtype
+
+    def block(*blocks: Array) -> Array:
+        new = new_block(where.block_shape(lengths), kind)
+        if new.size:
+            function(new, *blocks)
+        return new
+
+    return mapped(block, tensor, *others, layout=where, shape=lengths, dtype=kind)
 
 
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:

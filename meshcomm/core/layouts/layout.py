@@ -376,6 +376,22 @@ class Layout:
         names = self._axes[axis]
         return names if isinstance(names, Cyclic) else None
 
+    def for_shape(self, shape: Sequence[int]) -> "Layout":
+        """Return this layout for arrays of *shape*: an axis with `Cuts` for another length is cut as by default.
+
+        >>> from meshcomm import Cuts
+        >>> layout = Layout([Cuts("x", (0, 3, 4))], Mesh(range(2), {"x": 2}))
+        >>> layout.for_shape((4,)).sharding_specs, layout.for_shape((5,)).sharding_specs
+        ([Cuts('x', (0, 3, 4))], ['x'])
+        """
+        axes = list(self._axes)
+        for axis, names in enumerate(axes):
+            try:
+                self.cut(axis, shape[axis])
+            except ShapeError:
+                axes[axis] = tuple(names)
+        return self._recut(tuple(axes))
+
     def check_fits(self, shape: Sequence[int]) -> None:
         """Raise ``ShapeError`` if an axis has `Cuts` for another length than an array of *shape* has.
 
