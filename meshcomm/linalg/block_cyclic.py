@@ -60,14 +60,13 @@ def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
     """
     if layout.is_single_device() or math.prod(layout.shape) != layout.mesh.size:
         return None
-    sharded = [spec for spec, shards in zip(layout.axes, layout.shape, strict=True) if shards > 1]
-    cyclic = [spec for spec in sharded if isinstance(spec, Cyclic)]
-    if len(cyclic) < len(sharded):
+    rules = [layout.cyclic(axis) for axis in range(layout.ndim)]
+    if any(shards > 1 and rule is None for shards, rule in zip(layout.shape, rules, strict=True)):
         return None
-    block = cyclic[0].block if cyclic else USUAL_BLOCK
+    block = next((rule.block for rule in rules if rule), USUAL_BLOCK)
     rows, columns = (
-        Axis(tuple(spec), spec.block, spec.offset) if isinstance(spec, Cyclic) else Axis(spec, block)
-        for spec in layout.axes
+        Axis(tuple(rule), rule.block, rule.offset) if rule else Axis(names, block)
+        for names, rule in zip(layout.axes, rules, strict=True)
     )
     return rows, columns
 

@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.make import make
 from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.core._arguments import as_dtype, quote
 from meshcomm.core._tracing import Value
@@ -79,7 +80,7 @@ def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
     for tensor, core in zip(operands, task.cores, strict=True):
         ndim = tensor.ndim - core
         layout = Layout(tensor.layout.axes[:ndim], tensor.mesh)
-        stacks.append(DTensor(None, layout, tensor.shape[:ndim], tensor.dtype))
+        stacks.append(make(None, layout, tensor.shape[:ndim], tensor.dtype))
     shape = broadcast_shape(task.name, [each.shape for each in stacks])
     return shape, common_layout(shape, stacks)
 
