@@ -14,7 +14,6 @@ from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.dtype_text import dtype_text
-from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
@@ -227,6 +226,6 @@ def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
 
 def _joined(first: Halo, found: Array | None) -> DTensor:
     """Return the tensor that blocks of any lengths make. Collective over the mesh."""
-    names = [tuple(axis) or UNSHARDED for axis in first.layout.axes]
+    names = [tuple(axis) for axis in first.layout.axes]
     block = None if found is None else contiguous(found)
     return from_local(block, "cuts", mesh=first.mesh, sharding_specs=names)

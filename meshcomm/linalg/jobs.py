@@ -4,13 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import changed, make, mapped
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.linalg.block_cyclic import Work, dealt_axes, grid_mesh, square_work
 from meshcomm.linalg.library import Argument
@@ -75,15 +77,16 @@ class Job(NamedTuple):
 
     def resized(self, tensor: DTensor, shape: Shape) -> DTensor:
         """Return the first rows and columns of *tensor* as a new matrix of *shape*; what it lacks is 0. Collective."""
-        if self.process is None:
-            return DTensor(None, self.layout, shape, tensor.dtype)
-        assert tensor.local is not None
-        new = self.process.zeros(self.layout, shape, tensor.dtype)
-        assert new.local is not None
-        # The first rows and columns are dealt round to the same devices, and come first in their blocks.
-        both = tuple(slice(min(lengths)) for lengths in zip(new.local.shape, tensor.local.shape, strict=True))
-        new.local[both] = tensor.local[both]
-        return new
+
+        def resize(block: Array) -> Array:
+            assert self.process is not None
+            new = self.process.zeros(self.layout.block_shape(shape), block.dtype)
+            # The first rows and columns are dealt round to the same devices, and come first in their blocks.
+            both = tuple(map(slice, map(min, new.shape, block.shape)))
+            new[both] = block[both]
+            return new
+
+        return mapped(resize, tensor, layout=self.layout, shape=shape)
 
     def matrix(self, tensor: DTensor) -> tuple[Argument, ...]:
         """Return the arguments that describe a matrix in the layout of the job.
@@ -100,33 +103,27 @@ class Job(NamedTuple):
 
         Drivers ask for less where a matrix is smaller than its blocks, and return wrong results.
         """
-        assert tensor.local is not None
         return (sum(tensor.local.shape) + 2 * self.block) * self.block
 
     def indices(self, tensor: DTensor, axis: int) -> Array:
         """Return the global indices of the block of this rank along *axis*."""
-        device = self.layout.mesh.rank
-        assert device is not None
-        return self.layout.global_indices(tensor.shape, device, axis)
+        return self.layout.global_indices(tensor.shape, None, axis)
 
     def diagonal(self, tensor: DTensor) -> tuple[Array, Array]:
         """Return the elements of the diagonal that this rank has, and in which columns of its block they are."""
-        assert tensor.local is not None
         rows, columns = self.indices(tensor, 0), self.indices(tensor, 1)
         _, row, column = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
         return tensor.local[row, column], column
 
     # -- vectors ------------------------------------------------------------------------------------------------------
 
-    def along_columns(self, tensor: DTensor, dtype: object) -> Array:
+    def along_columns(self, tensor: DTensor, dtype: DTypeLike) -> Array:
         """Return memory for a number for each column of the block, which is a row to ScaLAPACK, and for a block more.
 
         So pivots lie, and the factors of reflections. Collective.
         """
         assert self.process is not None
-        assert tensor.local is not None
-        length = tensor.local.shape[1] + self.block
-        return self.process.made(lambda: np.zeros(length, dtype))  # type: ignore[call-overload]
+        return self.process.zeros((tensor.local.shape[1] + self.block,), dtype)
 
     def replicated(self, array: Array) -> DTensor:
         """Return an array that all ranks have as a tensor; the first rank's bits are those of all. Collective."""
@@ -134,7 +131,7 @@ class Job(NamedTuple):
         if self.process is not None:
             local = array
             self.process.same_on_all(local)
-        return DTensor(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
+        return make(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
 
     # -- routines -----------------------------------------------------------------------------------------------------
 
@@ -179,8 +176,8 @@ def raise_if(wrong: bool, message: str) -> None:
 
 def conjugate(tensor: DTensor) -> None:
     """Conjugate the block of this rank in place."""
-    if tensor.local is not None and tensor.dtype.kind == "c":
-        np.conjugate(tensor.local, out=tensor.local)
+    if tensor.dtype.kind == "c":
+        changed(lambda block: np.conjugate(block, out=block), tensor)
 
 
 def _work(layout: Layout, block: int, along: int | None) -> Work:
@@ -193,6 +190,6 @@ def _work(layout: Layout, block: int, along: int | None) -> Work:
 
 def _in_order(mesh: Mesh, block: int) -> Work:
     """Return the layout of a job on a grid that has its processes row by row in the order of their ranks."""
-    ordered = grid_mesh(bound_to(bound_world(mesh), Mesh(sorted(mesh.ranks), {"x": mesh.size})))
+    ordered = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
     # Axis 1 is along the rows of ScaLAPACK's grid.
     return Work((Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered),), (block,))

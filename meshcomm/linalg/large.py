@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.make import changed, make
 from meshcomm.core._types import Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -126,7 +127,7 @@ def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> LU:
         if a.size:
             job.lu(factors, pivots)
         local = pivots[: dealt.block_shape((length,), job.process.here.device)[0]] - 1
-    exchanged = DTensor(local, dealt, (length,), np.dtype(np.intc))
+    exchanged = make(local, dealt, (length,), np.dtype(np.intc))
     return LU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
 
 
@@ -141,7 +142,6 @@ def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: 
     placed, sides = job.transposed(factors), job.transposed(b)
     dealt = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
     if job.process is not None and b.size:
-        assert dealt.local is not None
         pivots = job.along_columns(placed, np.intc)
         pivots[: len(dealt.local)] = dealt.local + 1
         given = *job.matrix(placed), pivots, *job.matrix(sides)
@@ -223,8 +223,8 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
         found = np.array(job.process.told([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
         tiny = np.finfo(a.dtype).eps * max(m, n) * found[:, 1].max()
         raise_if(bool(found[:, 0].min() <= tiny), "the matrix has not full rank")
-    elif solution.local is not None:
-        solution.local[...] = 0
+    else:
+        changed(lambda block: block.fill(0), solution)
     return job.resized(solution, (sides, n)).T
 
 

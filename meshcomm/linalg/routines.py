@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -39,10 +41,8 @@ class Process(NamedTuple):
 
         *blocks* are the sizes of blocks of rows and of columns.
         """
-        assert tensor.local is not None
         rows, columns = blocks
-        device = tensor.mesh.rank
-        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, device)
+        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, tensor.mesh.rank)
         return contiguous(tensor.local), 1, 1, numbers
 
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
@@ -78,17 +78,10 @@ class Process(NamedTuple):
         given = [a for each in works_of for a in each.arguments(each.memory.size)]
         return self.call_checked(routine, dtype, *arguments, *given)
 
-    def made(self, make: Callable[[], Array]) -> Array:
-        """Return the array that *make* makes; what it raises on one rank, all raise. Collective over the team."""
+    def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
+        """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
         with Envelope("memory for scalapack", self.here.team):
-            return agree_on(self.here.team, "memory for scalapack", make)
-
-    def zeros(self, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
-        """Return a tensor of zeros. Collective over the team."""
-        device = layout.mesh.rank
-        assert device is not None
-        block = layout.block_shape(shape, device)
-        return DTensor(self.made(lambda: np.zeros(block, dtype)), layout, shape, dtype)
+            return agree_on(self.here.team, "memory for scalapack", lambda: np.zeros(shape, dtype))
 
     def told(self, message: object) -> list[Any]:
         """Return what each rank tells, as JSON holds it. Collective over the team."""
@@ -205,11 +198,12 @@ def agreed(
 
 def clear_triangle(factor: DTensor, lower: bool) -> None:
     """Set the other triangle than the *lower* or upper one to zero, which the library leaves as it was."""
-    assert factor.local is not None
-    layout, device = factor.layout, factor.mesh.rank
-    assert device is not None
-    rows, columns = (layout.global_indices(factor.shape, device, axis) for axis in range(2))
-    # Indices ascend, so a row has its elements on the diagonal and left of it in front.
-    ends = np.searchsorted(columns, rows, side="right" if lower else "left")
-    for row, end in zip(factor.local, ends.tolist(), strict=True):
-        row[slice(end, None) if lower else slice(end)] = 0
+
+    def clear(block: Array) -> None:
+        rows, columns = (factor.layout.global_indices(factor.shape, None, axis) for axis in range(2))
+        # Indices ascend, so a row has its elements on the diagonal and left of it in front.
+        ends = np.searchsorted(columns, rows, side="right" if lower else "left")
+        for row, end in zip(block, ends.tolist(), strict=True):
+            row[slice(end, None) if lower else slice(end)] = 0
+
+    changed(clear, factor)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshcomm.blocks.make import changed, mapped
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import only_public
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import check_writable, filled
+from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.copies import contiguous
@@ -133,8 +136,9 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         "scalapack.matmul", planned, [left, right], options=f"{block=}, {target}"
     )
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
-    local = None if process is None else np.zeros(works[2].block_shape(shape, process.here.device), left.dtype)
-    result = DTensor(local, works[2], shape, left.dtype)
+    result = mapped(
+        lambda block: np.zeros(works[2].block_shape(shape), block.dtype), left, layout=works[2], shape=shape
+    )
     if process is not None and all((*shape, left.shape[1])):
         # The transposed problem: see `meshcomm.linalg.block_cyclic`.
         sizes = shape[1], shape[0], left.shape[1]
@@ -181,16 +185,18 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
 
     target = f"to {specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
     _, process = agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
-    device = layout.mesh.rank
-    if out is None:
-        local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
-        out = DTensor(local, layout, shape, dtype)
-    block = out.local if out.local is None or out.local.flags.c_contiguous else np.empty(out.local.shape, dtype)
+    out = empty(shape, dtype, layout) if out is None else out
+    made = mapped(lambda block: block, out)  # in C order
     if process is not None:
         everyone = grid_of_all(process.here.team, process.library).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor.local, block), (source, layout), process.grids, strict=True):
+        for data, each, grid in zip((tensor.local, made.local), (source, layout), process.grids, strict=True):
             given = np.empty(1) if data is None else contiguous(data)
             matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
         process.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return filled(out, block)
+    return changed(_copied, out, made)
+
+
+def _copied(block: Array, made: Array) -> None:
+    if made is not block:
+        block[...] = made

@@ -8,7 +8,6 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import only
 from meshcomm.linalg.tasks import Form, Task, unknown_outside
 
 _ROOT = 0  # the device that computes
@@ -32,7 +31,7 @@ def at_root(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -
         forms = [Form(tuple(shape), dtype_of_text(text)) for shape, text in told]
     if forms is None:
         raise unknown_outside(task)
-    at = only(mesh, _ROOT)
+    at = mesh.of_ranks([mesh.ranks[_ROOT]], {"device": 1})
     blocks: list[Array] | list[None] = made or [None] * len(forms)
     return [
         make(block, Layout.replicated(at, len(shape)), shape, dtype)

@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
@@ -150,8 +151,8 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
         routine = "unglq" if a.dtype.kind == "c" else "orglq"
         given = rows, m, length, *job.matrix(q), reflections
         job.process.call_in_workspace(routine, a.dtype, "w", *given)
-    elif q.local is not None and job.process is not None:
-        q.local[np.equal.outer(job.indices(q, 0), job.indices(q, 1))] = 1
+    else:
+        changed(lambda block: np.putmask(block, np.equal.outer(job.indices(q, 0), job.indices(q, 1)), 1), q)
     return QR(q, r)
 
 

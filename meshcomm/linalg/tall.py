@@ -15,7 +15,6 @@ from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import only
 from meshcomm.linalg.reflectors import arithmetic
 from meshcomm.linalg.tree import Result, Small, TallMatrix, Top, cut_along
 
@@ -175,7 +174,7 @@ def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
 
 def _qr_of_square(t: DTensor) -> DTensor:
     """Return Q of a small matrix, from one device."""
-    one = relayout(t, Layout.replicated(only(t.mesh, 0), 2))
+    one = relayout(t, Layout.replicated(t.mesh.of_ranks(t.mesh.ranks[:1], {"device": 1}), 2))
 
     def q(block: Array) -> Array:
         return np.linalg.qr(block.astype(arithmetic(t.dtype)))[0].astype(t.dtype)

@@ -24,7 +24,6 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world, only
 from meshcomm.linalg.reflectors import Reflectors, arithmetic, last_rows, signs
 
 FAN = 4
@@ -128,7 +127,7 @@ class TallMatrix:
         self._layouts = [Layout([tuple(self._rows), (), ()], self._mesh)]
         self._levels = _levels(self._t.layout, t.shape)
         for level in self._levels:
-            mesh = bound_to(bound_world(self._mesh), Mesh(level.ranks, [("group", len(level.ranks))]))
+            mesh = self._mesh.of_ranks(level.ranks, [("group", len(level.ranks))])
             self._layouts.append(Layout([("group",), (), ()], mesh))
         self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
         self._path: list[_Step] = []  # what this rank did at each of its levels
@@ -178,7 +177,7 @@ class TallMatrix:
 
     def at_root(self, t: DTensor) -> DTensor:
         """Return *t* on the last rank of the tree only. Collective over the mesh."""
-        return relayout(t, Layout.replicated(only(self._mesh, self._root), t.ndim))
+        return relayout(t, Layout.replicated(self._layouts[-1].mesh, t.ndim))
 
     def _first_rows(self) -> Array | None:
         """Return the first rows of the matrix on the last rank, if signs need them. Collective if they move."""

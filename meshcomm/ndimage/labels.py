@@ -17,16 +17,14 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.make import make, mapped, of_blocks
-from meshcomm.blocks.reduce import added_up, group_along
-from meshcomm.blocks.rows import Ranks, ask, migrated
+from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
 from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
@@ -87,10 +85,8 @@ def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor,
             numbers, found = scipy_ndimage().label(block, structure, _NUMBER)
         if names and tensor.size:
             compare_call("filter", tensor.mesh, call_text("label", {"structure": structure}))
-            with collective("label", tensor.mesh) as here:
-                assert here is not None
-                group, position = group_along(here, tensor.mesh, names)
-                ranks = Ranks(group, position, fingerprint(f"label {tensor.shape} {tensor.layout.sharding_specs}"))
+            call = f"label {tensor.shape} {tensor.layout.sharding_specs}"
+            with ranks_along("label", tensor.mesh, names, call) as ranks:
                 numbers, found = _Objects(ranks, tensor.layout, tensor.shape, found).numbered(numbers, structure)
         if np.array(found).astype(dtype) != found:
             raise RuntimeError("insufficient bit-depth in requested output type")

@@ -14,15 +14,13 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import indices_along, make, mapped, of_blocks
-from meshcomm.blocks.reduce import Merge, added_up, group_along
-from meshcomm.blocks.rows import Ranks, migrated
+from meshcomm.blocks.reduce import Merge, added_up
+from meshcomm.blocks.rows import migrated, ranks_along
 from meshcomm.blocks.rules import broadcast_shape, common_layout, sharding
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import gathered, together
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.windows import held
 from meshcomm.numpy.elementwise.families import family
@@ -348,14 +346,11 @@ def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, 
     values, numbers = groups.members()
     arrays = [np.ascontiguousarray(values), numbers, groups.positions()]
     names = sharding(layout.mesh, [each for spec in layout.axes for each in spec])
-    with collective(name, layout.mesh) as here:
-        assert here is not None
-        if names:
-            group, position = group_along(here, layout.mesh, names)
-            text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
-            ranks = Ranks(group, position, fingerprint(text))
+    if names:
+        text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
+        with ranks_along(name, layout.mesh, names, text) as ranks:
             arrays, _ = migrated(ranks, arrays, numbers % ranks.size, text)
-        agree_on(here.team, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
+    together(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
     return np.asarray(groups.reduced(share, _made)["value"])
 
 
