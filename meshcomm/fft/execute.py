@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, mapped, of_blocks
+from meshcomm.blocks.make import changed, mapped
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
@@ -91,9 +91,9 @@ def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
     backend = backend_of(options.backend)
     again = Options(options.backend, options.workers, overwrite=True)
 
-    def on_blocks(transform: Transform, given: DTensor) -> DTensor:
+    def by_blocks(transform: Transform, given: DTensor) -> DTensor:
         # A matrix may be a view of the tensor that the caller still has.
-        owned = not of_blocks(np.may_share_memory, given, tensor)
+        owned = not on_blocks(np.may_share_memory, given, tensor)
         whole = Local(transform, given.shape, given.dtype, given.layout)
         return _on_block(backend, whole, given, None, owned=owned, workers=options.workers)
 
@@ -103,4 +103,4 @@ def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
         return run_steps(steps, [given], again)[0]
 
     assert not isinstance(step, Local | Move)
-    return transformed_sharded(step, tensor, on_blocks, anywhere)
+    return transformed_sharded(step, tensor, by_blocks, anywhere)

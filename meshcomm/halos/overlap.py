@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import changed, make, of_blocks
+from meshcomm.blocks.make import changed, make, on_blocks
 from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
@@ -90,7 +90,7 @@ def map_overlap(
 
     with collective("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
-        found = of_blocks(run, first)
+        found = on_blocks(run, first)
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import make, of_blocks
+from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rules import aligned_axes, sharding
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_axes
@@ -32,7 +32,7 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[Form] | None)
         made = together(task.name, mesh, task.text(operands), lambda: task.made(blocks))
         return _of_one_kind(task, made, layout) if task.either else made
 
-    local = of_blocks(computed, *wholes)
+    local = on_blocks(computed, *wholes)
     results = []
     for number, origins in enumerate(task.origins):
         last = len(task.cores) - 1, -1

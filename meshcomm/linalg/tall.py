@@ -9,7 +9,7 @@ from typing import Literal, overload
 
 import numpy as np
 
-from meshcomm.blocks.make import indices_along, mapped, of_blocks
+from meshcomm.blocks.make import indices_along, mapped, on_blocks
 from meshcomm.blocks.small import together
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -196,4 +196,4 @@ def _reshaped(t: DTensor, shape: Shape) -> DTensor:
 
 
 def _as_int(rank: DTensor) -> int:
-    return of_blocks(lambda block: int(block.real), rank) or 0
+    return on_blocks(lambda block: int(block.real), rank) or 0

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import mapped, of_blocks
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import together
 from meshcomm.core._types import Array, Shape
@@ -169,7 +169,7 @@ class TallMatrix:
         for level in range(len(layouts) - 1, 0, -1):
             spread = partial(self._spread, level, columns)
             flat = relayout(mapped(spread, flat, shape=(layouts[level - 1].num_shards(0), size)), layouts[level - 1])
-        if of_blocks(lambda block: bool(block[0, -1]), flat):
+        if on_blocks(lambda block: bool(block[0, -1]), flat):
             raise np.linalg.LinAlgError("SVD did not converge")
         ends = np.cumsum(sizes).tolist()
         small = [self._small(flat, *each) for each in zip(ends, ends[1:], results, strict=False)]
@@ -185,7 +185,7 @@ class TallMatrix:
         if not self._signed or layout.num_shards(0) == 1:
             return None
         there = np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n))
-        return of_blocks(lambda rows: rows[:n].astype(self._kind), self._t if there else self.at_root(self._t[:n]))
+        return on_blocks(lambda rows: rows[:n].astype(self._kind), self._t if there else self.at_root(self._t[:n]))
 
     def _product(self, flat: DTensor, columns: int) -> DTensor:
         """Return the product of Q and a matrix, of which this rank has the rows that came down to it."""

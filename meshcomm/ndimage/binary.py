@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import mapped, of_blocks
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._arguments import normalised_axes
@@ -152,8 +152,8 @@ def _mask_block(mask: Value, tensor: DTensor) -> Array | None:
     if np.shape(given) != tensor.shape:
         raise RuntimeError("mask and input must have equal sizes")
     if isinstance(given, DTensor):
-        return of_blocks(_truth, relaid(given, tensor.layout.axes, "mask", tensor.mesh))
-    return of_blocks(lambda block: _truth(cut_out(np.asarray(given), tensor.layout.block_box(tensor.shape))), tensor)
+        return on_blocks(_truth, relaid(given, tensor.layout.axes, "mask", tensor.mesh))
+    return on_blocks(lambda block: _truth(cut_out(np.asarray(given), tensor.layout.block_box(tensor.shape))), tensor)
 
 
 def _truth(block: Array) -> Array:
@@ -180,7 +180,7 @@ def _run(step: _Step, around: Halo, times: int, mask: Array | None) -> None:
         return np.array(changed, np.int64)
 
     while True:
-        share = of_blocks(changes, blocks)
+        share = on_blocks(changes, blocks)
         if times == 1:
             return
         times -= times > 1

@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import filled, mapped, of_blocks
+from meshcomm.blocks.make import filled, mapped, on_blocks
 from meshcomm.blocks.regions import read
 from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import together
@@ -555,7 +555,7 @@ def map_coordinates(
     if layout.mesh is not made.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 
-    return made.at(shape, _within(of_blocks(list, whole) or [], layout, shape), layout)
+    return made.at(shape, _within(on_blocks(list, whole) or [], layout, shape), layout)
 
 
 @refusable
@@ -610,7 +610,7 @@ def geometric_transform(
         return [np.ascontiguousarray(each).reshape(box_shape(own)) for each in found.T]
 
     call = f"geometric_transform to {shape}"
-    known = of_blocks(lambda block: together("geometric_transform", layout.mesh, call, all_of_block), made.tensor)
+    known = on_blocks(lambda block: together("geometric_transform", layout.mesh, call, all_of_block), made.tensor)
     return made.at(shape, _within(known or [], layout, shape), layout)
 
 

@@ -16,7 +16,7 @@ from math import prod
 
 import numpy as np
 
-from meshcomm.blocks.make import make, mapped, of_blocks
+from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
 from meshcomm.blocks.rules import sharding
@@ -258,7 +258,7 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
             for start, stop in zip(found[0].tolist(), found[1], strict=True)
         ]
 
-    return of_blocks(boxes, tensor)  # outside of the mesh nobody knows the largest label
+    return on_blocks(boxes, tensor)  # outside of the mesh nobody knows the largest label
 
 
 @refusable
@@ -288,4 +288,4 @@ def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
         numbers = gathered("value_indices", np.unique(tensor)).tolist()
         return {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
 
-    return of_blocks(where, tensor)
+    return on_blocks(where, tensor)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
-from meshcomm.blocks.make import indices_along, make, mapped, of_blocks
+from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
 from meshcomm.blocks.reduce import Merge, added_up
 from meshcomm.blocks.rows import migrated, ranks_along
 from meshcomm.blocks.rules import broadcast_shape, common_layout, sharding
@@ -108,7 +108,7 @@ def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Cal
     tensor = held(name, input)
     none = np.zeros((), np.intp)
     if labels is None:
-        return of_blocks(
+        return on_blocks(
             lambda block: measure(_Groups(name, tensor, block, None, None, None, none, has_labels=False)), tensor
         )
     given, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
@@ -126,7 +126,7 @@ def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Cal
         unique, which = np.unique(wanted, return_inverse=True)
         return measure(_Groups(name, whole, block, its, unique, None, which.reshape(wanted.shape)))
 
-    return of_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
+    return on_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
