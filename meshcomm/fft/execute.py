@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.make import changed, mapped
+from meshcomm.blocks.make import changed, mapped, on_blocks
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor

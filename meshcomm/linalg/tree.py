@@ -79,6 +79,7 @@ class _Level(NamedTuple):
 def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     """Return the levels above the blocks of a matrix of *shape* that is cut along its rows.
 
+    >>> from meshcomm import Mesh
     >>> for level in _levels(Layout(["x", "unsharded"], Mesh([0, 10, 20, 30, 40, 50], [("x", 6)])), (16, 5)):
     ...     print(level.ranks, level.rows)
     [0, 30] [[3, 3, 3], [3, 2, 2]]
