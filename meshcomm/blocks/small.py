@@ -23,7 +23,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import contiguous, opaque
-from meshcomm.core.ranks.agreement import agree, checks_every_call, fingerprint
+from meshcomm.core.ranks import agreement
+from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
 from meshcomm.core.ranks.teams import Team
 
@@ -52,7 +53,7 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
     """
     with collective(operation, mesh) as here:
         if here is not None:
-            if checks_every_call():
+            if agreement.checks_every_call():
                 agree(here.team, call)
             else:
                 here.team.note(fingerprint(call))
