@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from meshcomm.blocks.make import make
 from meshcomm.blocks.small import looked_up
-from meshcomm.core._types import Array
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.linalg.tasks import Form, Task, unknown_outside
+from meshcomm.linalg.tasks import Task, unknown_outside
 
 _ROOT = 0  # the device that computes
 
 
-def at_root(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:
+def at_root(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DType]] | None) -> list[DTensor]:
     """Return the results of *task* on one device of the mesh, from which they can be relaid. Collective over the mesh.
 
     What it raises there, all ranks raise.
@@ -28,7 +28,7 @@ def at_root(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -
 
     told = looked_up(task.name, mesh, task.text(operands), compute, _ROOT)
     if told is not None:
-        forms = [Form(tuple(shape), dtype_of_text(text)) for shape, text in told]
+        forms = [(tuple(shape), dtype_of_text(text)) for shape, text in told]
     if forms is None:
         raise unknown_outside(task)
     at = mesh.of_ranks([mesh.ranks[_ROOT]], {"device": 1})

@@ -9,15 +9,15 @@ from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rules import aligned_axes, sharding
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_axes
-from meshcomm.core._types import Array, Names
+from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.ranks.calls import collective, exchanging
-from meshcomm.linalg.tasks import Form, Task, stack_of, unknown_outside
+from meshcomm.linalg.tasks import Task, stack_of, unknown_outside
 
 
-def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:
+def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DType]] | None) -> list[DTensor]:
     """Return the results of *task*, in layouts that cut the stack only. Collective if anything is sharded.
 
     What one rank raises, such as ``LinAlgError`` for a singular matrix, all ranks raise.
