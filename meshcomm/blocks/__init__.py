@@ -2,7 +2,7 @@
 
 | verb | what it does | where |
 |---|---|---|
-| make | a tensor of a block, or of what a function makes of the block of another one | `make` |
+| make | a tensor of a block, or of what a function makes of blocks of others; a block, overwritten | `make` |
 | align | operands into one layout | `align`, by `rules` |
 | map | a function on aligned blocks, with ``out=`` | `map` |
 | move | a tensor into another layout | `align.relaid` |

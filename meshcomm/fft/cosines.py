@@ -139,11 +139,11 @@ def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
     inner = Sharded(Transform("fftn", (axis,), (length,)), given.shape, complexes, given.layout, layout, step.rows)
     spectrum = getitem(run(inner, given), leading(tensor.ndim, axis, n))
 
-    def part(block: Array) -> Array:
+    def piece(block: Array) -> Array:
         product = block * weights(spectrum, after)
         return (product.real if formula.cosine else -product.imag) * _scale(transform, length, real)
 
-    return mapped(part, spectrum, dtype=real)
+    return mapped(piece, spectrum, dtype=real)
 
 
 def _scale(transform: Transform, length: int, real: DType) -> Array:
