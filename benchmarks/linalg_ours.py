@@ -46,7 +46,7 @@ class Bare:
 
     def routine(self, name: str, *arguments: Any, works: str = "") -> Callable[[], None]:
         """Return a call of a routine, with the workspaces that it asks for: doubles, and integers."""
-        call, info = self.job.process.library.call, ctypes.c_int(0)
+        call, info = library().call, ctypes.c_int(0)
         asking = [np.zeros(8, {"w": "f8", "i": "i4"}[letter]) for letter in works]
         if works:
             call(name, *arguments, *[x for each in asking for x in (each, -1)], info)

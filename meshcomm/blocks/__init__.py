@@ -2,7 +2,7 @@
 
 | verb | what it does | where |
 |---|---|---|
-| make | a tensor of a block, or of what a function makes of the block of another one | `make` |
+| make | a tensor of a block, or of what a function makes of blocks of others; a block, overwritten | `make` |
 | align | operands into one layout | `align`, by `rules` |
 | map | a function on aligned blocks, with ``out=`` | `map` |
 | move | a tensor into another layout | `align.relaid` |
@@ -10,6 +10,7 @@
 | reduce | shares of all devices to one result | `reduce`, `stretches` |
 | scan | what comes before the block of each device | `scan` |
 | rows | by number: fetch them from their owners, deliver them, ask about them | `rows` |
+| regions | the boxes of a tensor that ranks choose by themselves | `regions` |
 | small | what is small: gathered, looked up by one rank, computed by each and compared | `small` |
 
 Nothing else above the core makes a tensor, agrees, or speaks with other ranks.

@@ -1,12 +1,20 @@
 """Tensors of blocks: nothing moves, and nothing is compared. A rank outside of the mesh has no block, and no part."""
 
 from collections.abc import Callable
+from typing import TypeVar
 
-from meshcomm.core._types import Array, DType, Shape
+import numpy as np
+from numpy.typing import ArrayLike
+
+from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays._tensor import OfView, OnBlocks, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import Strides, view_of
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import contiguous
+
+R = TypeVar("R")
 
 
 def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:
@@ -21,17 +29,18 @@ def make(block: Array | None, layout: Layout, shape: Shape, dtype: DType) -> DTe
 
 
 def mapped(
-    function: Callable[..., Array | None],
+    function: Callable[..., ArrayLike],
     tensor: DTensor,
     *others: DTensor,
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
+    short: bool = False,
     guarded: bool = False,
 ) -> DTensor:
     """Return the tensor whose block is what *function* makes of the block of *tensor*.
 
-    On a rank outside of the mesh the function is not called.
+    On a rank outside of the mesh the function is not called. A block that is not in C order is copied.
 
     Parameters
     ----------
@@ -39,6 +48,7 @@ def mapped(
     tensor: what layout, shape and dtype are of, where they are not given
     others: tensors in layouts that fit, as `relaid` and `aligned_blocks` make them
     layout, shape, dtype: of the result, if others than those of *tensor*
+    short: whether calls like this one may take the short way: *function* depends on the blocks only
     guarded: whether NumPy's warnings in it need to be told that the line is that of the program
 
     >>> import numpy as np, meshcomm as mc
@@ -49,14 +59,14 @@ def mapped(
     ...     print(world.run(program))
     [[0, 10], [20, 30]]
     """
-    block = None if tensor.local is None else function(tensor.local, *(each.local for each in others))
     made = DTensor(
-        block,
+        on_blocks(lambda *blocks: contiguous(np.asarray(function(*blocks))), tensor, *others),
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
+    if short:
+        offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
     return made
 
 
@@ -72,3 +82,64 @@ def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, shap
     found = view_of(tensor, None if tensor.local is None else take(tensor.local), layout, shape, strides)
     offer(OfView(take, found._spec, strides), (tensor,), found)
     return found
+
+
+def filled(
+    function: Callable[..., object],
+    tensor: DTensor,
+    *others: DTensor,
+    layout: Layout | None = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
+) -> DTensor:
+    """Return the tensor whose new block *function* fills; it is not called for a block without elements.
+
+    Other arguments are those of `mapped`.
+
+    Parameters
+    ----------
+    function: takes the new block, in memory that the ranks of a node share, and those of *tensor* and the *others*
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    >>> filled(lambda new, block: np.divide(block, 4, out=new), t, dtype=np.dtype(float)).local.tolist()
+    [0.25, 0.25]
+    """
+    where, lengths = tensor.layout if layout is None else layout, tensor.shape if shape is None else shape
+    kind = tensor.dtype if dtype is None else dtype
+
+    def block(*blocks: Array) -> Array:
+        new = new_block(where.block_shape(lengths), kind)
+        if new.size:
+            function(new, *blocks)
+        return new
+
+    return mapped(block, tensor, *others, layout=where, shape=lengths, dtype=kind)
+
+
+def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:
+    """Return what *function* makes of the blocks of tensors on one mesh; None outside of it, where it is not called.
+
+    >>> import meshcomm as mc
+    >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    >>> on_blocks(len, t)
+    3
+    """
+    return None if tensor.local is None else function(tensor.local, *(each.local for each in others))
+
+
+def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
+    """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
+    >>> changed(lambda block: np.negative(block, out=block), t).local.tolist()
+    [-1, -1]
+    """
+    on_blocks(function, tensor, *others)
+    return tensor
+
+
+def indices_along(layout: Layout, shape: Shape, axis: int) -> Indices:
+    """Return the global indices along *axis* that this rank holds, in a shape that broadcasts with its block."""
+    return layout.global_indices(shape, None, axis).reshape([-1 if a == axis else 1 for a in range(len(shape))])

@@ -18,6 +18,7 @@ A message of numbers says runs of consecutive numbers by their starts and length
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import prod
 from time import monotonic_ns
 from typing import NamedTuple, TypeAlias
@@ -26,13 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm._kernels import RowCopies
+from meshcomm.blocks.reduce import group_along
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core._types import Array, Indices, Names, Shape
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory._rendezvous import Routes
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.memory.pools import locate
-from meshcomm.core.ranks.calls import agree_on
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.ranks.traffic import note_received
@@ -107,6 +111,17 @@ class Ranks(NamedTuple):
         opaque(into)[mine[1]] = opaque(array)[mine[0]]
         pending.wait()
         note_received(self.group.team, self.group.members, sides[1][1], began)
+
+
+@contextmanager
+def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[Ranks]:
+    """Return a context with the ranks along mesh dimensions *names*, which exchange rows in *operation*. Collective.
+
+    *call* tells it from others, the same on all ranks. Ranks outside of the mesh have no part.
+    """
+    with collective(operation, mesh) as here:
+        assert here is not None
+        yield Ranks(*group_along(here, mesh, names), fingerprint(call))
 
 
 # -- fetch ------------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import contiguous, opaque
+from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
 from meshcomm.core.ranks.teams import Team
@@ -43,6 +44,19 @@ together = made_by_all
 
 What it raises on one rank, all ranks raise. Collective over the mesh.
 """
+
+
+def compare_call(operation: str, mesh: Mesh, call: str) -> None:
+    """Add this *call* to the digest that goes with the next exchange; compare it now if all calls are.
+
+    *operation* is what messages and the watchdog call it. Collective over the mesh.
+    """
+    with collective(operation, mesh) as here:
+        if here is not None:
+            if agreement.checks_every_call():
+                agree(here.team, call)
+            else:
+                here.team.note(fingerprint(call))
 
 
 def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object], root: int = 0) -> Value:

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import filled, indices_along, mapped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
@@ -96,13 +97,11 @@ def transformed_by_fourier(step: Sharded, tensor: DTensor, run: RunSharded) -> D
         step, transform=replace(step.transform, orthogonalize=None)
     )  # which SciPy drops for complex numbers
     found = [_of_real(step, _component(given, name), run) for name in ("real", "imag")]
-    real, imaginary = (each.local for each in found)
-    local: Array | None = None
-    if real is not None and imaginary is not None:
-        local = np.empty(real.shape, step.dtype_after)
-        local.real, local.imag = real, imaginary
-    whole = DTensor(local, found[0].layout, found[0].shape, step.dtype_after)
-    return relaid(whole, step.layout.axes, step.transform.kind)
+    return relaid(filled(_join, *found, dtype=step.dtype_after), step.layout.axes, step.transform.kind)
+
+
+def _join(new: Array, real: Array, imaginary: Array) -> None:
+    new.real, new.imag = real, imaginary
 
 
 def _component(tensor: DTensor, name: str) -> DTensor:
@@ -129,29 +128,22 @@ def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
         factors[np.isin(index, formula.after)] *= np.sqrt(real.type(0.5))
         return factors
 
-    local: Array | None = None
-    if tensor.local is not None:
-        local = tensor.local.astype(complexes) * _on_axis(tensor, axis, before, complexes)
-    given = DTensor(local, tensor.layout, tensor.shape, complexes)
+    def weights(of: DTensor, values: Callable[[Indices], Array]) -> Array:
+        return values(indices_along(of.layout, of.shape, axis)).astype(complexes)
+
+    given = mapped(lambda block: block.astype(complexes) * weights(tensor, before), tensor, dtype=complexes)
     names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
     dealt = step.rows and step.rows % blocks == 0
     spec = Cyclic.made(names, (step.rows // blocks, 0)).canonical(blocks) if dealt else names
     layout = Layout([spec if a == axis else each for a, each in enumerate(tensor.layout.axes)], tensor.mesh)
     inner = Sharded(Transform("fftn", (axis,), (length,)), given.shape, complexes, given.layout, layout, step.rows)
     spectrum = getitem(run(inner, given), leading(tensor.ndim, axis, n))
-    local = None
-    if spectrum.local is not None:
-        product = spectrum.local * _on_axis(spectrum, axis, after, complexes)
-        local = (product.real if formula.cosine else -product.imag) * _scale(transform, length, real)
-    return DTensor(local, spectrum.layout, spectrum.shape, real)
 
+    def piece(block: Array) -> Array:
+        product = block * weights(spectrum, after)
+        return (product.real if formula.cosine else -product.imag) * _scale(transform, length, real)
 
-def _on_axis(tensor: DTensor, axis: int, values: Callable[[Indices], Array], dtype: DType) -> Array:
-    """Return *values* of the indices that a block has along *axis*, in a shape that broadcasts with the block."""
-    device = tensor.mesh.rank
-    assert device is not None
-    found = values(tensor.layout.global_indices(tensor.shape, device, axis))
-    return found.astype(dtype).reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
+    return mapped(piece, spectrum, dtype=real)
 
 
 def _scale(transform: Transform, length: int, real: DType) -> Array:

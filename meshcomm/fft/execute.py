@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.make import changed, mapped, on_blocks
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
@@ -78,22 +79,23 @@ def _moved(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | Non
 def _on_block(
     backend: Backend, step: Local, tensor: DTensor, out: DTensor | None, *, owned: bool, workers: int | None
 ) -> DTensor:
-    local: Array | None = tensor.local
-    if local is not None:
-        into = None if out is None else out.local
-        local = transformed(backend, step.transform, local, into=into, owned=owned, workers=workers)
-    return out if out is not None else DTensor(local, step.layout, step.shape_after, step.dtype_after)
+    def run(block: Array, into: Array | None = None) -> Array:
+        return transformed(backend, step.transform, block, into=into, owned=owned, workers=workers)
+
+    if out is not None:
+        return changed(lambda into, block: run(block, into), out, tensor)
+    return mapped(run, tensor, layout=step.layout, shape=step.shape_after, dtype=step.dtype_after)
 
 
 def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
     backend = backend_of(options.backend)
     again = Options(options.backend, options.workers, overwrite=True)
 
-    def on_blocks(transform: Transform, given: DTensor) -> DTensor:
+    def by_blocks(transform: Transform, given: DTensor) -> DTensor:
         # A matrix may be a view of the tensor that the caller still has.
-        owned = given.local is None or not np.may_share_memory(given.local, tensor.local)
-        of_blocks = Local(transform, given.shape, given.dtype, given.layout)
-        return _on_block(backend, of_blocks, given, None, owned=owned, workers=options.workers)
+        owned = not on_blocks(np.may_share_memory, given, tensor)
+        whole = Local(transform, given.shape, given.dtype, given.layout)
+        return _on_block(backend, whole, given, None, owned=owned, workers=options.workers)
 
     def anywhere(transform: Transform, given: DTensor) -> DTensor:
         described = given.shape, given.dtype
@@ -101,4 +103,4 @@ def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
         return run_steps(steps, [given], again)[0]
 
     assert not isinstance(step, Local | Move)
-    return transformed_sharded(step, tensor, on_blocks, anywhere)
+    return transformed_sharded(step, tensor, by_blocks, anywhere)

@@ -4,21 +4,21 @@ from math import isqrt
 
 import numpy as np
 
-from meshcomm.core._types import Array, DType, Names
+from meshcomm.core._types import Array, DType
 from meshcomm.core.layouts.specs import Cyclic
 
 
-def rows_of(n: int, blocks: int, names: Names = ()) -> int:
+def rows_of(n: int, blocks: int, cyclic: Cyclic | None = None) -> int:
     """Return the rows of a matrix that an axis of *n* elements over so many *blocks* is taken as, or 0 if it is none.
 
     Rows and columns give every device something to do. Multiples of *blocks* are best, then what is nearly a square.
-    An axis that is dealt round (*names* are `Cyclic`) may already have whole columns on each device.
+    A *cyclic* axis may already have whole columns on each device.
 
     >>> rows_of(48, 4), rows_of(45, 4), rows_of(47, 4), rows_of(24, 2, Cyclic("x", 4))
     (4, 5, 0, 3)
     """
-    if isinstance(names, Cyclic) and names.offset == 0 and n % (names.block * blocks) == 0:
-        return n // (names.block * blocks)
+    if cyclic and cyclic.offset == 0 and n % (cyclic.block * blocks) == 0:
+        return n // (cyclic.block * blocks)
     found = [r for d in range(1, isqrt(n) + 1) if n % d == 0 for r in {d, n // d} if r >= blocks and n // r >= blocks]
 
     def badness(rows: int) -> tuple[int, int, int]:

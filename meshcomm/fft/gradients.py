@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 
+from meshcomm.blocks.make import indices_along, mapped
 from meshcomm.core._tracing import Value, untraced
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -104,11 +105,9 @@ def _along(found: DTensor, axis: int, values: Callable[[Indices], Array]) -> DTe
     """Return a tensor of *values* of the indices along *axis*; it broadcasts with *found*, and is sharded alike."""
     shape = tuple(found.shape[a] if a == axis else 1 for a in range(found.ndim))
     layout = Layout([names if a == axis else () for a, names in enumerate(found.layout.axes)], found.mesh)
-    real, local = np.empty(0, found.dtype).real.dtype, None
-    if found.mesh.rank is not None:
-        index = layout.global_indices(shape, found.mesh.rank, axis)
-        local = values(index).astype(real).reshape([-1 if a == axis else 1 for a in range(found.ndim)])
-    return DTensor(local, layout, shape, real)
+    real = np.empty(0, found.dtype).real.dtype
+    index = partial(indices_along, layout, shape, axis)
+    return mapped(lambda block: values(index()).astype(real), found, layout=layout, shape=shape, dtype=real)
 
 
 def _vjp(grad: Value, x: Value, transform: Transform, layout: Wanted, options: Options) -> Value:

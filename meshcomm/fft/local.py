@@ -13,7 +13,6 @@ import numpy as np
 from meshcomm.core._tuning import FFT_PIECE, FFT_RUN
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.memory.copies import exact_copy
 from meshcomm.fft.backends import Backend
 from meshcomm.fft.kinds import Transform, working_dtype
 
@@ -38,7 +37,7 @@ def transformed(
         is_free = owned and block.flags.c_contiguous and block.flags.writeable
         into = block if is_free and fits else new_block(shape, dtype)
     elif not _is_same(block, into) and np.may_share_memory(block, into):
-        block = exact_copy(block)  # as each piece is written before the next one is read
+        block = block.copy()  # as each piece is written before the next one is read
     if 0 in shape:
         return into
     longer = tuple(map(max, shape, block.shape))

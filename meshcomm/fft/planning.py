@@ -9,14 +9,13 @@ from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
-from meshcomm.core._types import DType, Names, Shape, ShapeLike
+from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.layouts.specs import CutSpec
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
@@ -260,7 +259,7 @@ def plan(
     reached = wanted if wanted is not None else steps[-1].layout if steps else source
     spectrum = transform.shape_after(lengths), transform.dtype_after(elements)
     inverse = transform.inverse
-    back = _like(source, inverse.shape_after(spectrum[0]))
+    back = source.for_shape(inverse.shape_after(spectrum[0]))
     steps_back = cheapest(inverse, spectrum, reached, back, machine)
     return FFTPlan(lengths, elements, transform, source, reached, steps, steps_back, machine, options)
 
@@ -292,22 +291,7 @@ def target_layout(wanted: Wanted, source: Layout, transform: Transform, shape: S
         return matched
     if wanted != "same":
         raise LayoutError(f'layout must be a Layout, "same" or None, not {quote(wanted)}')
-    return _like(source, after)
-
-
-def _like(source: Layout, shape: Shape) -> Layout:
-    """Return *source* for an array of *shape*: boundaries for another length go back to the usual cut."""
-
-    def spec(axis: int) -> Names:
-        names = source.axes[axis]
-        if isinstance(names, CutSpec):
-            try:
-                source.cut(axis, shape[axis])
-            except ShapeError:
-                return tuple(names)
-        return names
-
-    return source._recut(tuple(spec(axis) for axis in range(source.ndim)))
+    return source.for_shape(after)
 
 
 def _listed(name: str, given: object) -> list[DTensor]:

@@ -18,16 +18,15 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import changed, filled, mapped
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_at
-from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
@@ -328,7 +327,7 @@ class _Way:
             between[axis] = grids.kept if blocks > 1 else min(grids.old, grids.new)
             if blocks > 1:
                 cut = self._tensor.layout.cut(axis, grids.old)
-                assert not isinstance(cut, CyclicCut)
+                assert cut.is_consecutive
                 takes[axis] = cut_at(names, grids.boundaries(cut.all_starts(), grids.old), grids.kept)
                 needs[axis] = cut_at(
                     names, grids.boundaries(Cut(grids.new, blocks).all_starts(), grids.new), grids.kept
@@ -359,26 +358,31 @@ class _Way:
         """Return what each device makes of its block: elements go where the runs of each axis say."""
         if tensor.shape == shape and scale == 1:
             return tensor
-        local, device = tensor.local, tensor.mesh.rank
-        if local is not None and device is not None:
-            source, target = tensor.layout.block_box(tensor.shape, device), layout.block_box(shape, device)
-            axes = [[Run(0, 0, n)] for n in local.shape]
+
+        def copy(new: Array, block: Array) -> None:
+            source, target = tensor.layout.block_box(tensor.shape), layout.block_box(shape)
+            axes = [[Run(0, 0, n)] for n in block.shape]
             for grids in self._how.grids:
                 axis = grids.axis
                 runs = grids.runs(tensor.shape[axis], shape[axis])
                 axes[axis] = list(_within(runs, source[axis][:2], target[axis][0]))
-            local = _copied_runs(local, axes, new_block(layout.block_shape(shape, device), tensor.dtype), scale)
-        return DTensor(local, layout, shape, tensor.dtype)
+            _copy_runs(block, axes, new, scale)
+
+        return filled(copy, tensor, layout=layout, shape=shape)
 
     def _weigh(self, tensor: DTensor, grids: Grids) -> None:
         """Multiply the elements in the middle of the coarser grid by the weight."""
-        local, device, middle = tensor.local, tensor.mesh.rank, grids.middle
-        if local is None or device is None or middle is None or self._how.weight == 1:
+        middle, weight = grids.middle, self._how.weight
+        if middle is None or weight == 1:
             return
-        start, stop, *_ = tensor.layout.block_box(tensor.shape, device)[grids.axis]
-        for index in {middle} if grids.halved else {middle, grids.new - middle}:
-            if start <= index < stop:
-                local[span(local.ndim, grids.axis, index - start, index - start + 1)] *= self._how.weight
+
+        def weigh(block: Array) -> None:
+            start, stop, *_ = tensor.layout.block_box(tensor.shape)[grids.axis]
+            for index in {middle} if grids.halved else {middle, grids.new - middle}:
+                if start <= index < stop:
+                    block[span(block.ndim, grids.axis, index - start, index - start + 1)] *= weight
+
+        changed(weigh, tensor)
 
 
 def _consecutive(tensor: DTensor, how: Resizing) -> DTensor:
@@ -386,7 +390,7 @@ def _consecutive(tensor: DTensor, how: Resizing) -> DTensor:
     axes = list(tensor.layout.axes)
     for grids in how.grids:
         axis, cut = grids.axis, tensor.layout.cut(grids.axis, grids.old)
-        if isinstance(cut, CyclicCut):
+        if not cut.is_consecutive:
             # Where the blocks of the new grid begin: then nearly all elements are where they are needed.
             needs = grids.boundaries(Cut(grids.new, cut.blocks).all_starts(), grids.new)
             axes[axis] = cut_at(tuple(axes[axis]), [grids.before_kept(n) for n in needs], grids.old)
@@ -409,8 +413,8 @@ def _within(runs: Sequence[Run], source: tuple[int, int], begin: int) -> Iterato
             yield Run(start - first, run.to + start - run.start - begin, stop - start, run.adds)
 
 
-def _copied_runs(block: Array, axes: list[list[Run]], new: Array, scale: float) -> Array:
-    """Return the *new* block, filled with the elements of *block* times *scale*, and zeros elsewhere."""
+def _copy_runs(block: Array, axes: list[list[Run]], new: Array, scale: float) -> None:
+    """Fill the *new* block with the elements of *block* times *scale*, and zeros elsewhere."""
     if any(sum(run.length for run in runs if not run.adds) < n for runs, n in zip(axes, new.shape, strict=True)):
         new[...] = 0
     # What is added comes after what is copied there.
@@ -423,11 +427,9 @@ def _copied_runs(block: Array, axes: list[list[Run]], new: Array, scale: float) 
             np.copyto(target, source)
         else:
             np.multiply(source, scale, out=target, dtype=block.dtype)
-    return new
 
 
 def _mirrored(tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
     """Return the elements of the opposite frequencies, of which the half of a spectrum has only the conjugates."""
     turned = roll(flip(tensor.copy(), axes), [1] * len(axes), axes) if axes else tensor
-    local = None if turned.local is None else np.conj(turned.local)
-    return DTensor(local, turned.layout, turned.shape, turned.dtype)
+    return mapped(np.conj, turned)

@@ -161,10 +161,10 @@ def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axe
 def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iterator[tuple[FFTStep, State]]:
     """Yield the transforms of an *axis* that stays sharded."""
     stage = transform.stage(frozenset({axis}))
-    names, blocks, n = state.axes[axis], layout.num_shards(axis), fourier_length(stage)
-    left, plain = state.todo - {axis}, tuple(names)
+    blocks, n = layout.num_shards(axis), fourier_length(stage)
+    left, plain = state.todo - {axis}, tuple(state.axes[axis])
     after = stage.shape_after(state.shape)
-    rows = rows_of(n, blocks, names if state.shape[axis] == n else ())
+    rows = rows_of(n, blocks, layout.cyclic(axis) if state.shape[axis] == n else None)
     results: list[Names] = [plain]
     if rows and rows % blocks == 0 and stage.change not in ("doubles", "real"):
         results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))

@@ -19,6 +19,7 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import changed, filled, mapped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import from_callback
@@ -26,8 +27,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.transposed import relayout_transposed
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import Cyclic, cut_at
-from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.layouts.specs import cut_at
 from meshcomm.fft.cosines import transformed_by_fourier
 from meshcomm.fft.factors import convolved_length, roots
 from meshcomm.fft.fitting import fitted, leading
@@ -67,11 +67,9 @@ def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere
         whole = _convolved(inner, given, anywhere)
     dtype, shape = step.dtype_after, step.shape_after
     if transform.change == "doubles":
-        local = None if whole.local is None else np.array(whole.local.real, dtype, order="C")
-        whole = DTensor(local, whole.layout, whole.shape, dtype)
+        whole = mapped(lambda block: np.array(block.real, dtype, order="C"), whole, dtype=dtype)
     elif whole.dtype != dtype:
-        local = None if whole.local is None else whole.local.astype(dtype)
-        whole = DTensor(local, whole.layout, whole.shape, dtype)
+        whole = mapped(lambda block: block.astype(dtype), whole, dtype=dtype)
     if whole.shape != shape:
         whole = getitem(whole, leading(len(shape), axis, shape[axis])).copy()
     return relaid(whole, step.layout.axes, transform.kind)
@@ -80,9 +78,7 @@ def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere
 def _full_spectrum(half: DTensor, axis: int, n: int) -> DTensor:
     """Return all *n* elements of a Hermitian spectrum from its first half."""
     others = tuple(slice(1, (n + 1) // 2) if a == axis else slice(None) for a in range(half.ndim))
-    mirrored = flip(getitem(half, others).copy(), axis)
-    local = None if mirrored.local is None else np.conj(mirrored.local)
-    return concatenate([half, DTensor(local, mirrored.layout, mirrored.shape, mirrored.dtype)], axis)
+    return concatenate([half, mapped(np.conj, flip(getitem(half, others).copy(), axis))], axis)
 
 
 # -- four steps -------------------------------------------------------------------------------------------------------
@@ -96,11 +92,10 @@ def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
     matrix = _as_matrix(tensor, axis, rows, columns)
     one = replace(transform, lengths=(rows,))
     turned = on_blocks(one, matrix)
-    if turned.local is not None:
-        _multiply_by_factors(turned, axis, n, forward=transform.kind == "fftn")
+    _multiply_by_factors(turned, axis, n, forward=transform.kind == "fftn")
     turned = relaid(turned, _swapped(turned.layout.axes, axis), transform.kind)
     spectrum = on_blocks(replace(transform, axes=(axis + 1,), lengths=(columns,)), turned)
-    if isinstance(step.layout.axes[axis], Cyclic):
+    if step.layout.cyclic(axis) is not None:
         return _dealt_round(spectrum, axis, step.layout)
     order = list(range(spectrum.ndim))
     order[axis : axis + 2] = axis + 1, axis
@@ -111,11 +106,11 @@ def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
 
 def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
     """Return *tensor* with *axis* as two axes of rows and columns, the columns sharded."""
-    names = tensor.layout.axes[axis]
+    names, cyclic = tensor.layout.axes[axis], tensor.layout.cyclic(axis)
     blocks = tensor.layout.num_shards(axis)
     shape = (*tensor.shape[:axis], rows, columns, *tensor.shape[axis + 1 :])
     before, after = tensor.layout.axes[:axis], tensor.layout.axes[axis + 1 :]
-    if isinstance(names, Cyclic) and names.offset == 0 and names.block * blocks == columns:
+    if cyclic and cyclic.offset == 0 and cyclic.block * blocks == columns:
         return _viewed(tensor, shape, (*before, (), tuple(names), *after))
     boundaries = [start * columns for start in Cut(rows, blocks).all_starts()]
     cut = cut_at(tuple(names), boundaries, rows * columns)
@@ -128,10 +123,7 @@ def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
 def _viewed(tensor: DTensor, shape: Shape, axes: Axes) -> DTensor:
     """Return the same blocks as those of an array of another *shape*, sharded as *axes* say."""
     layout = Layout(axes, tensor.mesh)
-    local = tensor.local
-    if local is not None:
-        local = np.ascontiguousarray(local).reshape(layout.block_shape(shape, _device(tensor)))
-    return DTensor(local, layout, shape, tensor.dtype)
+    return mapped(lambda block: block.reshape(layout.block_shape(shape)), tensor, layout=layout, shape=shape)
 
 
 def _as_line(matrix: DTensor, axis: int) -> DTensor:
@@ -147,35 +139,30 @@ def _dealt_round(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
     """Return a spectrum, in whose matrix the rows are sharded evenly, as an axis with blocks dealt round."""
     shape = (*spectrum.shape[:axis], spectrum.shape[axis] * spectrum.shape[axis + 1], *spectrum.shape[axis + 2 :])
     whole = Layout(layout.axes, spectrum.mesh)
-    local = None
-    if spectrum.local is not None:
-        swapped = np.swapaxes(spectrum.local, axis, axis + 1)
-        local = new_block(swapped.shape, spectrum.dtype)
-        np.copyto(local, swapped)
-        local = local.reshape(whole.block_shape(shape, _device(spectrum)))
-    return DTensor(local, whole, shape, spectrum.dtype)
+
+    def swap(new: Array, block: Array) -> None:
+        swapped = np.swapaxes(block, axis, axis + 1)
+        np.copyto(new.reshape(swapped.shape), swapped)
+
+    return filled(swap, spectrum, layout=whole, shape=shape)
 
 
 def _swapped(axes: Axes, axis: int) -> Axes:
     return (*axes[:axis], axes[axis + 1], axes[axis], *axes[axis + 2 :])
 
 
-def _device(tensor: DTensor) -> int:
-    device = tensor.mesh.rank
-    assert device is not None
-    return device
-
-
 def _multiply_by_factors(matrix: DTensor, axis: int, n: int, forward: bool) -> None:
     """Multiply element [k1, j2] of each block by w_n^(k1 j2)."""
-    block = matrix.local
-    assert block is not None
-    powers = _Powers(n, forward, matrix.dtype)
-    second = matrix.layout.global_indices(matrix.shape, _device(matrix), axis + 1)
-    between = (1,) * (matrix.ndim - axis - 2)
-    for first in range(block.shape[axis]):
-        row = block[(slice(None),) * axis + (first,)]
-        row *= powers.of(first * second % n).reshape(-1, *between)
+
+    def multiply(block: Array) -> None:
+        powers = _Powers(n, forward, matrix.dtype)
+        second = matrix.layout.global_indices(matrix.shape, None, axis + 1)
+        between = (1,) * (matrix.ndim - axis - 2)
+        for first in range(block.shape[axis]):
+            row = block[(slice(None),) * axis + (first,)]
+            row *= powers.of(first * second % n).reshape(-1, *between)
+
+    changed(multiply, matrix)
 
 
 class _Powers:

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import changed, indices_along
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Axis, DType, Shape
+from meshcomm.core._types import Array, Axis, DType, Shape
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
@@ -159,12 +160,14 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
     n, d = grid
     if n < 1:
         raise ShapeError(f"frequencies of {counted(n, 'element')}: there must be 1 or more")
-    if result.local is not None and result.mesh.rank is not None:
-        index = result.layout.global_indices(result.shape, result.mesh.rank, axis)
+
+    def fill(block: Array) -> None:
+        index = indices_along(result.layout, result.shape, axis)
         # The second half of a whole spectrum has negative frequencies.
         signed = index if halved else np.where(index < (n + 1) // 2, index, index - n)
-        result.local[...] = (signed * (1.0 / (n * d))).reshape([-1 if a == axis else 1 for a in range(result.ndim)])
-    return result
+        block[...] = signed * (1.0 / (n * d))
+
+    return changed(fill, result)
 
 
 # -- order ------------------------------------------------------------------------------------------------------------

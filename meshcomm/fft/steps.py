@@ -11,8 +11,6 @@ from meshcomm.core._types import DType, Names, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.layouts.partition import Consecutive
-from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.fft.factors import convolved_length
 from meshcomm.fft.kinds import Transform, fourier_length
@@ -177,7 +175,7 @@ class Sharded(_OfTransform):
         if not self.rows:
             return 8
         (axis,) = self.transform.axes
-        to_columns, to_rows, back = 1, 1, 0 if isinstance(self.layout.axes[axis], Cyclic) else 1
+        to_columns, to_rows, back = 1, 1, 1 if self.layout.cyclic(axis) is None else 0
         return to_columns + to_rows + back + (2 if self.transform.change == "doubles" else 0)  # a half is mirrored
 
     @property
@@ -225,11 +223,8 @@ def _kept(source: Layout, target: Layout, shape: Shape, device: int) -> float:
         old, new = source.cut(axis, n), target.cut(axis, n)
         if old == new and before[axis] == after[axis]:
             kept *= new.longest
-        elif isinstance(old, Consecutive) and isinstance(new, Consecutive):
-            (start, stop), (first, last) = old.interval(before[axis]), new.interval(after[axis])
-            kept *= max(0, min(stop, last) - max(start, first))
         else:
-            kept *= old.longest * new.longest / max(1, n)
+            kept *= old.common(before[axis], new, after[axis])
     return kept
 
 

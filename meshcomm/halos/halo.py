@@ -59,16 +59,16 @@ class Halo:
         "local",
     )
 
-    local: Array | None
-    """The block of this rank with its ghosts."""
-    inner: Array | None
+    local: Array
+    """The block of this rank with its ghosts; None if the rank is outside of the mesh, which the type leaves out."""
+    inner: Array
     """The block of this rank: a view into `local`."""
     inner_slices: tuple[slice, ...]
     """Where `inner` is in `local`."""
 
     def __init__(self, pattern: Pattern, device: int | None) -> None:
         self._pattern, self._key = pattern, ("update halos", pattern)
-        self.local = self.inner = None
+        self.local = self.inner = None  # type: ignore[assignment]
         self.inner_slices = ()
         self._blocks: list[Bytes] = []
         self._buffers: dict[str, Bytes] = {}
@@ -186,7 +186,7 @@ class Halo:
         return within(self.inner, self.layout, self.shape, self.dtype, around)
 
     def __repr__(self) -> str:
-        shape = "this rank is outside of the mesh" if self.local is None else f"{self.local.shape} with ghosts here"
+        shape = f"{self.local.shape} with ghosts here" if self._blocks else "this rank is outside of the mesh"
         return f"Halo of {self._pattern}; {shape}"
 
     # -- what it does -------------------------------------------------------------------------------------------------
@@ -318,7 +318,6 @@ class Halo:
             key = "reduce a halo", self._pattern
             back = REDUCE.prepared(here.team, key, (self._pattern,), here)
             if self._returned is None:
-                assert self.local is not None
                 buffer = back.buffer()  # type: ignore[attr-defined]
                 self._returned = buffer, back.sums(self._pattern, self.local, buffer)  # type: ignore[attr-defined]
             buffer, sums = self._returned

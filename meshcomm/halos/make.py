@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
@@ -78,10 +78,8 @@ def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
             here.team.everyone.communicator()
     made = Halo(pattern, here.device)
     wrong: Exception | None = None
-    assert made.inner is not None
-    if tensor.local is None or tensor.local.shape != made.inner.shape:
-        found = None if tensor.local is None else tensor.local.shape
-        wrong = ShapeError(f"the block is {found}, but by its layout {made.inner.shape}")
+    if tensor.local.shape != made.inner.shape:
+        wrong = ShapeError(f"the block is {tensor.local.shape}, but by its layout {made.inner.shape}")
     else:
         opaque(made.inner)[...] = opaque(tensor.local)
     UPDATE("halo", (tensor.mesh, tensor.mesh), made._key, (pattern,), (made._blocks,), error=wrong)
@@ -127,8 +125,7 @@ def gathered(block: Array, pattern: Pattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
     here = location_in(pattern.layout.mesh)
     ghosts = Halo(_linear(pattern, block.dtype), None if here is None else here.device)
-    if ghosts.local is not None:
-        ghosts.local[...] = block
+    changed(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 
@@ -160,7 +157,7 @@ def _pattern_of(
     rules = []
     for axis, (n, width, boundary) in enumerate(zip(tensor.shape, widths, boundaries, strict=True)):
         cut = tensor.layout.cut(axis, n)
-        if isinstance(cut, CyclicCut):
+        if not cut.is_consecutive:
             names = " + ".join(tensor.layout.axes[axis])
             raise LayoutError(
                 f"axis {axis} is Cyclic: every element of it may have other neighbours. relayout the tensor first, "

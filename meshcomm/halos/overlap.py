@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import changed, make, on_blocks
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
 from meshcomm.core._types import Array, DType
@@ -12,9 +14,7 @@ from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.dtype_text import dtype_text
-from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.memory.copies import contiguous
-from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
@@ -80,19 +80,17 @@ def map_overlap(
         for w, b in zip(depths, boundaries, strict=True)
     ]  # raise before anything is sent
     result_dtype = None if dtype is None else as_dtype(dtype)
-    found: Array | None = None
-    with collective("map_overlap", first.mesh) as here:
+    names = "".join(f", {name}=" for name in sorted(kwargs))
+
+    def call(made: Array) -> str:
+        return f"map_overlap of a function that returns {dtype_text(made.dtype)}, trim={bool(trim)}{names}"
+
+    def run(block: Array) -> Array:
+        return together("map_overlap", first.mesh, call, lambda: _called(fn, halos, result_dtype, kwargs, trim))
+
+    with collective("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
-        if here is not None:
-            error: Exception | None = None
-            try:
-                found = _called(fn, halos, result_dtype, kwargs, trim)
-            except Exception as problem:
-                error = problem
-            made = "nothing" if found is None else dtype_text(found.dtype)
-            names = "".join(f", {name}=" for name in sorted(kwargs))
-            call = f"map_overlap of a function that returns {made}, trim={bool(trim)}{names}"
-            agreement.agree(here.team, None if error else call, error)
+        found = on_blocks(run, first)
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )
@@ -104,10 +102,10 @@ def _called(
     """Return what *fn* makes of the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
     found = np.asarray(fn(*(each.local for each in halos), **kwargs), dtype=dtype)
     as_dtype(found.dtype)
-    local = halos[0].local
-    if trim and local is not None and found.shape != local.shape:
+    shape = halos[0].local.shape
+    if trim and found.shape != shape:
         raise ShapeError(
-            f"the function returned an array of shape {found.shape} for a block with ghosts of shape {local.shape}; "
+            f"the function returned an array of shape {found.shape} for a block with ghosts of shape {shape}; "
             "it must return the same shape, or say trim=False"
         )
     return found
@@ -148,13 +146,15 @@ def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTe
     from autograd import make_vjp  # only a program that uses autograd comes here
 
     ghosts = halo(tensor, 0 if depth is None else depth, boundary)
-    if ghosts.local is not None:
-        assert grad.local is not None
+
+    def propagate(inner: Array, grad_block: Array) -> None:
         arguments = {name: value for name, value in options.items() if name != "dtype"}
         vjp, made = make_vjp(lambda block: fn(block, **arguments))(ghosts.local)
         given = np.zeros_like(made)
-        given[ghosts.inner_slices] = grad.local
+        given[ghosts.inner_slices] = grad_block
         ghosts.local[...] = vjp(given)
+
+    changed(propagate, ghosts.tensor(), grad)
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()
 
@@ -219,14 +219,13 @@ def _dtype(
 
 def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
     """Return the tensor of what is left without ghosts."""
-    if found is None or first.local is None or first.inner is None:
-        return DTensor(None, first.layout, first.shape, dtype)
     where: tuple[Value, ...] = (..., *first.inner_slices)
-    return DTensor(contiguous(found[where]), first.layout, first.shape, found.dtype)
+    block = None if found is None else contiguous(found[where])
+    return make(block, first.layout, first.shape, dtype)
 
 
 def _joined(first: Halo, found: Array | None) -> DTensor:
     """Return the tensor that blocks of any lengths make. Collective over the mesh."""
-    names = [tuple(axis) or UNSHARDED for axis in first.layout.axes]
+    names = [tuple(axis) for axis in first.layout.axes]
     block = None if found is None else contiguous(found)
     return from_local(block, "cuts", mesh=first.mesh, sharding_specs=names)

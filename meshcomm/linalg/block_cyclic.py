@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from meshcomm.core._types import Names, Shape
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
-from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 
 USUAL_BLOCK = 64
@@ -29,9 +28,9 @@ class Axis(NamedTuple):
     offset: int = 0
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> Names:
         """The sharding spec."""
-        return Cyclic(self.names, self.block, self.offset) if self.names else UNSHARDED
+        return Cyclic(self.names, self.block, self.offset) if self.names else ()
 
 
 class Work(NamedTuple):
@@ -53,21 +52,20 @@ def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> dealt_axes(Layout([Cyclic("x", 3), Cyclic("y", 2, offset=1)], mesh))
     (Axis(names=('x',), block=3, offset=0), Axis(names=('y',), block=2, offset=1))
-    >>> dealt_axes(Layout([Cyclic(("y", "x"), 3), UNSHARDED], mesh))
+    >>> dealt_axes(Layout([Cyclic(("y", "x"), 3), "unsharded"], mesh))
     (Axis(names=('y', 'x'), block=3, offset=0), Axis(names=(), block=3, offset=0))
-    >>> dealt_axes(Layout([Cyclic("x", 3), UNSHARDED], mesh)), dealt_axes(Layout(["x", "y"], mesh))
+    >>> dealt_axes(Layout([Cyclic("x", 3), "unsharded"], mesh)), dealt_axes(Layout(["x", "y"], mesh))
     (None, None)
     """
     if layout.is_single_device() or math.prod(layout.shape) != layout.mesh.size:
         return None
-    sharded = [spec for spec, shards in zip(layout.axes, layout.shape, strict=True) if shards > 1]
-    cyclic = [spec for spec in sharded if isinstance(spec, Cyclic)]
-    if len(cyclic) < len(sharded):
+    rules = [layout.cyclic(axis) for axis in range(layout.ndim)]
+    if any(shards > 1 and rule is None for shards, rule in zip(layout.shape, rules, strict=True)):
         return None
-    block = cyclic[0].block if cyclic else USUAL_BLOCK
+    block = next((rule.block for rule in rules if rule), USUAL_BLOCK)
     rows, columns = (
-        Axis(tuple(spec), spec.block, spec.offset) if isinstance(spec, Cyclic) else Axis(spec, block)
-        for spec in layout.axes
+        Axis(tuple(rule), rule.block, rule.offset) if rule else Axis(names, block)
+        for names, rule in zip(layout.axes, rules, strict=True)
     )
     return rows, columns
 
@@ -87,7 +85,7 @@ def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     most = math.isqrt(mesh.size if along is None else mesh.size // 4)
     short = max(n for n in range(1, max(1, most) + 1) if mesh.size % n == 0)
     rows = mesh.size // short if along == 0 else short
-    return bound_to(bound_world(mesh), Mesh(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)]))
+    return mesh.of_ranks(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])
 
 
 def square_work(layout: Layout, block: int) -> Work:
@@ -96,7 +94,7 @@ def square_work(layout: Layout, block: int) -> Work:
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64).layouts[0].sharding_specs
     [Cyclic('y', 8), Cyclic('x', 8)]
-    >>> square_work(Layout(["x", UNSHARDED], mesh), 64).layouts[0].sharding_specs
+    >>> square_work(Layout(["x", "unsharded"], mesh), 64).layouts[0].sharding_specs
     [Cyclic('rows', 64), Cyclic('columns', 64)]
     """
     axes = dealt_axes(layout)

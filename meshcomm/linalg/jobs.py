@@ -1,31 +1,83 @@
 """A job of ScaLAPACK: matrices in one layout, the routines that run on them, and what comes out of it."""
 
+import ctypes
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from meshcomm.core._types import Array, Shape
+from meshcomm.blocks.make import changed, make, mapped
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
-from meshcomm.linalg.block_cyclic import Work, dealt_axes, grid_mesh, square_work
-from meshcomm.linalg.library import Argument
-from meshcomm.linalg.routines import Process, agreed, check_block, check_matrices, check_same_mesh, matrix_of
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.ranks._envelope import Envelope
+from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.core.ranks.mpi import MPIWorld
+from meshcomm.core.ranks.teams import Location
+from meshcomm.errors import MeshError, ShapeError
+from meshcomm.linalg.block_cyclic import Work, dealt_axes, descriptor, grid_mesh, square_work
+from meshcomm.linalg.grids import Grid, grid_of
+from meshcomm.linalg.library import Argument, library
+from meshcomm.linalg.routines import LETTERS, check_block, check_matrices, check_same_mesh, matrix_of, real_of
 
 SINGULAR = "Singular matrix"
 
 
-class Job(NamedTuple):
-    """Where a call works: all of its matrices are in one layout with square blocks, on one grid."""
+@dataclass(frozen=True)
+class Job:
+    """A call of ScaLAPACK on which all ranks have agreed: in which layouts it works, and where this rank is.
+
+    Ranks outside of the meshes have a job, too: they take part where tensors move, and call no routine.
+
+    Parameters
+    ----------
+    mesh: of the operands
+    work: the layouts of its matrices, and the sizes of their blocks
+    location: of this rank; None outside of the meshes
+    grids: one for each layout; none outside
+    """
 
     mesh: Mesh
-    layout: Layout
-    block: int
-    process: Process | None
+    work: Work
+    location: Location | None
+    grids: list[Grid]
+
+    @classmethod
+    def agreed(
+        cls,
+        name: str,
+        planned: Callable[[], Work],
+        tensors: Sequence[DTensor],
+        *,
+        target: Mesh | None = None,
+        options: str,
+    ) -> "Job":
+        """Return the job of a call that works as *planned* returns. Collective over their mesh, and *target*.
+
+        The ranks agree on every call before they enter the library: there, nothing would tell them that calls differ.
+        What *planned* raises, all ranks raise.
+        """
+        mesh = tensors[0].mesh
+        if not isinstance(mesh.world, MPIWorld):
+            raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
+        operands = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in tensors)
+
+        with collective(name, mesh, target) as here:
+            if here is None:
+                return cls(mesh, planned(), None, [])
+            _ = here.team.machine  # agreed on when the team first communicates
+            work, found = agree_on(here.team, f"{name}({operands}; {options})", lambda: (planned(), library()))
+            return cls(mesh, work, here, [grid_of(here.team, layout, found) for layout in work.layouts])
 
     @classmethod
     def begun(
@@ -39,7 +91,7 @@ class Job(NamedTuple):
         in_order: bool = False,
         along: int | None = None,
     ) -> "Job":
-        """Return the job of a call on which all ranks have agreed. Collective.
+        """Return the job of a call whose matrices are all in one layout with square blocks, on one grid. Collective.
 
         Parameters
         ----------
@@ -60,8 +112,28 @@ class Job(NamedTuple):
             check(name, *(tensor.shape for tensor in tensors))
             return _in_order(tensors[0].mesh, block) if in_order else _work(tensors[0].layout, block, along)
 
-        ((layout,), (size,)), process = agreed(name, planned, tensors, options=f"{block=} {options}")
-        return cls(tensors[0].mesh, layout, size, process)
+        return cls.agreed(name, planned, tensors, options=f"{block=} {options}")
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether this rank calls routines."""
+        return self.location is not None
+
+    @property
+    def here(self) -> Location:
+        """Where this rank is, inside of the meshes."""
+        assert self.location is not None
+        return self.location
+
+    @property
+    def layout(self) -> Layout:
+        """That of all matrices, of a job that begins by `begun`."""
+        return self.work.layouts[0]
+
+    @property
+    def block(self) -> int:
+        """The rows and columns of a block, of such a job."""
+        return self.work.blocks[0]
 
     # -- matrices -----------------------------------------------------------------------------------------------------
 
@@ -75,23 +147,22 @@ class Job(NamedTuple):
 
     def resized(self, tensor: DTensor, shape: Shape) -> DTensor:
         """Return the first rows and columns of *tensor* as a new matrix of *shape*; what it lacks is 0. Collective."""
-        if self.process is None:
-            return DTensor(None, self.layout, shape, tensor.dtype)
-        assert tensor.local is not None
-        new = self.process.zeros(self.layout, shape, tensor.dtype)
-        assert new.local is not None
-        # The first rows and columns are dealt round to the same devices, and come first in their blocks.
-        both = tuple(slice(min(lengths)) for lengths in zip(new.local.shape, tensor.local.shape, strict=True))
-        new.local[both] = tensor.local[both]
-        return new
+
+        def resize(block: Array) -> Array:
+            new = self.zeros(self.layout.block_shape(shape), block.dtype)
+            # The first rows and columns are dealt round to the same devices, and come first in their blocks.
+            both = tuple(map(slice, map(min, new.shape, block.shape)))
+            new[both] = block[both]
+            return new
+
+        return mapped(resize, tensor, layout=self.layout, shape=shape)
 
     def matrix(self, tensor: DTensor) -> tuple[Argument, ...]:
         """Return the arguments that describe a matrix in the layout of the job.
 
         Blocks are square in the descriptor, also where an axis is shorter: routines compare the sizes.
         """
-        assert self.process is not None
-        *where, numbers = self.process.matrix(tensor, self.block, self.block)
+        *where, numbers = self.described(tensor, self.block, self.block)
         assert isinstance(numbers, tuple)
         return *where, (*numbers[:4], self.block, self.block, *numbers[6:])
 
@@ -100,41 +171,34 @@ class Job(NamedTuple):
 
         Drivers ask for less where a matrix is smaller than its blocks, and return wrong results.
         """
-        assert tensor.local is not None
         return (sum(tensor.local.shape) + 2 * self.block) * self.block
 
     def indices(self, tensor: DTensor, axis: int) -> Array:
         """Return the global indices of the block of this rank along *axis*."""
-        device = self.layout.mesh.rank
-        assert device is not None
-        return self.layout.global_indices(tensor.shape, device, axis)
+        return self.layout.global_indices(tensor.shape, None, axis)
 
     def diagonal(self, tensor: DTensor) -> tuple[Array, Array]:
         """Return the elements of the diagonal that this rank has, and in which columns of its block they are."""
-        assert tensor.local is not None
         rows, columns = self.indices(tensor, 0), self.indices(tensor, 1)
         _, row, column = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
         return tensor.local[row, column], column
 
     # -- vectors ------------------------------------------------------------------------------------------------------
 
-    def along_columns(self, tensor: DTensor, dtype: object) -> Array:
+    def along_columns(self, tensor: DTensor, dtype: DTypeLike) -> Array:
         """Return memory for a number for each column of the block, which is a row to ScaLAPACK, and for a block more.
 
         So pivots lie, and the factors of reflections. Collective.
         """
-        assert self.process is not None
-        assert tensor.local is not None
-        length = tensor.local.shape[1] + self.block
-        return self.process.made(lambda: np.zeros(length, dtype))  # type: ignore[call-overload]
+        return self.zeros((tensor.local.shape[1] + self.block,), dtype)
 
     def replicated(self, array: Array) -> DTensor:
         """Return an array that all ranks have as a tensor; the first rank's bits are those of all. Collective."""
         local = None
-        if self.process is not None:
+        if self.is_inside:
             local = array
-            self.process.same_on_all(local)
-        return DTensor(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
+            self.same_on_all(local)
+        return make(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
 
     # -- routines -----------------------------------------------------------------------------------------------------
 
@@ -143,7 +207,6 @@ class Job(NamedTuple):
 
         ``LinAlgError`` if it is singular.
         """
-        assert self.process is not None
         pivots = self.along_columns(matrix, np.intc)
         self.lu(matrix, pivots)
         self.check_diagonal(matrix, SINGULAR)  # as getrf does not report every zero
@@ -151,24 +214,105 @@ class Job(NamedTuple):
 
     def lu(self, matrix: DTensor, pivots: Array) -> None:
         """Overwrite *matrix*, as ScaLAPACK sees it, by its factors, and *pivots*. Collective."""
-        assert self.process is not None
-        self.process.call_checked("getrf", matrix.dtype, *matrix.shape[::-1], *self.matrix(matrix), pivots)
+        self.call_checked("getrf", matrix.dtype, *matrix.shape[::-1], *self.matrix(matrix), pivots)
 
     def check_diagonal(self, triangle: DTensor, message: str) -> None:
         """Raise ``LinAlgError`` on all ranks if the diagonal of *triangle* has a zero. Collective.
 
         The *message* may say which is the first one: ``{0}``.
         """
-        assert self.process is not None
         diagonal, columns = self.diagonal(triangle)
         zeros = self.indices(triangle, 1)[columns[diagonal == 0]]
-        first = min(self.process.told(int(zeros.min(initial=triangle.shape[0]))))
+        first = min(self.told(int(zeros.min(initial=triangle.shape[0]))))
         raise_if(first < triangle.shape[0], message.format(first))
 
     def check_finite(self, tensor: DTensor, message: str) -> None:
         """Raise ``LinAlgError`` on all ranks if one has infinity or NaN, with which routines never end. Collective."""
-        if self.process is not None:
-            raise_if(not all(self.process.told(bool(np.isfinite(tensor.local).all()))), message)
+        if self.is_inside:
+            raise_if(not all(self.told(bool(np.isfinite(tensor.local).all()))), message)
+
+    # -- calls of the library -----------------------------------------------------------------------------------------
+
+    def described(self, tensor: DTensor, rows: int, columns: int) -> tuple[Argument, ...]:
+        """Return the arguments that describe a matrix: the block, row and column, and the descriptor.
+
+        *rows* and *columns* are the sizes of its blocks.
+        """
+        numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, tensor.mesh.rank)
+        return contiguous(tensor.local), 1, 1, numbers
+
+    def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
+        """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""
+        name = f"p{LETTERS[dtype.str[1:]]}{routine}"
+        with Envelope(f"scalapack's {name}", self.here.team), watch.library():
+            library().call(name, *arguments)
+
+    def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
+        """Call a routine whose last argument is *info*; return the largest of all ranks. Collective over the team."""
+        info = ctypes.c_int(0)
+        self.call(routine, dtype, *arguments, info)
+        with Envelope(f"scalapack's {routine}", self.here.team):
+            numbers = np.array([info.value, -info.value])
+            largest, of_negatives = self.here.team.everyone.communicator().allreduce_max(numbers).tolist()
+        assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
+        return int(largest)
+
+    def call_in_workspace(
+        self, routine: str, dtype: DType, works: str, *arguments: Argument, at_least: int = 1
+    ) -> int:
+        """Call a routine with the workspaces that it asks for; return *info* as above. Collective over the team.
+
+        *works* has a letter for each workspace: ``w`` for elements of *dtype*, ``r`` for real numbers, ``i`` for
+        integers, each followed by its length; ``R`` for real numbers without a length. Each has *at_least* so many.
+        """
+        asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
+        self.call_checked(routine, dtype, *arguments, *[a for each in asking for a in each.arguments(-1)])
+        with Envelope(f"scalapack's {routine}", self.here.team):
+            works_of = agree_on(
+                self.here.team, f"the workspace of {routine}", lambda: [each.as_asked(at_least) for each in asking]
+            )
+        given = [a for each in works_of for a in each.arguments(each.memory.size)]
+        return self.call_checked(routine, dtype, *arguments, *given)
+
+    def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
+        """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
+        with Envelope("memory for scalapack", self.here.team):
+            return agree_on(self.here.team, "memory for scalapack", lambda: np.zeros(shape, dtype))
+
+    def told(self, message: object) -> list[Any]:
+        """Return what each rank tells, as JSON holds it. Collective over the team."""
+        with Envelope("scalapack", self.here.team):
+            return self.here.team.everyone.communicator().told(message)
+
+    def same_on_all(self, array: Array) -> None:
+        """Overwrite a C-contiguous *array* by that of the first rank. Collective over the team."""
+        with Envelope("scalapack", self.here.team):
+            self.here.team.everyone.communicator().broadcast(as_bytes(array), 0)
+
+
+class _Workspace(NamedTuple):
+    """Memory for a routine to work in, and whether the routine takes its length."""
+
+    memory: Array
+    counted: bool
+
+    def arguments(self, length: int) -> tuple[Argument, ...]:
+        """Return the arguments for a routine; a *length* of -1 asks for what it needs."""
+        return (self.memory, length) if self.counted else (self.memory,)
+
+    def as_asked(self, at_least: int) -> "_Workspace":
+        """Return memory of the size that the routine has written into this one."""
+        asked = self.memory[0].real
+        # A float32 may have been rounded down.
+        size = int(asked) if self.memory.dtype.kind == "i" else int(np.ceil(np.nextafter(asked, np.inf)))
+        if size > np.iinfo(np.intc).max:
+            raise ShapeError(f"ScaLAPACK asks for a workspace of {size} elements, more than its integers can count")
+        return _Workspace(np.zeros(max(at_least, size), self.memory.dtype), self.counted)
+
+
+def _work_dtype(letter: str, dtype: DType) -> DType:
+    """Return the dtype of a workspace."""
+    return np.dtype(np.intc) if letter == "i" else dtype if letter == "w" else real_of(dtype)
 
 
 def raise_if(wrong: bool, message: str) -> None:
@@ -179,8 +323,8 @@ def raise_if(wrong: bool, message: str) -> None:
 
 def conjugate(tensor: DTensor) -> None:
     """Conjugate the block of this rank in place."""
-    if tensor.local is not None and tensor.dtype.kind == "c":
-        np.conjugate(tensor.local, out=tensor.local)
+    if tensor.dtype.kind == "c":
+        changed(lambda block: np.conjugate(block, out=block), tensor)
 
 
 def _work(layout: Layout, block: int, along: int | None) -> Work:
@@ -193,6 +337,6 @@ def _work(layout: Layout, block: int, along: int | None) -> Work:
 
 def _in_order(mesh: Mesh, block: int) -> Work:
     """Return the layout of a job on a grid that has its processes row by row in the order of their ranks."""
-    ordered = grid_mesh(bound_to(bound_world(mesh), Mesh(sorted(mesh.ranks), {"x": mesh.size})))
+    ordered = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
     # Axis 1 is along the rows of ScaLAPACK's grid.
     return Work((Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered),), (block,))

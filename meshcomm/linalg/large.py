@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.make import changed, make
 from meshcomm.core._types import Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -68,11 +69,11 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """
     job = Job.begun("linalg.solve", [a, b], block, _square, along=_PIVOTS)
     factors, sides = job.placed(a), job.transposed(b)
-    if job.process is not None and a.size:
+    if job.is_inside and a.size:
         pivots = job.factored(factors)
         if b.size:
             given = *job.matrix(factors), pivots, *job.matrix(sides)
-            job.process.call_checked("getrs", a.dtype, b"T", *sides.shape[::-1], *given)
+            job.call_checked("getrs", a.dtype, b"T", *sides.shape[::-1], *given)
     return sides.T
 
 
@@ -81,9 +82,9 @@ def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return the inverse of a square matrix, by getrf and getri. Collective. ``LinAlgError`` if it is singular."""
     job = Job.begun("linalg.inv", [a], block, _square, along=_PIVOTS)
     inverse = job.placed(a)
-    if job.process is not None and a.size:
+    if job.is_inside and a.size:
         pivots = job.factored(inverse)
-        job.process.call_in_workspace("getri", a.dtype, "wi", len(a), *job.matrix(inverse), pivots)
+        job.call_in_workspace("getri", a.dtype, "wi", len(a), *job.matrix(inverse), pivots)
     return inverse
 
 
@@ -93,7 +94,7 @@ def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
     job = Job.begun("linalg.slogdet", [a], block, _square, along=_PIVOTS)
     factors = job.placed(a)
     sign, log = np.ones((), "c16"), np.zeros(())
-    if job.process is not None and a.size:
+    if job.is_inside and a.size:
         pivots = job.along_columns(factors, np.intc)
         job.lu(factors, pivots)
         diagonal, columns = job.diagonal(factors)
@@ -103,7 +104,7 @@ def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
         swaps = np.count_nonzero(pivots[columns] != job.indices(factors, 1)[columns] + 1)
         phase = complex(signs.prod()) * (-1) ** swaps
         with np.errstate(divide="ignore"):
-            found = np.array(job.process.told([phase.real, phase.imag, float(np.log(sizes).sum())]))
+            found = np.array(job.told([phase.real, phase.imag, float(np.log(sizes).sum())]))
         sign, log = (found[:, 0] + 1j * found[:, 1]).prod(), found[:, 2].sum()
     sign = sign if a.dtype.kind == "c" else sign.real
     return job.replicated(np.array(sign, a.dtype)), job.replicated(np.array(log, real_of(a.dtype)))
@@ -121,12 +122,12 @@ def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> LU:
     length = min(a.shape)
     dealt = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
     local = None
-    if job.process is not None:
+    if job.is_inside:
         pivots = job.along_columns(factors, np.intc)
         if a.size:
             job.lu(factors, pivots)
-        local = pivots[: dealt.block_shape((length,), job.process.here.device)[0]] - 1
-    exchanged = DTensor(local, dealt, (length,), np.dtype(np.intc))
+        local = pivots[: dealt.block_shape((length,), job.here.device)[0]] - 1
+    exchanged = make(local, dealt, (length,), np.dtype(np.intc))
     return LU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
 
 
@@ -140,12 +141,11 @@ def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: 
     job = Job.begun("linalg.lu_solve", [factors.T, b], block, _square, f"{trans=}")
     placed, sides = job.transposed(factors), job.transposed(b)
     dealt = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
-    if job.process is not None and b.size:
-        assert dealt.local is not None
+    if job.is_inside and b.size:
         pivots = job.along_columns(placed, np.intc)
         pivots[: len(dealt.local)] = dealt.local + 1
         given = *job.matrix(placed), pivots, *job.matrix(sides)
-        job.process.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *given)
+        job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *given)
     return sides.T
 
 
@@ -158,10 +158,10 @@ def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = U
     """
     job = Job.begun("linalg.cho_solve", [factor, b], block, _square, f"{lower=}")
     placed, sides = job.placed(factor), job.transposed(b)
-    if job.process is not None and b.size:
+    if job.is_inside and b.size:
         conjugate(sides)  # as the matrix that ScaLAPACK sees is the conjugate of a
         given = *job.matrix(placed), *job.matrix(sides)
-        job.process.call_checked("potrs", b.dtype, b"U" if lower else b"L", *sides.shape[::-1], *given)
+        job.call_checked("potrs", b.dtype, b"U" if lower else b"L", *sides.shape[::-1], *given)
         conjugate(sides)
     return sides.T
 
@@ -192,14 +192,14 @@ def solve_triangular(
     options = f"{trans=} {lower=} {unit_diagonal=}"
     job = Job.begun("linalg.solve_triangular", [a, b], block, _square, options)
     placed, sides = job.placed(a), job.transposed(b)
-    if job.process is not None and b.size:
+    if job.is_inside and b.size:
         if trans == 2:
             conjugate(sides)
         how = b"U" if lower else b"L", _TRANSPOSED[trans], b"U" if unit_diagonal else b"N"
         given = *job.matrix(placed), *job.matrix(sides)
         if not unit_diagonal:
             job.check_diagonal(placed, "singular matrix: resolution failed at diagonal {0}")  # trtrs misses some
-        job.process.call_checked("trtrs", a.dtype, *how, *sides.shape[::-1], *given)
+        job.call_checked("trtrs", a.dtype, *how, *sides.shape[::-1], *given)
         if trans == 2:
             conjugate(sides)
     return sides.T
@@ -215,16 +215,16 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     job = Job.begun("linalg.lstsq", [a, b], block, _rows)
     (m, n), sides = a.shape, b.shape[1]
     placed, solution = job.placed(a), job.resized(job.transposed(b), (sides, max(m, n)))
-    if job.process is not None and a.size and b.size:
+    if job.is_inside and a.size and b.size:
         conjugate(placed)
         given = n, m, sides, *job.matrix(placed), *job.matrix(solution)
-        job.process.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *given)
+        job.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *given)
         sizes = abs(job.diagonal(placed)[0])
-        found = np.array(job.process.told([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
+        found = np.array(job.told([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
         tiny = np.finfo(a.dtype).eps * max(m, n) * found[:, 1].max()
         raise_if(bool(found[:, 0].min() <= tiny), "the matrix has not full rank")
-    elif solution.local is not None:
-        solution.local[...] = 0
+    else:
+        changed(lambda block: block.fill(0), solution)
     return job.resized(solution, (sides, n)).T
 
 

@@ -6,6 +6,7 @@ from math import inf
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.make import mapped
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
@@ -75,8 +76,7 @@ def _of_values(values: DTensor, function: Callable[[Value], Array]) -> DTensor:
     """Return what *function* makes of the last axis, which each device has whole."""
     layout = Layout(values.layout.axes[:-1], values.mesh)
     sample = np.asarray(function(np.ones((1,) * (values.ndim - 1) + values.shape[-1:], values.dtype)))
-    local = None if values.local is None else np.asarray(function(values.local), order="C")
-    return DTensor(local, layout, values.shape[:-1], sample.dtype)
+    return mapped(function, values, layout=layout, shape=values.shape[:-1], dtype=sample.dtype)
 
 
 @refusable

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshcomm.blocks.make import changed, mapped
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import only_public
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import check_writable, filled
+from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.copies import contiguous
@@ -22,9 +25,9 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
-from meshcomm.linalg.library import Argument, use
+from meshcomm.linalg.jobs import Job
+from meshcomm.linalg.library import Argument, library, use
 from meshcomm.linalg.routines import (
-    agreed,
     check_block,
     check_matrices,
     check_same_mesh,
@@ -76,15 +79,12 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
             raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
         return square_work(tensor.layout, block)
 
-    ((work,), (size,)), process = agreed(
-        "scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}"
-    )
+    job = Job.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
+    (work,), (size,) = job.work
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
-    if process is not None and tensor.size:
+    if job.is_inside and tensor.size:
         triangle = b"U" if lower else b"L"
-        minor = process.call_checked(
-            "potrf", tensor.dtype, triangle, tensor.shape[0], *process.matrix(factor, size, size)
-        )
+        minor = job.call_checked("potrf", tensor.dtype, triangle, tensor.shape[0], *job.described(factor, size, size))
         if minor > 0:
             raise np.linalg.LinAlgError(
                 f"the matrix is not positive definite: its leading minor of order {minor} is not"
@@ -129,18 +129,18 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
 
-    (works, (rows, summed, columns)), process = agreed(
-        "scalapack.matmul", planned, [left, right], options=f"{block=}, {target}"
-    )
+    job = Job.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
+    works, (rows, summed, columns) = job.work
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
-    local = None if process is None else np.zeros(works[2].block_shape(shape, process.here.device), left.dtype)
-    result = DTensor(local, works[2], shape, left.dtype)
-    if process is not None and all((*shape, left.shape[1])):
+    result = mapped(
+        lambda block: np.zeros(works[2].block_shape(shape), block.dtype), left, layout=works[2], shape=shape
+    )
+    if job.is_inside and all((*shape, left.shape[1])):
         # The transposed problem: see `meshcomm.linalg.block_cyclic`.
         sizes = shape[1], shape[0], left.shape[1]
         one, zero = np.ones(1, left.dtype), np.zeros(1, left.dtype)
-        factors = *process.matrix(right, summed, columns), *process.matrix(left, rows, summed)
-        process.call(
+        factors = *job.described(right, summed, columns), *job.described(left, rows, summed)
+        job.call(
             "gemm",
             left.dtype,
             b"N",
@@ -149,7 +149,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             one,
             *factors,
             zero,
-            *process.matrix(result, rows, columns),
+            *job.described(result, rows, columns),
         )
     return result if target == works[2] else relayout(result, target)
 
@@ -180,17 +180,19 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
         return Work((source, layout))
 
     target = f"to {specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
-    _, process = agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
-    device = layout.mesh.rank
-    if out is None:
-        local = None if device is None else np.empty(layout.block_shape(shape, device), dtype)
-        out = DTensor(local, layout, shape, dtype)
-    block = out.local if out.local is None or out.local.flags.c_contiguous else np.empty(out.local.shape, dtype)
-    if process is not None:
-        everyone = grid_of_all(process.here.team, process.library).context
+    job = Job.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
+    out = empty(shape, dtype, layout) if out is None else out
+    made = mapped(lambda block: block, out)  # in C order
+    if job.is_inside:
+        everyone = grid_of_all(job.here.team, library()).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor.local, block), (source, layout), process.grids, strict=True):
+        for data, each, grid in zip((tensor.local, made.local), (source, layout), job.grids, strict=True):
             given = np.empty(1) if data is None else contiguous(data)
             matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
-        process.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return filled(out, block)
+        job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
+    return changed(_copied, out, made)
+
+
+def _copied(block: Array, made: Array) -> None:
+    if made is not block:
+        block[...] = made

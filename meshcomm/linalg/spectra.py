@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
@@ -66,7 +67,7 @@ def eigh(
     matrix = job.placed(a)
     values: Array = np.zeros(n, real)
     vectors = job.resized(matrix, (n, n))
-    if job.process is not None and n:
+    if job.is_inside and n:
         job.check_finite(matrix, _NO_EIGENVALUES)
         given: list[Argument] = [_seen(UPLO), n, *job.matrix(matrix)]
         if subset_by_index is None:
@@ -78,7 +79,7 @@ def eigh(
             chosen = bounds, bounds, first + 1, last + 1, found[:1], found[1:]
             given = [b"V", b"I", *given, *chosen, values, *job.matrix(vectors)]
         panels = job.panels(matrix)
-        failed = job.process.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
+        failed = job.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
         raise_if(failed > 0, _NO_EIGENVALUES)
         conjugate(vectors)  # as the matrix that ScaLAPACK sees is the conjugate of a
     if subset_by_index is not None:
@@ -91,13 +92,13 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTenso
     """Return the eigenvalues that `eigh` returns, by syev or heev, in less time. Collective."""
     job = Job.begun("linalg.eigvalsh", [a], block, _square, f"{UPLO=}", in_order=True)
     matrix, values = job.placed(a), np.zeros(a.shape[0], real_of(a.dtype))
-    if job.process is not None and a.size:
+    if job.is_inside and a.size:
         job.check_finite(matrix, _NO_EIGENVALUES)
         routine, works = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
         described = job.matrix(matrix)
         given = b"N", _seen(UPLO), a.shape[0], *described, values, *described
         panels = job.panels(matrix)
-        failed = job.process.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
+        failed = job.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
         raise_if(failed > 0, _NO_EIGENVALUES)
     return job.replicated(values)
 
@@ -113,13 +114,13 @@ def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD
     (m, n), length = a.shape, min(a.shape)
     matrix, values = job.placed(a), np.zeros(length, real_of(a.dtype))
     left, right = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
-    if job.process is not None and a.size:
+    if job.is_inside and a.size:
         job.check_finite(matrix, _NO_SVD)
         wanted = b"V" if compute_uv else b"N"
         others = (*job.matrix(right), *job.matrix(left)) if compute_uv else job.matrix(matrix) * 2
         given = wanted, wanted, n, m, *job.matrix(matrix), values, *others
         works = "wR" if a.dtype.kind == "c" else "w"
-        failed = job.process.call_in_workspace("gesvd", a.dtype, works, *given, at_least=job.panels(matrix))
+        failed = job.call_in_workspace("gesvd", a.dtype, works, *given, at_least=job.panels(matrix))
         raise_if(failed > 0, _NO_SVD)
     s = job.replicated(values)
     return SVD(left, s, right) if compute_uv else SVD(None, s, None)
@@ -136,22 +137,22 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None
-    if job.process is not None and a.size:
+    if job.is_inside and a.size:
         reflections = job.along_columns(factors, a.dtype)
-        job.process.call_in_workspace("gelqf", a.dtype, "w", n, m, *job.matrix(factors), reflections)
+        job.call_in_workspace("gelqf", a.dtype, "w", n, m, *job.matrix(factors), reflections)
     rows = m if mode == "complete" else length
     r = job.resized(factors, (rows, n))
-    if job.process is not None:
+    if job.is_inside:
         clear_triangle(r, lower=False)
     if mode == "r":
         return QR(None, r)
     q = job.resized(factors, (m, rows))
-    if job.process is not None and reflections is not None:
+    if job.is_inside and reflections is not None:
         routine = "unglq" if a.dtype.kind == "c" else "orglq"
         given = rows, m, length, *job.matrix(q), reflections
-        job.process.call_in_workspace(routine, a.dtype, "w", *given)
-    elif q.local is not None and job.process is not None:
-        q.local[np.equal.outer(job.indices(q, 0), job.indices(q, 1))] = 1
+        job.call_in_workspace(routine, a.dtype, "w", *given)
+    else:
+        changed(lambda block: np.putmask(block, np.equal.outer(job.indices(q, 0), job.indices(q, 1)), 1), q)
     return QR(q, r)
 
 

@@ -5,46 +5,47 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rules import aligned_axes, sharding
+from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_axes
-from meshcomm.core._types import Array, Names
+from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.specs import free_names
-from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
-from meshcomm.linalg.tasks import Form, Task, stack_of, unknown_outside
+from meshcomm.core.ranks.calls import collective, exchanging
+from meshcomm.linalg.tasks import Task, stack_of, unknown_outside
 
 
-def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[Form] | None) -> list[DTensor]:
+def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DType]] | None) -> list[DTensor]:
     """Return the results of *task*, in layouts that cut the stack only. Collective if anything is sharded.
 
     What one rank raises, such as ``LinAlgError`` for a singular matrix, all ranks raise.
     """
     wholes, layout, columns = _with_whole_matrices(task, operands)
     mesh = layout.mesh
-    local: list[Array] = []
-    if mesh.rank is None and forms is None:
-        raise unknown_outside(task)
     cut = sharding(mesh, [name for t in wholes for spec in t.layout.axes for name in spec])
-    blocks = [t.local for t in wholes if t.local is not None]
-    if mesh.rank is not None:
-        local = (
-            made_by_all(task.name, mesh, task.text(operands), lambda: task.made(blocks)) if cut else task.made(blocks)
-        )
-    if task.either and cut and local:
-        local = _of_one_kind(task, local, layout)
+
+    def computed(*blocks: Array) -> list[Array]:
+        if not cut:
+            return task.made(blocks)
+        made = together(task.name, mesh, task.text(operands), lambda: task.made(blocks))
+        return _of_one_kind(task, made, layout) if task.either else made
+
+    local = on_blocks(computed, *wholes)
     results = []
     for number, origins in enumerate(task.origins):
         last = len(task.cores) - 1, -1
         axes: Axes = (*layout.axes, *(columns if origin == last else () for origin in origins))
-        block = local[number] if local else None
+        block = None if local is None else local[number]
         if forms is not None:
             shape, dtype = forms[number]
+        elif block is None:
+            raise unknown_outside(task)
         else:
-            assert block is not None
             stack, _ = stack_of(task, wholes)
             shape, dtype = (*stack, *block.shape[len(stack) :]), block.dtype
-        results.append(DTensor(block, Layout(axes, mesh), shape, dtype))
+        results.append(make(block, Layout(axes, mesh), shape, dtype))
     return results
 
 
@@ -59,7 +60,7 @@ def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[
         free = number == last and task.columns and core == 2
         axes = range(tensor.ndim - core, tensor.ndim - free)
         layout = Layout(whole_axes(tensor.layout, tensor.shape, axes), tensor.mesh)
-        found.append(DTensor(None, layout, tensor.shape, tensor.dtype))
+        found.append(make(None, layout, tensor.shape, tensor.dtype))
     stack, layout = stack_of(task, found)
     columns: Names = ()
     if task.columns and task.cores[last] == 2:

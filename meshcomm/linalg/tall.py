@@ -9,12 +9,12 @@ from typing import Literal, overload
 
 import numpy as np
 
+from meshcomm.blocks.make import indices_along, mapped, on_blocks
+from meshcomm.blocks.small import together
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import only
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.linalg.reflectors import arithmetic
 from meshcomm.linalg.tree import Result, Small, TallMatrix, Top, cut_along
 
@@ -84,9 +84,7 @@ def lstsq(a: DTensor, b: DTensor, rcond: float | None = None) -> tuple[DTensor, 
     right = b if b.ndim == 2 else _reshaped(b, (len(b), 1))
     x, residuals, rank, s = (_lstsq_of_tall if a.shape[0] >= a.shape[1] else _lstsq_of_wide)(a, right, rcond)
     if rank != a.shape[1] or a.shape[0] <= a.shape[1]:
-        residuals = DTensor(
-            None if residuals.local is None else residuals.local[:0].copy(), residuals.layout, (0,), residuals.dtype
-        )
+        residuals = mapped(lambda block: block[:0].copy(), residuals, shape=(0,))
     return x if b.ndim == 2 else _reshaped(x, x.shape[:1]), residuals, rank, s
 
 
@@ -164,40 +162,38 @@ def _qr_of_wide(t: DTensor) -> tuple[DTensor, DTensor]:
     m = t.shape[0]
     q = _qr_of_square(t[:, :m])
     columns = cut_along(t, 1)
-    r: Array | None = None
-    if q.local is not None:
-        assert columns.mesh.rank is not None
+
+    def triangle(block: Array, q: Array) -> Array:
         kind = arithmetic(t.dtype)
-        r = q.local.astype(kind).conj().T @ columns.local.astype(kind)
-        numbers = np.asarray(columns.layout.global_indices(t.shape, columns.mesh.rank, 1))
-        r[np.arange(m)[:, None] > numbers] = 0
-        r = np.ascontiguousarray(r, t.dtype)
-    return q, DTensor(r, columns.layout, t.shape, t.dtype)
+        r = q.astype(kind).conj().T @ block.astype(kind)
+        r[np.arange(m)[:, None] > indices_along(columns.layout, t.shape, 1)] = 0
+        return np.asarray(r, t.dtype)
+
+    return q, mapped(triangle, columns, q)
 
 
 def _qr_of_square(t: DTensor) -> DTensor:
     """Return Q of a small matrix, from one device."""
-    one = relayout(t, Layout.replicated(only(t.mesh, 0), 2))
+    one = relayout(t, Layout.replicated(t.mesh.of_ranks(t.mesh.ranks[:1], {"device": 1}), 2))
 
-    def made() -> Array | None:
-        return None if one.local is None else np.linalg.qr(one.local.astype(arithmetic(t.dtype)))[0].astype(t.dtype)
+    def q(block: Array) -> Array:
+        return np.linalg.qr(block.astype(arithmetic(t.dtype)))[0].astype(t.dtype)
 
-    local = made_by_all("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", made)
-    return relayout(DTensor(local, one.layout, t.shape, t.dtype), Layout.replicated(t.mesh, 2))
+    made = together("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, one))
+    return relayout(made, Layout.replicated(t.mesh, 2))
 
 
 def _adjoint(t: DTensor) -> DTensor:
     """Return the conjugate transpose, as a copy, cut as *t* is."""
-    local = None if t.local is None else np.ascontiguousarray(t.local.T.conj())
-    return DTensor(local, Layout(t.layout.axes[::-1], t.mesh), t.shape[::-1], t.dtype)
+    layout = Layout(t.layout.axes[::-1], t.mesh)
+    return mapped(lambda block: block.T.conj(), t, layout=layout, shape=t.shape[::-1])
 
 
 def _reshaped(t: DTensor, shape: Shape) -> DTensor:
     """Return a vector as a matrix of one column, or the vector again."""
     axes = (*t.layout.axes[:1], *[()] * (len(shape) - 1))
-    local = None if t.local is None else np.ascontiguousarray(t.local).reshape(len(t.local), *shape[1:])
-    return DTensor(local, Layout(axes, t.mesh), shape, t.dtype)
+    return mapped(lambda block: block.reshape(len(block), *shape[1:]), t, layout=Layout(axes, t.mesh), shape=shape)
 
 
 def _as_int(rank: DTensor) -> int:
-    return 0 if rank.local is None else int(rank.local.real)
+    return on_blocks(lambda block: int(block.real), rank) or 0

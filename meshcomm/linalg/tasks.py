@@ -5,6 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.make import make
 from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.core._arguments import as_dtype, quote
 from meshcomm.core._tracing import Value
@@ -66,26 +67,19 @@ class Task(NamedTuple):
         return f"{self.name}({', '.join(f'{t.shape} {t.dtype}' for t in operands)}; {self.options})"
 
 
-class Form(NamedTuple):
-    """The shape of a result, of which the first axes are the stack, and its dtype."""
-
-    shape: Shape
-    dtype: DType
-
-
 def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
     """Return the stack of the results, and how its axes are cut in *operands*, by the rules of elementwise ones."""
     stacks = []
     for tensor, core in zip(operands, task.cores, strict=True):
         ndim = tensor.ndim - core
         layout = Layout(tensor.layout.axes[:ndim], tensor.mesh)
-        stacks.append(DTensor(None, layout, tensor.shape[:ndim], tensor.dtype))
+        stacks.append(make(None, layout, tensor.shape[:ndim], tensor.dtype))
     shape = broadcast_shape(task.name, [each.shape for each in stacks])
     return shape, common_layout(shape, stacks)
 
 
-def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[Form] | None:
-    """Return what the results will be; None if that depends on values. All errors of NumPy for the arguments.
+def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tuple[Shape, DType]] | None:
+    """Return shape and dtype of each result; None if that depends on values. All errors of NumPy for the arguments.
 
     NumPy is asked with stacks that have no matrix.
     """
@@ -98,7 +92,7 @@ def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[Form
         kind = next(each for each in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, each))
         of = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
         raise (ShapeError if kind is ValueError else kind)(f"{task.name} of {of}: {error}") from None
-    return None if task.either else [Form((*stack, *each.shape[1:]), as_dtype(each.dtype)) for each in made]
+    return None if task.either else [((*stack, *each.shape[1:]), as_dtype(each.dtype)) for each in made]
 
 
 def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Shape) -> Layout:

@@ -9,22 +9,21 @@ Source: "Communication-optimal parallel and sequential QR and LU factorizations"
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from itertools import pairwise
+from functools import lru_cache, partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.small import together
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world, only
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.linalg.reflectors import Reflectors, arithmetic, last_rows, signs
 
 FAN = 4
@@ -80,6 +79,7 @@ class _Level(NamedTuple):
 def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     """Return the levels above the blocks of a matrix of *shape* that is cut along its rows.
 
+    >>> from meshcomm import Mesh
     >>> for level in _levels(Layout(["x", "unsharded"], Mesh([0, 10, 20, 30, 40, 50], [("x", 6)])), (16, 5)):
     ...     print(level.ranks, level.rows)
     [0, 30] [[3, 3, 3], [3, 2, 2]]
@@ -128,23 +128,26 @@ class TallMatrix:
         self._layouts = [Layout([tuple(self._rows), (), ()], self._mesh)]
         self._levels = _levels(self._t.layout, t.shape)
         for level in self._levels:
-            mesh = bound_to(bound_world(self._mesh), Mesh(level.ranks, [("group", len(level.ranks))]))
+            mesh = self._mesh.of_ranks(level.ranks, [("group", len(level.ranks))])
             self._layouts.append(Layout([("group",), (), ()], mesh))
         self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
         self._path: list[_Step] = []  # what this rank did at each of its levels
-        self._bundle: Array | None = None
 
     def climb(self, b: DTensor | None = None) -> None:
         """Factor the blocks, and then the factors, up to the last rank. Collective over the mesh."""
         right = None if b is None else relaid(b, (self._rows, ()), self._operation, self._mesh)
-        bundle = made_by_all(self._operation, self._mesh, self._call, lambda: self._of_block(right))
-        n = self.shape[1]
+        n, first = self.shape[1], self._layouts[0]
         shape = n + 1, n + (0 if b is None else b.shape[1])
-        for level, (below, above) in zip(self._levels, pairwise(self._layouts), strict=True):
-            stack = DTensor(None if bundle is None else bundle[None], below, (below.num_shards(0), *shape), self._kind)
-            moved, number = relayout(stack, above).local, above.mesh.rank
-            bundle = None if number is None else self._merged(moved, level.rows[number])
-        self._bundle = bundle
+
+        def factored() -> DTensor:
+            blocks = self._t, *([] if right is None else [right])
+            whole = first.num_shards(0), *shape
+            return mapped(self._of_block, *blocks, layout=first, shape=whole, dtype=self._kind)
+
+        self._bundles = together(self._operation, self._mesh, self._call, factored)
+        for level, above in zip(self._levels, self._layouts[1:], strict=True):
+            merge = partial(self._merged, level.rows[above.mesh.rank or 0])
+            self._bundles = mapped(merge, relayout(self._bundles, above), shape=(above.num_shards(0), *shape))
 
     def descend(self, work: Work, columns: int, results: Sequence[Result]) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
@@ -156,70 +159,71 @@ class TallMatrix:
         results: the other results, which are replicated
         """
         sizes = [self.shape[1] * columns, *(prod(result.shape) for result in results), 1]
-        first = self._first_rows()
-        flat = made_by_all(self._operation, self._mesh, self._call, lambda: self._at_top(work, first, sum(sizes)))
-        for level in range(len(self._layouts) - 1, 0, -1):
-            below, above = (Layout(each.axes[:2], each.mesh) for each in self._layouts[level - 1 : level + 1])
-            found = None if flat is None else self._spread(flat, level, columns)
-            stack = DTensor(found, above, (below.num_shards(0), sum(sizes)), self._kind)
-            moved = relayout(stack, below).local
-            flat = None if moved is None else moved[0]
-        if flat is not None and flat[-1]:
+        size, first = sum(sizes), self._first_rows()
+        layouts = [Layout(each.axes[:2], each.mesh) for each in self._layouts]
+
+        def worked() -> DTensor:
+            run = partial(self._at_top, work, first, size)
+            return mapped(run, self._bundles, layout=layouts[-1], shape=(1, size))
+
+        flat = together(self._operation, self._mesh, self._call, worked)
+        for level in range(len(layouts) - 1, 0, -1):
+            spread = partial(self._spread, level, columns)
+            flat = relayout(mapped(spread, flat, shape=(layouts[level - 1].num_shards(0), size)), layouts[level - 1])
+        if on_blocks(lambda block: bool(block[0, -1]), flat):
             raise np.linalg.LinAlgError("SVD did not converge")
-        pieces = [None] * len(sizes) if flat is None else np.split(flat, np.cumsum(sizes[:-1]))
-        return self._product(pieces[0], columns), list(map(self._small, pieces[1:-1], results))
+        ends = np.cumsum(sizes).tolist()
+        small = [self._small(flat, *each) for each in zip(ends, ends[1:], results, strict=False)]
+        return self._product(flat, columns), small
 
     def at_root(self, t: DTensor) -> DTensor:
         """Return *t* on the last rank of the tree only. Collective over the mesh."""
-        return relayout(t, Layout.replicated(only(self._mesh, self._root), t.ndim))
+        return relayout(t, Layout.replicated(self._layouts[-1].mesh, t.ndim))
 
     def _first_rows(self) -> Array | None:
         """Return the first rows of the matrix on the last rank, if signs need them. Collective if they move."""
         layout, n = self._t.layout, self.shape[1]
         if not self._signed or layout.num_shards(0) == 1:
             return None
-        if np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n)):
-            rows = self._t.local if self._mesh.rank == self._root else None
-        else:
-            rows = self.at_root(self._t[:n]).local
-        return None if rows is None else rows[:n].astype(self._kind)
+        there = np.array_equal(np.asarray(layout.global_indices(self.shape, self._root, 0))[:n], np.arange(n))
+        return on_blocks(lambda rows: rows[:n].astype(self._kind), self._t if there else self.at_root(self._t[:n]))
 
-    def _product(self, matrix: Array | None, columns: int) -> DTensor:
+    def _product(self, flat: DTensor, columns: int) -> DTensor:
         """Return the product of Q and a matrix, of which this rank has the rows that came down to it."""
-        layout, local = Layout([self._rows, ()], self._mesh), None
-        if matrix is not None:
-            block = self._path[0].times(matrix.reshape(self.shape[1], columns))
-            local = np.ascontiguousarray(block, self._dtype)
-        return DTensor(local, layout, (self.shape[0], columns), self._dtype)
+        n = self.shape[1]
 
-    def _small(self, array: Array | None, result: Result) -> DTensor:
+        def product(block: Array) -> Array:
+            return self._path[0].times(block[0, : n * columns].reshape(n, columns)).astype(self._dtype, copy=False)
+
+        layout = Layout([self._rows, ()], self._mesh)
+        return mapped(product, flat, layout=layout, shape=(self.shape[0], columns), dtype=self._dtype)
+
+    def _small(self, flat: DTensor, start: int, stop: int, result: Result) -> DTensor:
         dtype = self._dtype.type(0).real.dtype if result.real else self._dtype
-        local = (
-            None if array is None else np.array((array.real if result.real else array).reshape(result.shape), dtype)
-        )
-        return DTensor(local, Layout.replicated(self._mesh, len(result.shape)), result.shape, dtype)
+
+        def piece(block: Array) -> Array:
+            found = block[0, start:stop]
+            return np.array((found.real if result.real else found).reshape(result.shape), dtype)
+
+        layout = Layout.replicated(self._mesh, len(result.shape))
+        return mapped(piece, flat, layout=layout, shape=result.shape, dtype=dtype)
 
     # -- on one rank --------------------------------------------------------------------------------------------------
 
-    def _of_block(self, right: DTensor | None) -> Array | None:
-        block, layout, n = self._t.local, self._t.layout, self.shape[1]
-        if block is None:
-            return None
+    def _of_block(self, block: Array, right: Array | None = None) -> Array:
         reflectors = Reflectors(block)
         self._path.append(_Step([len(block)], reflectors))
         numbers = np.empty(0, int)
         if self._signed:
-            assert self._mesh.rank is not None
-            numbers = last_rows(block, np.asarray(layout.global_indices(self.shape, self._mesh.rank, 0)), n)
-        b = np.empty((len(block), 0)) if right is None else right.local.astype(self._kind)
+            numbers = last_rows(block, self._t.layout.global_indices(self.shape, None, 0), self.shape[1])
+        b = np.empty((len(block), 0)) if right is None else right.astype(self._kind)
         return self._bundled(reflectors, b, np.zeros(b.shape[1]), numbers)
 
-    def _merged(self, stack: Array, rows: list[int]) -> Array:
+    def _merged(self, rows: list[int], stack: Array) -> Array:
         """Return the bundle of a stack of bundles."""
         if len(stack) == 1:
             self._path.append(_Step(rows, None))
-            first: Array = stack[0]
-            return first
+            return stack
         n = self.shape[1]
         stacked, last = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
         reflectors = Reflectors(stacked[:, :n])
@@ -235,24 +239,22 @@ class TallMatrix:
         if b.shape[1]:
             top, more = reflectors.adjoint_times(b)
             found[: len(top), n:], found[n, n:] = top, rest + more
-        return found
+        return found[None]
 
-    def _at_top(self, work: Work, first: Array | None, size: int) -> Array | None:
+    def _at_top(self, work: Work, first: Array | None, size: int, bundles: Array) -> Array:
         """Return all that *work* returns, and 0; or anything, and 1 if LAPACK has an error."""
-        if self._bundle is None:
-            return None
-        n, bundle = self.shape[1], self._bundle
+        n, bundle = self.shape[1], bundles[0]
         r, last = bundle[:n, :n], bundle[n]
         found = np.ones(n) if first is None else signs(r, first, last[:n].real.astype(int))
         try:
             made = work(Top(r, bundle[:n, n:], last[n:].real, found))
         except np.linalg.LinAlgError:
-            return np.ones(size, self._kind)
-        return np.concatenate([*map(np.ravel, made), [0]]).astype(self._kind, copy=False)
+            return np.ones((1, size), self._kind)
+        return np.concatenate([*map(np.ravel, made), [0]]).astype(self._kind, copy=False)[None]
 
-    def _spread(self, flat: Array, level: int, columns: int) -> Array:
+    def _spread(self, level: int, columns: int, flats: Array) -> Array:
         """Return what each rank of the level below gets: its rows of the product, and the other results."""
-        step, size = self._path[level], self.shape[1] * columns
+        step, size, flat = self._path[level], self.shape[1] * columns, flats[0]
         found = np.empty((len(step.rows), len(flat)), self._kind)
         found[:] = flat  # the matrix in front is overwritten
         product = step.times(flat[:size].reshape(self.shape[1], columns))

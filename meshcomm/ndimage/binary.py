@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
@@ -28,19 +29,20 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.regions import refuse_cyclic
 from meshcomm.ndimage.windows import (
     FLIPPED,
     Output,
     call_text,
-    compare_call,
     held,
     per_axis,
+    refuse_cyclic,
     scipy_ndimage,
     stored,
     window,
 )
 from meshcomm.numpy.elementwise.families import family
+
+_BOOL = np.dtype(bool)
 
 
 def generate_binary_structure(rank: int, connectivity: int) -> Array:
@@ -130,13 +132,12 @@ def _repeated(
     within = _mask_block(mask, input)
     sharded = [input.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(input.shape)]
     ghosts = [width if cut else (0, 0) for width, cut in zip(step.widths, sharded, strict=True)]
-    block: Array | None = None if input.local is None else np.not_equal(input.local, 0, order="C")
-    found = DTensor(block, input.layout, input.shape, np.dtype(bool))
+    found = mapped(_truth, input, dtype=_BOOL)
     if not input.size or not any(map(any, ghosts)):
-        if block is not None and block.size:
-            found = DTensor(step(block, times, within), input.layout, input.shape, found.dtype)
+        found = mapped(lambda block: step(block, times, within) if block.size else block, found)
         return stored(found, output)
-    compare_call(call_text(step.name, {**step.arguments, "iterations": times, mask_name: mask is None}), input)
+    call = call_text(step.name, {**step.arguments, "iterations": times, mask_name: mask is None})
+    compare_call("filter", input.mesh, call)
     boundary = [step.arguments["border_value"]] * input.ndim
     around = halo(found, ghosts, boundary)
     _run(step, around, times, within)
@@ -147,42 +148,44 @@ def _mask_block(mask: Value, tensor: DTensor) -> Array | None:
     """Return the block of a mask that goes with that of *tensor*. Collective if the mask has to move."""
     if mask is None:
         return None
-    given, local = unwrapped(mask), None
+    given = unwrapped(mask)
     if np.shape(given) != tensor.shape:
         raise RuntimeError("mask and input must have equal sizes")
     if isinstance(given, DTensor):
-        local = relaid(given, tensor.layout.axes, "mask", tensor.mesh).local
-    else:
-        device = tensor.mesh.rank
-        local = None if device is None else cut_out(np.asarray(given), tensor.layout.block_box(tensor.shape, device))
-    return None if local is None else np.not_equal(local, 0, order="C")
+        return on_blocks(_truth, relaid(given, tensor.layout.axes, "mask", tensor.mesh))
+    return on_blocks(lambda block: _truth(cut_out(np.asarray(given), tensor.layout.block_box(tensor.shape))), tensor)
+
+
+def _truth(block: Array) -> Array:
+    return np.not_equal(block, 0, order="C")
 
 
 def _run(step: _Step, around: Halo, times: int, mask: Array | None) -> None:
     """Run a step *times* times, or until nothing changes, on a block with its ghosts. Collective."""
-    inner, whole = around.inner, around.local
-    by_blocks = times < 1 and step.centred
-    within: Array | None = None
-    if by_blocks and whole is not None:
-        within = np.zeros(whole.shape, bool)
-        within[around.inner_slices] = True if mask is None else mask
+    by_blocks, blocks = times < 1 and step.centred, around.tensor()
+
+    def changes(inner: Array) -> Array:
+        """Run the step on the block, and return whether it has changed."""
+        if not inner.size:
+            return np.array(0)
+        within: Array | None = None
+        if by_blocks:
+            within = np.zeros(around.local.shape, bool)
+            within[around.inner_slices] = True if mask is None else mask
+        made = step(around.local, -1 if by_blocks else 1, within)[around.inner_slices]
+        if mask is not None and not by_blocks:
+            made = np.where(mask, made, inner)
+        changed = (made != inner).any()
+        inner[...] = made
+        return np.array(changed, np.int64)
+
     while True:
-        changed = False
-        if inner is not None and whole is not None and inner.size:
-            made = step(whole, -1 if by_blocks else 1, within)[around.inner_slices]
-            if mask is not None and not by_blocks:
-                made = np.where(mask, made, inner)
-            changed = bool((made != inner).any())
-            inner[...] = made
+        share = on_blocks(changes, blocks)
         if times == 1:
             return
         times -= times > 1
-        if times < 1:
-            share = None if inner is None else np.array(changed, np.int64)
-            layout = DTensor(inner, around.layout, around.shape, around.dtype)
-            most = added_up(step.name, layout, share, (), np.dtype(np.int64), op="max").local
-            if most is None or not most:
-                return
+        if times < 1 and not added_up(step.name, blocks, share, (), np.dtype(np.int64), op="max").local:
+            return
         around.update()
 
 
@@ -298,14 +301,7 @@ def binary_hit_or_miss(
     turned = [-origin - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
     fits = binary_erosion(tensor, hit, origin=origin1, axes=axes)
     other = binary_dilation(tensor, miss[(slice(None, None, -1),) * miss.ndim], origin=turned, axes=axes)
-    return stored(_of_blocks(lambda a, b: a & ~b, fits, other), output)
-
-
-def _of_blocks(function: Callable[..., Array], *tensors: DTensor) -> DTensor:
-    """Return what *function* makes of the blocks of tensors in one layout: booleans."""
-    blocks = [tensor.local for tensor in tensors]
-    local = None if blocks[0] is None else function(*blocks)
-    return DTensor(local, tensors[0].layout, tensors[0].shape, np.dtype(bool))
+    return stored(mapped(lambda a, b: a & ~b, fits, other), output)
 
 
 @refusable
@@ -348,7 +344,7 @@ def binary_fill_holes(
     Arguments are those of `binary_erosion`.
     """
     tensor = held("binary_fill_holes", input)
-    outside = _of_blocks(lambda block: block == 0, tensor)
-    seed = _of_blocks(lambda block: np.zeros(block.shape, bool), tensor)
+    outside = mapped(lambda block: block == 0, tensor, dtype=_BOOL)
+    seed = mapped(lambda block: np.zeros(block.shape, bool), tensor, dtype=_BOOL)
     reached = binary_dilation(seed, structure, -1, outside, None, 1, origin, axes=axes)
-    return stored(_of_blocks(np.logical_not, reached), output)
+    return stored(mapped(np.logical_not, reached), output)

@@ -9,10 +9,12 @@ All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` fo
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import changed, filled, indices_along, mapped
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._tracing import Value
@@ -22,8 +24,7 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
-from meshcomm.ndimage.regions import refuse_cyclic
-from meshcomm.ndimage.windows import held, per_axis, scipy_ndimage, stored
+from meshcomm.ndimage.windows import held, per_axis, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.numpy.shapes.shaping import reshape
 
 _INDEX = np.dtype(np.int32)
@@ -116,40 +117,38 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
     """Return the index of the nearest zero along each axis, stacked along a new first axis. Collective."""
     last = tensor.ndim - 1
     planes = whole_along(tensor, range(last), "distance_transform_edt")
-    local: Array | None = None
-    if planes.local is not None:
-        local = np.zeros((tensor.ndim, *planes.local.shape), _INDEX)
-        local[0] = -1  # there is none, as SciPy says it
-        device = planes.mesh.rank
-        assert device is not None
-        at = planes.layout.global_indices(tensor.shape, device, last)
-        for number in range(len(at) if local.size else 0):
-            plane = planes.local[..., number] != 0
+
+    def within_planes(block: Array) -> Array:
+        made = np.zeros((tensor.ndim, *block.shape), _INDEX)
+        made[0] = -1  # there is none, as SciPy says it
+        at = planes.layout.global_indices(tensor.shape, None, last)
+        for number in range(len(at) if made.size else 0):
+            plane = block[..., number] != 0
             if plane.all():
                 continue
             if last:
                 rates = None if scales is None else scales[:last]
-                local[:last, ..., number] = scipy_ndimage().distance_transform_edt(
+                made[:last, ..., number] = scipy_ndimage().distance_transform_edt(
                     plane, rates, return_distances=False, return_indices=True
                 )
-            local[last, ..., number] = at[number]
+            made[last, ..., number] = at[number]
+        return made
+
     layout = Layout([(), *planes.layout.axes], planes.mesh)
-    features = DTensor(local, layout, (tensor.ndim, *tensor.shape), _INDEX)
+    features = mapped(within_planes, planes, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
     whole = whole_along(features, (0, last + 1), "distance_transform_edt")
-    made: Array | None = None
-    if whole.local is not None:
-        made = whole.local.copy()
-        device = whole.mesh.rank
-        assert device is not None
-        grid = [whole.layout.global_indices(whole.shape, device, axis + 1) for axis in range(last)]
-        if made.size:
-            lines = [each.reshape(-1) for each in np.meshgrid(*grid, indexing="ij")] if grid else []
-            flat = made.reshape(tensor.ndim, -1, tensor.shape[last])
-            most = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
-            for start in range(0, flat.shape[1], most):
-                some = slice(start, start + most)
-                _lines(flat[:, some], [each[some] for each in lines], scales)
-    return DTensor(made, whole.layout, whole.shape, _INDEX)
+
+    def along_lines(new: Array, block: Array) -> None:
+        new[...] = block
+        grid = [whole.layout.global_indices(whole.shape, None, axis + 1) for axis in range(last)]
+        lines = [each.reshape(-1) for each in np.meshgrid(*grid, indexing="ij")] if grid else []
+        flat = new.reshape(tensor.ndim, -1, tensor.shape[last])
+        most = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
+        for start in range(0, flat.shape[1], most):
+            some = slice(start, start + most)
+            _lines(flat[:, some], [each[some] for each in lines], scales)
+
+    return filled(along_lines, whole)
 
 
 def _lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:
@@ -206,18 +205,16 @@ def _lines(features: Array, others: Sequence[Array], scales: list[float] | None)
 
 def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) -> DTensor:
     """Return the distances to the nearest zeros, summed up as SciPy does."""
-    local: Array | None = None
-    if nearest.local is not None:
-        device = tensor.mesh.rank
-        assert device is not None
-        local = np.zeros(nearest.local.shape[1:])
-        for axis in range(tensor.ndim):
-            own = tensor.layout.global_indices(tensor.shape, device, axis).astype(np.int32)
-            own = own.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
-            off = (nearest.local[axis] - own).astype(_FLOAT)
-            local += (off if scales is None else off * scales[axis]) ** 2
-        np.sqrt(local, local)
-    return DTensor(local, tensor.layout, tensor.shape, _FLOAT)
+
+    def lengths(block: Array) -> Array:
+        squares = np.zeros(block.shape[1:])
+        for axis, nearest_along in enumerate(block):
+            own = indices_along(tensor.layout, tensor.shape, axis).astype(_INDEX)
+            off = (nearest_along - own).astype(_FLOAT)
+            squares += (off if scales is None else off * scales[axis]) ** 2
+        return np.sqrt(squares, squares)
+
+    return mapped(lengths, nearest, layout=tensor.layout, shape=tensor.shape, dtype=_FLOAT)
 
 
 # -- chessboard and taxicab -------------------------------------------------------------------------------------------
@@ -260,21 +257,16 @@ def distance_transform_cdt(
             "of other metrics. distance_transform_edt and distance_transform_bf give indices"
         )
     beyond = sum(tensor.shape) + 1
-    block = None if tensor.local is None else np.where(tensor.local != 0, beyond, 0).astype(_INDEX)
-    found = DTensor(block, tensor.layout, tensor.shape, _INDEX)
+    found = mapped(lambda block: np.where(block != 0, beyond, 0).astype(_INDEX), tensor, dtype=_INDEX)
     for axis in range(tensor.ndim):
-        whole = whole_along(found, (axis,), "distance_transform_cdt")
-        line = (
-            None if whole.local is None else _steps(whole.local, axis, chessboard=metric == "chessboard" and axis > 0)
-        )
-        found = DTensor(line, whole.layout, whole.shape, _INDEX)
+        step = partial(_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
+        found = mapped(step, whole_along(found, (axis,), "distance_transform_cdt"))
     found = relaid(found, tensor.layout.axes, "distance_transform_cdt")
-    if found.local is not None:
-        found.local[found.local >= beyond] = -1
+    changed(lambda block: np.putmask(block, block >= beyond, -1), found)
     return _results(found, None, into, wanted)
 
 
-def _steps(block: Array, axis: int, *, chessboard: bool) -> Array:
+def _steps(block: Array, *, axis: int, chessboard: bool) -> Array:
     """Return the least steps to a zero, from those within hyperplanes across *axis*."""
     if not block.size:
         return block
@@ -352,26 +344,23 @@ def distance_transform_bf(
     if name != "euclidean":
         rates = np.ones(tensor.ndim)
     around: Value = binary_dilation(tensor, generate_binary_structure(tensor.ndim, tensor.ndim))
-    made: Array | None = None
-    steps: Array | None = None
-    if tensor.local is not None:
+
+    def nearest(block: Array, made: Array) -> Array:
+        """Write the distances, and return where the nearest zeros are."""
         border = np.nonzero(around & (tensor == 0))
         zeros = np.array([gathered("distance_transform_bf", each) for each in border]).reshape(tensor.ndim, -1)
         zeros = zeros[:, ::-1]  # SciPy takes the last one of equally distant zeros
-        device = tensor.mesh.rank
-        own = [tensor.layout.global_indices(tensor.shape, device, axis) for axis in range(tensor.ndim)]
-        at = np.array(np.meshgrid(*own, indexing="ij")).reshape(tensor.ndim, *tensor.local.shape)
-        made, steps = np.zeros(tensor.local.shape, kind), at.astype(_INDEX)
-        inside = tensor.local != 0
-        found, nearest = _compared(at[:, inside], zeros, rates, name)
-        made[inside] = found
-        if zeros.shape[1]:
-            steps[:, inside] = zeros[:, nearest]
-        else:
-            steps[:, inside] = 0
-    indices_layout = Layout([(), *tensor.layout.axes], tensor.mesh)
-    stacked = DTensor(steps, indices_layout, (tensor.ndim, *tensor.shape), _INDEX)
-    return _results(DTensor(made, tensor.layout, tensor.shape, kind), stacked, into, wanted)
+        own = [tensor.layout.global_indices(tensor.shape, None, axis) for axis in range(tensor.ndim)]
+        at = np.array(np.meshgrid(*own, indexing="ij")).reshape(tensor.ndim, *block.shape)
+        steps, inside = at.astype(_INDEX), block != 0
+        made[inside], which = _compared(at[:, inside], zeros, rates, name)
+        steps[:, inside] = zeros[:, which] if zeros.shape[1] else 0
+        return steps
+
+    made = mapped(lambda block: np.zeros(block.shape, kind), tensor, dtype=kind)
+    layout = Layout([(), *tensor.layout.axes], tensor.mesh)
+    stacked = mapped(nearest, tensor, made, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
+    return _results(made, stacked, into, wanted)
 
 
 def _compared(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, Array]:

@@ -8,22 +8,31 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.make import make, mapped
+from meshcomm.blocks.regions import read
+from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 from meshcomm.ndimage.interpolation import output_layout
-from meshcomm.ndimage.regions import read, refuse_cyclic
 from meshcomm.ndimage.separable import ordered_axes, summed
-from meshcomm.ndimage.windows import Edges, Output, call_text, compare_call, held, per_axis, scipy_ndimage, stored
+from meshcomm.ndimage.windows import (
+    Edges,
+    Output,
+    call_text,
+    filtered,
+    held,
+    per_axis,
+    refuse_cyclic,
+    scipy_ndimage,
+    stored,
+)
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -71,14 +80,13 @@ def generic_filter1d(
     rest = (mode, cval, origin, extra_arguments, extra_keywords)
     dtype = run(np.zeros((0,) * tensor.ndim, tensor.dtype), function, filter_size, along, given, *rest).dtype
 
-    def filtered(block: Array) -> Array:
-        made = new_block(block.shape, dtype)
+    def of_lines(block: Array) -> Array:
+        made = np.empty(block.shape, dtype)
         if made.size:
             run(block, function, filter_size, along, made, *rest)
         return made
 
-    block, layout = of_whole_blocks(tensor, (along,), "generic_filter1d", filtered)
-    found = DTensor(block, layout, tensor.shape, dtype)
+    found = make(*of_whole_blocks(tensor, (along,), "generic_filter1d", of_lines), tensor.shape, dtype)
     return stored(relaid(found, tensor.layout.axes, "generic_filter1d"), output)
 
 
@@ -218,7 +226,7 @@ def vectorized_filter(
     call = call_text("vectorized_filter", {**shape, **ends, **more})
 
     def valid(block: Array) -> Array:
-        return contiguous(np.asarray(run(block, function, **shape, mode="valid", **more)).astype(dtype, copy=False))
+        return np.asarray(run(block, function, **shape, mode="valid", **more)).astype(dtype, copy=False)
 
     if mode == "valid":
         return stored(_valid(tensor, lengths, valid, dtype, call), output)
@@ -227,29 +235,26 @@ def vectorized_filter(
         origins[axis] = int(shift)
     widths: list[Width] = [(n // 2 + shift, (n - 1) // 2 - shift) for n, shift in zip(lengths, origins, strict=True)]
     boundaries = Edges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
-    compare_call(call, tensor)
+    compare_call("filter", tensor.mesh, call)
     around = halo(tensor, widths, list(boundaries))
-    local: Array | None = None
-    if tensor.local is not None and around.local is not None:
-        local = valid(around.local) if tensor.local.size else new_block(tensor.local.shape, dtype)
-    return stored(DTensor(local, tensor.layout, tensor.shape, dtype), output)
+    return stored(filtered(tensor, lambda block: valid(around.local), dtype), output)
 
 
 def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], dtype: np.dtype, call: str) -> DTensor:
     """Return what *run* makes of all windows of these lengths that lie within the tensor. Collective."""
+    refuse_cyclic(tensor)
     shape = tuple(max(0, n - length + 1) for n, length in zip(tensor.shape, lengths, strict=True))
     layout = output_layout(tensor, shape)
 
     def find() -> Box:
-        assert layout.mesh.rank is not None
-        own = layout.block_box(shape, layout.mesh.rank)
+        own = layout.block_box(shape)
         empty = any(start == stop for start, stop, *_ in own)
         return tuple(
             (start, start if empty else stop + n - 1) for (start, stop, *_), n in zip(own, lengths, strict=True)
         )
 
-    block, _ = read(tensor, find, call)
-    if block is None:
-        return DTensor(None, layout, shape, dtype)
-    made = run(block) if block.size else new_block(layout.block_shape(shape), dtype)
-    return DTensor(made, layout, shape, dtype)
+    def windows(block: Array) -> Array:
+        found = read(tensor, find, call)
+        return run(found) if found.size else np.empty(layout.block_shape(shape), dtype)
+
+    return mapped(windows, tensor, layout=layout, shape=shape, dtype=dtype)

@@ -5,9 +5,11 @@ For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
@@ -15,18 +17,20 @@ from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.ndimage.windows import Output, held, stored
 from meshcomm.numpy.elementwise.families import family
 
-_Into = Callable[[Array, Array, Array], object]
-"""Takes a block of the input, one of the dilation or of the two filters, and the block to change."""
+
+def _tophat(found: Array, block: Array, *, opens: bool) -> None:
+    """Write the difference into *found*, an opening or a closing of *block*; of booleans, where they differ."""
+    if found.dtype == bool and block.dtype == bool:
+        np.bitwise_xor(found, block, out=found)
+    else:
+        np.subtract(*((block, found) if opens else (found, block)), out=found)
 
 
-def _tophat(high: Array, low: Array, into: Array) -> object:
-    """Write the difference; of booleans, where they differ."""
-    if high.dtype == bool and low.dtype == bool and into.dtype == bool:
-        return np.bitwise_xor(high, low, out=into)
-    return np.subtract(high, low, out=into)
+def _gradient(eroded: Array, dilated: Array, block: Array) -> None:
+    np.subtract(dilated, eroded, eroded)
 
 
-def _laplace(block: Array, dilated: Array, eroded: Array) -> None:
+def _laplace(eroded: Array, dilated: Array, block: Array) -> None:
     np.add(dilated, eroded, eroded)
     np.subtract(eroded, block, eroded)
     np.subtract(eroded, block, eroded)
@@ -54,20 +58,15 @@ def _composed(
     if name.startswith("morphological"):
         dilated = filtered(grey_dilation, tensor)
         eroded = filtered(grey_erosion, tensor, output.dtype if isinstance(output, DTensor) else None)
-        if tensor.local is not None:
-            if name == "morphological_gradient":
-                np.subtract(dilated.local, eroded.local, eroded.local)
-            else:
-                _laplace(tensor.local, dilated.local, eroded.local)
-        return stored(eroded, output)
+        of_both = _gradient if name == "morphological_gradient" else _laplace
+        return stored(changed(of_both, eroded, dilated, tensor), output)
     if size is not None and footprint is not None:
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
     order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
     found = filtered(order[1], filtered(order[0], tensor), output.dtype if isinstance(output, DTensor) else output)
-    if name.endswith("tophat") and tensor.local is not None:
-        both = (tensor.local, found.local) if opens else (found.local, tensor.local)
-        _tophat(*both, found.local)
+    if name.endswith("tophat"):
+        changed(partial(_tophat, opens=opens), found, tensor)
     return stored(found, output)
 
 

@@ -13,7 +13,10 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import filled, mapped, on_blocks
+from meshcomm.blocks.regions import read
 from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -24,12 +27,19 @@ from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.ndimage.regions import read, refuse_cyclic
 from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
-from meshcomm.ndimage.windows import Output, as_dtype_of, call_text, held, per_axis, scipy_ndimage, stored
+from meshcomm.ndimage.windows import (
+    Output,
+    as_dtype_of,
+    call_text,
+    held,
+    per_axis,
+    refuse_cyclic,
+    scipy_ndimage,
+    stored,
+)
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]
@@ -48,12 +58,8 @@ def _along(tensor: DTensor, order: int, axis: int, dtype: DType, mode: str) -> D
     """Return the spline filter along one axis, in a layout that has the axis whole. Collective if it is sharded."""
     refuse_cyclic(tensor)
     whole = whole_along(tensor, (axis,), "spline_filter1d")
-    block: Array | None = None
-    if whole.local is not None:
-        block = new_block(whole.local.shape, dtype)
-        if block.size:
-            scipy_ndimage().spline_filter1d(whole.local, order, axis, output=block, mode=mode)
-    return DTensor(block, whole.layout, whole.shape, dtype)
+    filter = scipy_ndimage().spline_filter1d
+    return filled(lambda new, block: filter(block, order, axis, output=new, mode=mode), whole, dtype=dtype)
 
 
 def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mode: str) -> DTensor:
@@ -168,16 +174,11 @@ class _Map:
             )
         halves = []
         for of in (np.real, np.imag):
-            local = None if tensor.local is None else of(tensor.local).copy()
-            half = DTensor(local, tensor.layout, tensor.shape, np.empty(0, tensor.dtype).real.dtype)
+            half = mapped(lambda block, of=of: of(block).copy(), tensor, dtype=np.empty(0, tensor.dtype).real.dtype)
             rule = self._rule._replace(cval=of(self._rule.cval))
             real = np.empty(0, self.dtype).real.dtype
-            halves.append(self._evaluated(half, rule, real, (target, shape, coordinates, axes)).local)
-        both: Array | None = None
-        if halves[0] is not None and halves[1] is not None:
-            both = new_block(halves[0].shape, self.dtype)
-            both.real, both.imag = halves
-        return stored(DTensor(both, target, shape, self.dtype), self._output)
+            halves.append(self._evaluated(half, rule, real, (target, shape, coordinates, axes)))
+        return stored(filled(_join, *halves, dtype=self.dtype), self._output)
 
     def _evaluated(
         self, tensor: DTensor, rule: Rule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
@@ -192,25 +193,28 @@ class _Map:
                 tensor = pad(tensor, widths, _PADDED[rule.mode], **options)
             tensor = _filtered(tensor, rule.order, axes, np.dtype(np.float64), rule.mode)
         supports = [Support(tensor.shape[axis], rule) for axis in axes]
-        own: Box = ()
 
         def find() -> Box:
-            nonlocal own
-            assert layout.mesh.rank is not None
-            own = layout.block_box(shape, layout.mesh.rank)
+            own = layout.block_box(shape)
             for slab in _planes(own, axes, tensor.ndim):
                 for support, at in zip(supports, coordinates(slab), strict=True):
                     support.add(at + padding)
             spans = dict(zip(axes, (support.span for support in supports), strict=True))
             return tuple(spans[axis] if axis in spans else own[axis] for axis in range(tensor.ndim))
 
-        array, _ = read(tensor, find, self._text)
-        if array is None:
-            return DTensor(None, layout, shape, dtype)
-        made = new_block(box_shape(own), dtype)
-        if made.size:
-            _evaluate(extended(array, supports, axes, rule), made, (own, axes, coordinates, padding), supports, rule)
-        return DTensor(made, layout, shape, dtype)
+        def values(block: Array) -> Array:
+            array, own = read(tensor, find, self._text), layout.block_box(shape)
+            made = new_block(box_shape(own), dtype)
+            if made.size:
+                where = own, axes, coordinates, padding
+                _evaluate(extended(array, supports, axes, rule), made, where, supports, rule)
+            return made
+
+        return mapped(values, tensor, layout=layout, shape=shape, dtype=dtype)
+
+
+def _join(new: Array, real: Array, imaginary: Array) -> None:
+    new.real, new.imag = real, imaginary
 
 
 def _planes(own: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
@@ -551,8 +555,7 @@ def map_coordinates(
     if layout.mesh is not made.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 
-    block = [] if whole.local is None else list(whole.local)
-    return made.at(shape, _within(block, layout, shape), layout)
+    return made.at(shape, _within(on_blocks(list, whole) or [], layout, shape), layout)
 
 
 @refusable
@@ -599,24 +602,23 @@ def geometric_transform(
     layout = output_layout(made.tensor, shape)
 
     def all_of_block() -> list[Array]:
-        own = layout.block_box(shape, layout.mesh.rank or 0)
+        own = layout.block_box(shape)
         found = np.empty((prod(box_shape(own)), made.tensor.ndim))
-        if layout.mesh.rank is not None:
-            for number, inside in enumerate(np.ndindex(box_shape(own))):
-                index = tuple(start + i for (start, *_), i in zip(own, inside, strict=True))
-                found[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
+        for number, inside in enumerate(np.ndindex(box_shape(own))):
+            index = tuple(start + i for (start, *_), i in zip(own, inside, strict=True))
+            found[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
         return [np.ascontiguousarray(each).reshape(box_shape(own)) for each in found.T]
 
-    known = made_by_all("geometric_transform", layout.mesh, f"geometric_transform to {shape}", all_of_block)
-    return made.at(shape, _within(known, layout, shape), layout)
+    call = f"geometric_transform to {shape}"
+    known = on_blocks(lambda block: together("geometric_transform", layout.mesh, call, all_of_block), made.tensor)
+    return made.at(shape, _within(known or [], layout, shape), layout)
 
 
 def _within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
     """Return the coordinates that the block of this rank has, for boxes of it."""
 
     def coordinates(box: Box) -> list[Array]:
-        assert layout.mesh.rank is not None
-        own = layout.block_box(shape, layout.mesh.rank)
+        own = layout.block_box(shape)
         inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, own, strict=True))
         return [each[inside].astype(np.float64) for each in block]
 

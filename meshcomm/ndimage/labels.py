@@ -16,22 +16,20 @@ from math import prod
 
 import numpy as np
 
-from meshcomm.blocks.reduce import added_up, group_along
-from meshcomm.blocks.rows import Ranks, ask, migrated
+from meshcomm.blocks.make import make, mapped, on_blocks
+from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
 from meshcomm.blocks.rules import sharding
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.regions import refuse_cyclic
-from meshcomm.ndimage.windows import Output, call_text, compare_call, held, scipy_ndimage, stored
+from meshcomm.ndimage.windows import Output, call_text, held, refuse_cyclic, scipy_ndimage, stored
 
 _NUMBER = np.dtype(np.int64)
 
@@ -78,25 +76,24 @@ def label(input: Held, structure: Value = None, output: Output = None) -> Value:
 
 def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
     names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
-    numbers, count = np.zeros((), _NUMBER), 0
-    if tensor.local is not None and tensor.local.size:
-        numbers, count = scipy_ndimage().label(tensor.local, structure, _NUMBER)
-    elif tensor.local is not None:
-        numbers = np.zeros(tensor.local.shape, _NUMBER)
-    found: int | None = count
-    if names and tensor.size:
-        compare_call(call_text("label", {"structure": structure}), tensor)
-        with collective("label", tensor.mesh) as here:
-            if here is not None:
-                group, position = group_along(here, tensor.mesh, names)
-                ranks = Ranks(group, position, fingerprint(f"label {tensor.shape} {tensor.layout.sharding_specs}"))
-                numbers, found = _Objects(ranks, tensor.layout, tensor.shape, count).numbered(numbers, structure)
-    if tensor.local is None:
-        return DTensor(None, tensor.layout, tensor.shape, dtype), None
-    assert found is not None
-    if np.array(found).astype(dtype) != found:
-        raise RuntimeError("insufficient bit-depth in requested output type")
-    return DTensor(numbers.astype(dtype), tensor.layout, tensor.shape, dtype), found
+    count: int | None = None
+
+    def numbered(block: Array) -> Array:
+        nonlocal count
+        numbers, found = np.zeros(block.shape, _NUMBER), 0
+        if block.size:
+            numbers, found = scipy_ndimage().label(block, structure, _NUMBER)
+        if names and tensor.size:
+            compare_call("filter", tensor.mesh, call_text("label", {"structure": structure}))
+            call = f"label {tensor.shape} {tensor.layout.sharding_specs}"
+            with ranks_along("label", tensor.mesh, names, call) as ranks:
+                numbers, found = _Objects(ranks, tensor.layout, tensor.shape, found).numbered(numbers, structure)
+        if np.array(found).astype(dtype) != found:
+            raise RuntimeError("insufficient bit-depth in requested output type")
+        count = found
+        return numbers.astype(dtype)
+
+    return mapped(numbered, tensor, dtype=dtype), count
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class _Objects:
         before = int(counts[: self.ranks.position].sum())
         block = np.where(labels > 0, labels + before, 0)
         sharded = [self.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(self.shape)]
-        around = halo(DTensor(block, self.layout, self.shape, _NUMBER), [(int(cut),) * 2 for cut in sharded], 0)
+        around = halo(make(block, self.layout, self.shape, _NUMBER), [(int(cut),) * 2 for cut in sharded], 0)
         firsts = self._firsts(labels)
         pairs = _pairs(around, structure, sharded)
         rows = np.column_stack([pairs, firsts[pairs[:, 0] - before - 1]]) if len(pairs) else pairs.reshape(0, 3)
@@ -145,9 +142,7 @@ class _Objects:
         inside = np.flatnonzero(flat)[::-1]
         found = np.zeros(self.count + 1, _NUMBER)
         found[flat[inside]] = inside
-        device = self.layout.mesh.rank
-        assert device is not None
-        box = self.layout.block_box(self.shape, device)
+        box = self.layout.block_box(self.shape)
         if not self.count:
             return found[1:]
         index = [at + start for at, (start, *_) in zip(np.unravel_index(found[1:], labels.shape), box, strict=True)]
@@ -174,7 +169,7 @@ def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
     """Return the labels of neighbours of which one is a ghost: rows of an own label and one of another block."""
     whole, inner = around.local, around.inner
     found = [np.zeros((0, 2), _NUMBER)]
-    if whole is not None and inner is not None and inner.size:
+    if inner.size:
         for face, beside in _faces(inner.shape, structure, sharded):
             own, other = inner[face], whole[beside]
             both = (own > 0) & (other > 0)
@@ -244,28 +239,26 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
     tensor = held("find_objects", input)
     refuse_cyclic(tensor)
     scipy_ndimage().find_objects(np.zeros((1,) * tensor.ndim, tensor.dtype), 1)  # its errors
-    block, most = tensor.local, int(max_label)
-    if most < 1:
-        share = None if block is None else np.array(block.max(initial=0), _NUMBER)
-        largest = added_up("find_objects", tensor, share, (), _NUMBER, op="max").local
-        most = 0 if largest is None else int(largest)
-    if block is None:  # outside of the mesh nobody knows the largest label
-        return None
-    ends = np.full((2, most, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
-    device = tensor.mesh.rank
-    assert device is not None
-    if block.size and most:
-        first = [start for start, *_ in tensor.layout.block_box(tensor.shape, device)]
-        for number, slices in enumerate(scipy_ndimage().find_objects(block, most)):
-            if slices is not None:
-                ends[0, number] = [each.start + at for each, at in zip(slices, first, strict=True)]
-                ends[1, number] = [-each.stop - at for each, at in zip(slices, first, strict=True)]
-    found = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min").local
-    assert found is not None
-    return [
-        None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
-        for start, stop in zip(found[0].tolist(), found[1], strict=True)
-    ]
+
+    def boxes(block: Array) -> list[tuple[slice, ...] | None]:
+        most = int(max_label)
+        if most < 1:
+            share = np.array(block.max(initial=0), _NUMBER)
+            most = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max").local)
+        ends = np.full((2, most, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
+        if block.size and most:
+            first = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
+            for number, slices in enumerate(scipy_ndimage().find_objects(block, most)):
+                if slices is not None:
+                    ends[0, number] = [each.start + at for each, at in zip(slices, first, strict=True)]
+                    ends[1, number] = [-each.stop - at for each, at in zip(slices, first, strict=True)]
+        found = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min").local
+        return [
+            None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
+            for start, stop in zip(found[0].tolist(), found[1], strict=True)
+        ]
+
+    return on_blocks(boxes, tensor)  # outside of the mesh nobody knows the largest label
 
 
 @refusable
@@ -290,8 +283,9 @@ def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
     """
     tensor: Value = held("value_indices", arr)
     scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
-    if tensor.local is None:
-        return None
-    numbers = gathered("value_indices", np.unique(tensor)).tolist()
-    found: Value = {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
-    return found
+
+    def where(block: Array) -> dict[object, Value]:
+        numbers = gathered("value_indices", np.unique(tensor)).tolist()
+        return {number: np.nonzero(tensor == number) for number in numbers if number != ignore_value}
+
+    return on_blocks(where, tensor)

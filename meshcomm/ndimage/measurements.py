@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
-from meshcomm.blocks.reduce import Merge, added_up, group_along
-from meshcomm.blocks.rows import Ranks, migrated
+from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
+from meshcomm.blocks.reduce import Merge, added_up
+from meshcomm.blocks.rows import migrated, ranks_along
 from meshcomm.blocks.rules import broadcast_shape, common_layout, sharding
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import gathered, together
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.windows import held
 from meshcomm.numpy.elementwise.families import family
@@ -38,7 +37,7 @@ class _Groups:
     ----------
     name: of the function
     tensor: the elements; its layout is that of both
-    block, labels: the block of this rank and its labels; None outside of the mesh, and if there are no labels
+    block, labels: the block of this rank and its labels; these are None if there are no labels
     index: the labels, ascending; None if there is one group
     only: which label that is; None for those above 0
     which: for each label that is asked for, its number among *index*
@@ -47,7 +46,7 @@ class _Groups:
 
     name: str
     tensor: DTensor
-    block: Array | None
+    block: Array
     labels: Array | None
     index: Array | None
     only: Value
@@ -61,7 +60,6 @@ class _Groups:
 
     def mask(self) -> Array:
         """Return which elements of the block are in a group."""
-        assert self.block is not None
         if self.labels is None:
             return np.ones(self.block.shape, bool)
         if self.index is None:
@@ -75,7 +73,6 @@ class _Groups:
     def members(self, block: Array | None = None) -> tuple[Array, Indices]:
         """Return the elements of the groups, of *block* or of the input, and the number of the group of each one."""
         values, mask = self.block if block is None else block, self.mask()
-        assert values is not None
         if self.index is None or self.labels is None:
             found = values[mask]
             return found, np.zeros(len(found), np.intp)
@@ -83,82 +80,75 @@ class _Groups:
 
     def with_positions(self) -> "_Groups":
         """Return the groups with where each element is in the whole array in place of the element itself."""
-        own = None
-        if self.block is not None:
-            own = replace(self, labels=None, index=None).positions().reshape(self.block.shape)
-        return replace(self, block=own, tensor=DTensor(own, self.tensor.layout, self.tensor.shape, _COUNT))
+        own = replace(self, labels=None, index=None).positions().reshape(self.block.shape)
+        return replace(self, block=own, tensor=make(own, self.tensor.layout, self.tensor.shape, _COUNT))
 
     def positions(self) -> Indices:
         """Return where the elements of the groups are in the whole array, in C order."""
-        device = self.tensor.mesh.rank
-        assert device is not None
         flat = np.zeros((), _COUNT)
         for axis, n in enumerate(self.tensor.shape):
-            own = self.tensor.layout.global_indices(self.tensor.shape, device, axis)
+            own = self.tensor.layout.global_indices(self.tensor.shape, None, axis)
             flat = flat[..., None] * n + own
         return np.asarray(flat)[self.mask()]
 
-    def reduced(self, share: Array | None, shape: Shape, dtype: DType, op: str | Merge = "sum") -> Array | None:
-        """Return the shares of all ranks reduced; None outside of the mesh. Collective."""
-        return added_up(self.name, self.tensor, share, shape, dtype, op=op).local
+    def reduced(self, share: Array, op: str | Merge = "sum") -> Array:
+        """Return the shares of all ranks reduced. Collective."""
+        return added_up(self.name, self.tensor, share, share.shape, share.dtype, op=op).local
 
     def given(self, found: Array) -> Value:
         """Return the result for each label that is asked for, or of the only group."""
         return found.reshape(-1)[0] if self.index is None else found[self.which]
 
 
-def _grouped(name: str, input: Held, labels: Value, index: Value) -> _Groups:
-    """Return the groups of elements that have the labels *index*. Collective."""
+def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Callable[[_Groups], Value]) -> Value:
+    """Return what *measure* makes of the groups of elements that have the labels *index*. Collective.
+
+    None outside of the mesh: ranks there have no part in it.
+    """
     tensor = held(name, input)
     none = np.zeros((), np.intp)
     if labels is None:
-        return _Groups(name, tensor, tensor.local, None, None, None, none, has_labels=False)
+        return on_blocks(
+            lambda block: measure(_Groups(name, tensor, block, None, None, None, none, has_labels=False)), tensor
+        )
     given, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
     shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
     layout = common_layout(shape, [each for each in (given, marks) if isinstance(each, DTensor)])
     blocks = aligned_blocks(name, [given, marks], shape, layout)
-    block = its = None
-    if blocks[0] is not None:
+    wanted = None if index is None else gathered(name, index)
+
+    def grouped(block: Array) -> Value:
         block, its = (np.broadcast_to(each, layout.block_shape(shape)) for each in blocks)
-    tensor = DTensor(block, layout, shape, tensor.dtype)
-    if index is None:
-        return _Groups(name, tensor, block, its, None, None, none)
-    wanted = gathered(name, index)
-    if wanted.ndim == 0:
-        return _Groups(name, tensor, block, its, None, wanted[()], none)
-    unique, which = np.unique(wanted, return_inverse=True)
-    return _Groups(name, tensor, block, its, unique, None, which.reshape(wanted.shape))
+        whole = make(block, layout, shape, tensor.dtype)
+        if wanted is None or wanted.ndim == 0:
+            only = None if wanted is None else wanted[()]
+            return measure(_Groups(name, whole, block, its, None, only, none))
+        unique, which = np.unique(wanted, return_inverse=True)
+        return measure(_Groups(name, whole, block, its, unique, None, which.reshape(wanted.shape)))
+
+    return on_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
 
 
 # -- sums -------------------------------------------------------------------------------------------------------------
 
 
-def _sums(groups: _Groups, block: Array | None = None) -> Array | None:
+def _sums(groups: _Groups, block: Array | None = None) -> Array:
     """Return the sum of each group, of the elements of *block* or of the input. Collective."""
-    dtype, share = (groups.tensor.dtype if block is None else block.dtype), None
+    values, numbers = groups.members(block)
     if groups.index is None:
-        kind = np.zeros(0, dtype).sum().dtype
-        if groups.block is not None:
-            share = groups.members(block)[0].sum(keepdims=True)
-        return groups.reduced(share, (1,), kind)
-    np.bincount([0], np.zeros(1, dtype))  # its errors
-    if groups.block is not None:
-        values, numbers = groups.members(block)
-        share = np.bincount(numbers, values, groups.count).astype(np.float64)  # of no elements it counts in integers
-    return groups.reduced(share, (groups.count,), np.dtype(np.float64))
+        return groups.reduced(values.sum(keepdims=True))
+    np.bincount([0], np.zeros(1, values.dtype))  # its errors, also where there are no elements
+    # Of no elements it counts in integers.
+    return groups.reduced(np.bincount(numbers, values, groups.count).astype(np.float64))
 
 
-def _counts(groups: _Groups) -> Array | None:
+def _counts(groups: _Groups) -> Array:
     """Return how many elements each group has. Collective."""
-    share = None
-    if groups.block is not None:
-        share = np.bincount(groups.members()[1], minlength=groups.count).astype(_COUNT)
-    return groups.reduced(share, (groups.count,), _COUNT)
+    return groups.reduced(np.bincount(groups.members()[1], minlength=groups.count).astype(_COUNT))
 
 
-def _means(groups: _Groups) -> Array | None:
-    sums, counts = _sums(groups), _counts(groups)
-    return None if sums is None or counts is None else _ratio(sums, counts)
+def _means(groups: _Groups) -> Array:
+    return _ratio(_sums(groups), _counts(groups))
 
 
 def _ratio(sums: Array, counts: Array) -> Array:
@@ -166,35 +156,28 @@ def _ratio(sums: Array, counts: Array) -> Array:
         return np.asarray(sums / counts.astype(np.float64))
 
 
-def _variances(groups: _Groups) -> Array | None:
+def _variances(groups: _Groups) -> Array:
     means, counts = _means(groups), _counts(groups)
     dtype = np.promote_types(groups.tensor.dtype, np.float64)
-    if means is None or counts is None or groups.block is None:
-        groups.reduced(None, (groups.count,), dtype)
-        return None
     values, numbers = groups.members()
     off = values - means[numbers]
     squares = (off * off.conjugate()).astype(dtype)
     share = squares.sum(keepdims=True) if groups.index is None else np.bincount(numbers, squares, groups.count)
-    share = share.astype(dtype)
-    found = groups.reduced(share, (groups.count,), dtype)
-    return None if found is None else _ratio(found, counts)
+    return _ratio(groups.reduced(share.astype(dtype)), counts)
 
 
-_MEASURES: dict[str, Callable[[_Groups], Array | None]] = {
+_MEASURES: dict[str, Callable[[_Groups], Array]] = {
     "sum": _sums,
     "sum_labels": _sums,
     "mean": _means,
     "variance": _variances,
-    "standard_deviation": lambda groups: None if (found := _variances(groups)) is None else np.sqrt(found),
+    "standard_deviation": lambda groups: np.sqrt(_variances(groups)),
 }
 
 
 @family("scipy.ndimage")
 def _measured(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
-    groups = _grouped(name, input, labels, index)
-    found = _MEASURES[name](groups)
-    return None if found is None else groups.given(found)
+    return _of_groups(name, input, labels, index, lambda groups: groups.given(_MEASURES[name](groups)))
 
 
 sum_labels = _measured(
@@ -235,17 +218,14 @@ def center_of_mass(input: Held, labels: Value = None, index: Value = None) -> Va
 
     Arguments are those of `sum_labels`.
     """
-    groups = _grouped("center_of_mass", input, labels, index)
-    total, found = _sums(groups), []
-    shape, device = groups.tensor.shape, groups.tensor.mesh.rank
-    for axis in range(len(shape)):
-        moments: Array | None = np.zeros(0, np.promote_types(groups.tensor.dtype, np.float64))
-        if groups.block is not None and device is not None:
-            at = groups.tensor.layout.global_indices(shape, device, axis).astype(np.float64)
-            moments = groups.block * at.reshape([-1 if a == axis else 1 for a in range(len(shape))])
-        found.append(_sums(groups, moments))
-    if total is None:
-        return None
+    return _of_groups("center_of_mass", input, labels, index, _centres)
+
+
+def _centres(groups: _Groups) -> Value:
+    total, found, tensor = _sums(groups), [], groups.tensor
+    for axis in range(tensor.ndim):
+        at = indices_along(tensor.layout, tensor.shape, axis).astype(np.float64)
+        found.append(_sums(groups, groups.block * at))
     with np.errstate(all="ignore"):
         centres = [groups.given(np.asarray(each / total)) for each in found]
     return tuple(centres) if groups.index is None else [tuple(each) for each in np.array(centres).T]
@@ -279,7 +259,7 @@ def _most_last(rows: Array) -> Array:
     return _merged(rows, most=True, first=False)
 
 
-def _extremes(groups: _Groups, *, most: bool) -> tuple[Array, Array] | None:
+def _extremes(groups: _Groups, *, most: bool) -> tuple[Array, Array]:
     """Return the extreme of each group and where it is; zeros for groups without elements. Collective.
 
     Of equal ones it is the first, but the last maximum if there are several groups: as SciPy finds it.
@@ -290,19 +270,16 @@ def _extremes(groups: _Groups, *, most: bool) -> tuple[Array, Array] | None:
         index=np.zeros(groups.count, _COUNT),
         missing=np.ones(groups.count, bool),
     )
-    if groups.block is not None:
-        (values, numbers), at = groups.members(), groups.positions()
-        order = np.lexsort((at if first is not most else -at, values, numbers))
-        ends = np.searchsorted(numbers[order], np.arange(groups.count), "right" if most else "left") - most
-        there = np.bincount(numbers, minlength=groups.count) > 0
-        chosen = order[ends[there]]
-        share["value"][there], share["index"][there], share["missing"] = values[chosen], at[chosen], ~there
-        if groups.index is None and len(values) and (values != values).any():  # NaN, as NumPy's minimum has it
-            share["value"] = values.min()
+    (values, numbers), at = groups.members(), groups.positions()
+    order = np.lexsort((at if first is not most else -at, values, numbers))
+    ends = np.searchsorted(numbers[order], np.arange(groups.count), "right" if most else "left") - most
+    there = np.bincount(numbers, minlength=groups.count) > 0
+    chosen = order[ends[there]]
+    share["value"][there], share["index"][there], share["missing"] = values[chosen], at[chosen], ~there
+    if groups.index is None and len(values) and (values != values).any():  # NaN, as NumPy's minimum has it
+        share["value"] = values.min()
     merge = _least if not most else _most_first if first else _most_last
-    found = groups.reduced(None if groups.block is None else share, share.shape, share.dtype, merge)
-    if found is None:
-        return None
+    found = groups.reduced(share, merge)
     if groups.index is None and found["missing"].any():
         raise ValueError(f"{groups.name}: zero-size array: there is no element with such a label")
     return found["value"], found["index"]
@@ -318,13 +295,11 @@ def _located(groups: _Groups, shape: Shape, found: Array) -> Value:
 
 @family("scipy.ndimage", like="sum_labels")
 def _extreme(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
-    groups = _grouped(name, input, labels, index)
-    found = _extremes(groups, most=name.startswith("maximum"))
-    if found is None:
-        return None
-    if name.endswith("position"):
-        return _located(groups, held(name, input).shape, found[1])
-    return groups.given(found[0])
+    def extreme(groups: _Groups) -> Value:
+        values, at = _extremes(groups, most=name.startswith("maximum"))
+        return _located(groups, held(name, input).shape, at) if name.endswith("position") else groups.given(values)
+
+    return _of_groups(name, input, labels, index, extreme)
 
 
 minimum = _extreme("minimum", "Return the minimum of the elements with each label. Collective over the mesh.")
@@ -341,12 +316,14 @@ def extrema(input: Held, labels: Value = None, index: Value = None) -> Value:
 
     Arguments are those of `sum_labels`.
     """
-    groups, shape = _grouped("extrema", input, labels, index), held("extrema", input).shape
-    least, most = _extremes(groups, most=False), _extremes(groups, most=True)
-    if least is None or most is None:
-        return None
-    values = groups.given(least[0]), groups.given(most[0])
-    return (*values, _located(groups, shape, least[1]), _located(groups, shape, most[1]))
+    shape = held("extrema", input).shape
+
+    def both(groups: _Groups) -> Value:
+        least, most = _extremes(groups, most=False), _extremes(groups, most=True)
+        values = groups.given(least[0]), groups.given(most[0])
+        return (*values, _located(groups, shape, least[1]), _located(groups, shape, most[1]))
+
+    return _of_groups("extrema", input, labels, index, both)
 
 
 # -- functions of all elements of a label -----------------------------------------------------------------------------
@@ -357,30 +334,24 @@ def _of_one_group(groups: _Groups) -> Value:
     tensor: Value = groups.tensor
     if groups.index is None and groups.only is None and not groups.has_labels:
         return tensor.ravel()
-    mask = DTensor(None if groups.block is None else groups.mask(), tensor.layout, tensor.shape, np.dtype(bool))
-    block = None if groups.block is None else np.ascontiguousarray(groups.block)
-    whole: Value = DTensor(block, tensor.layout, tensor.shape, tensor.dtype)
+    mask = make(groups.mask(), tensor.layout, tensor.shape, np.dtype(bool))
+    whole: Value = mapped(lambda block: block, tensor)  # in C order
     return whole[mask]
 
 
-def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array | None:
+def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array:
     """Return what *function* makes of each group, on one rank for each; for the others what *out* has. Collective."""
     name, layout = groups.name, groups.tensor.layout
     share = record(value=out, made=np.zeros(len(out), bool))
-    if groups.block is not None:
-        values, numbers = groups.members()
-        arrays = [np.ascontiguousarray(values), numbers, groups.positions()]
-        names = sharding(layout.mesh, [each for spec in layout.axes for each in spec])
-        with collective(name, layout.mesh) as here:
-            assert here is not None
-            if names:
-                group, position = group_along(here, layout.mesh, names)
-                text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
-                ranks = Ranks(group, position, fingerprint(text))
-                arrays, _ = migrated(ranks, arrays, numbers % ranks.size, text)
-            agree_on(here.team, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
-    found = groups.reduced(None if groups.block is None else share, share.shape, share.dtype, _made)
-    return None if found is None else found["value"]
+    values, numbers = groups.members()
+    arrays = [np.ascontiguousarray(values), numbers, groups.positions()]
+    names = sharding(layout.mesh, [each for spec in layout.axes for each in spec])
+    if names:
+        text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
+        with ranks_along(name, layout.mesh, names, text) as ranks:
+            arrays, _ = migrated(ranks, arrays, numbers % ranks.size, text)
+    together(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
+    return np.asarray(groups.reduced(share, _made)["value"])
 
 
 def _apply(function: Callable[..., object], arrays: list[Array], share: Array, *, with_positions: bool) -> None:
@@ -409,15 +380,15 @@ def median(input: Held, labels: Value = None, index: Value = None) -> Value:
 
     Arguments are those of `sum_labels`.
     """
-    groups = _grouped("median", input, labels, index)
-    if groups.block is None:
-        return None
+    return _of_groups("median", input, labels, index, _medians)
+
+
+def _medians(groups: _Groups) -> Value:
     if groups.index is None:
         middle: Value = np.median(_of_one_group(groups))
         return middle.to_numpy()[()]
     kind = np.dtype(np.float64) if groups.tensor.dtype.kind in "biu" else groups.tensor.dtype
-    made = _by_owners(groups, _middle, np.zeros(groups.count, kind), with_positions=False)
-    return None if made is None else groups.given(made)
+    return groups.given(_by_owners(groups, _middle, np.zeros(groups.count, kind), with_positions=False))
 
 
 def _middle(values: Array) -> object:
@@ -457,25 +428,26 @@ def labeled_comprehension(
     """
     if labels is None and index is not None:
         raise ValueError("index without defined labels")
-    groups = _grouped("labeled_comprehension", input, labels, index)
-    if groups.block is None:
-        return None
-    if index is None:
-        given = [_of_one_group(groups)]
-        if pass_positions:
-            given.append(_of_one_group(groups.with_positions()))
-        return func(*[each.to_numpy() for each in given])
-    if np.dtype(out_dtype).hasobject:
-        raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
-    wanted = np.atleast_1d(groups.only if groups.index is None else groups.index)
-    marks = groups.labels.dtype if groups.labels is not None else wanted.dtype
-    if (wanted.astype(marks).astype(wanted.dtype) != wanted).any():
-        raise ValueError(
-            f"Cannot convert index values from <{wanted.dtype}> to <{marks}> (labels' type) without loss of precision"
-        )
-    out = np.full(groups.count, default, out_dtype)
-    found = _by_owners(groups, func, out, with_positions=bool(pass_positions))
-    return None if found is None else groups.given(found)
+
+    def results(groups: _Groups) -> Value:
+        if index is None:
+            given = [_of_one_group(groups)]
+            if pass_positions:
+                given.append(_of_one_group(groups.with_positions()))
+            return func(*[each.to_numpy() for each in given])
+        if np.dtype(out_dtype).hasobject:
+            raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
+        wanted = np.atleast_1d(groups.only if groups.index is None else groups.index)
+        marks = groups.labels.dtype if groups.labels is not None else wanted.dtype
+        if (wanted.astype(marks).astype(wanted.dtype) != wanted).any():
+            raise ValueError(
+                f"Cannot convert index values from <{wanted.dtype}> to <{marks}> (labels' type) without loss of "
+                "precision"
+            )
+        out = np.full(groups.count, default, out_dtype)
+        return groups.given(_by_owners(groups, func, out, with_positions=bool(pass_positions)))
+
+    return _of_groups("labeled_comprehension", input, labels, index, results)
 
 
 @refusable
@@ -493,20 +465,19 @@ def histogram(input: Held, min: float, max: float, bins: int, labels: Value = No
     """
     if labels is None and index is not None:
         raise ValueError("index without defined labels")
-    groups = _grouped("histogram", input, labels, index)
-    edges, share = np.linspace(min, max, bins + 1), None
-    if groups.block is not None:
+    edges = np.linspace(min, max, bins + 1)
+
+    def counted(groups: _Groups) -> Value:
         values, numbers = groups.members()
         at = np.searchsorted(edges, values, "right") - 1
         at[values == edges[-1]] = bins - 1
         inside = (at >= 0) & (at < bins)
-        counted = np.bincount(numbers[inside] * bins + at[inside], minlength=groups.count * bins)
-        share = counted.astype(_COUNT).reshape(groups.count, bins)
-    counts, sizes = groups.reduced(share, (groups.count, bins), _COUNT), _counts(groups)
-    if counts is None or sizes is None:
-        return None
-    if groups.index is None:
-        return counts[0] if groups.only is None or sizes[0] else None
-    found = np.empty(groups.count, object)
-    found[:] = [row if size else None for row, size in zip(counts, sizes, strict=True)]
-    return found[groups.which]
+        share = np.bincount(numbers[inside] * bins + at[inside], minlength=groups.count * bins)
+        counts, sizes = groups.reduced(share.astype(_COUNT).reshape(groups.count, bins)), _counts(groups)
+        if groups.index is None:
+            return counts[0] if groups.only is None or sizes[0] else None
+        found = np.empty(groups.count, object)
+        found[:] = [row if size else None for row, size in zip(counts, sizes, strict=True)]
+        return found[groups.which]
+
+    return _of_groups("histogram", input, labels, index, counted)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
@@ -306,15 +307,12 @@ def summed(
     for number, axis in enumerate(found):
         along = edges.of(number, len(found))
         made = derivative(axis, along, given if total is None else total.dtype)
-        if made.local is not None and squares:
-            np.multiply(made.local, made.local, made.local)
-        if total is None:
-            total = made
-        elif total.local is not None and made.local is not None:
-            np.add(total.local, made.local, out=total.local)
+        if squares:
+            changed(lambda block: np.multiply(block, block, out=block), made)
+        total = made if total is None else changed(lambda block, more: np.add(block, more, out=block), total, made)
     assert total is not None
-    if squares and total.local is not None:
-        np.sqrt(total.local, total.local, casting="unsafe")
+    if squares:
+        changed(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
     return stored(total, output)
 
 

@@ -8,10 +8,10 @@ from functools import reduce
 
 import numpy as np
 
+from meshcomm.blocks.make import filled, indices_along
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
-from meshcomm.core.memory.blocks import new_block
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.ndimage.windows import Output, held, per_axis, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
@@ -26,21 +26,16 @@ def _multiplied(
     along = axis_of(axis, tensor.ndim)
     amounts = per_axis(given, tensor.ndim, "argument")
     dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), given, n, axis, wanted).dtype
-    device = tensor.mesh.rank
-    if tensor.local is None or device is None:
-        return stored(DTensor(None, tensor.layout, tensor.shape, dtype), output)
-    block = new_block(tensor.local.shape, dtype)
-    if block.size:
+
+    def multiply(new: Array, block: Array) -> None:
         rows = []
         for a, (length, amount) in enumerate(zip(tensor.shape, amounts, strict=True)):
-            whole = factor or function
-            row = whole(np.ones(length), amount, n if a == along else -1)
-            own = row[tensor.layout.global_indices(tensor.shape, device, a)]
-            rows.append(own.reshape([-1 if other == a else 1 for other in range(tensor.ndim)]))
+            row = (factor or function)(np.ones(length), amount, n if a == along else -1)
+            rows.append(row[indices_along(tensor.layout, tensor.shape, a)])
         with np.errstate(all="ignore"):
-            product = _ellipsoid(rows) if factor else reduce(np.multiply, rows)
-            block[...] = np.multiply(tensor.local, product)
-    return stored(DTensor(block, tensor.layout, tensor.shape, dtype), output)
+            new[...] = np.multiply(block, _ellipsoid(rows) if factor else reduce(np.multiply, rows))
+
+    return stored(filled(multiply, tensor, dtype=dtype), output)
 
 
 def _angles(ones: Array, size: float, n: int) -> Array:

@@ -7,16 +7,14 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.make import changed, filled, mapped
+from meshcomm.blocks.small import compare_call
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
-from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.memory.copies import contiguous
-from meshcomm.core.ranks import agreement
-from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary, holds
 from meshcomm.halos.make import halo
@@ -105,6 +103,14 @@ def held(name: str, given: object) -> DTensor:
     return tensor
 
 
+def refuse_cyclic(tensor: DTensor) -> None:
+    """Raise ``LayoutError`` if an axis is `Cyclic`: its blocks are no boxes."""
+    for axis, n in enumerate(tensor.shape):
+        if not tensor.layout.cut(axis, n).is_consecutive:
+            names = " + ".join(tensor.layout.axes[axis])
+            raise LayoutError(f"axis {axis} is Cyclic: relayout the tensor first, for example to '{names}' there")
+
+
 def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
     """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
     one = (1,) * tensor.ndim
@@ -123,26 +129,16 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     ghosts = [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
     if any(each.name == "constant" for each in boundaries) and not holds(tensor.dtype, edges.cval):
         tensor = _in_double_precision(tensor, edges.cval)
-    local: Array | None = tensor.local
-    where = (slice(None),) * tensor.ndim
-    if tensor.size and any(map(any, ghosts)):
-        compare_call(f"{call} as {dtype}", tensor)
-        with_ghosts = halo(tensor, ghosts, list(boundaries))
-        local, where = with_ghosts.local, with_ghosts.inner_slices
-    block: Array | None = None
-    if tensor.local is not None and local is not None:
-        block = contiguous(run(local, dtype)[where]) if tensor.local.size else new_block(tensor.local.shape, dtype)
-    return DTensor(block, tensor.layout, tensor.shape, dtype)
+    if not tensor.size or not any(map(any, ghosts)):
+        return filtered(tensor, lambda block: run(block, dtype), dtype)
+    compare_call("filter", tensor.mesh, f"{call} as {dtype}")
+    around = halo(tensor, ghosts, list(boundaries))
+    return filtered(tensor, lambda block: run(around.local, dtype)[around.inner_slices], dtype)
 
 
-def compare_call(call: str, tensor: DTensor) -> None:
-    """Add this *call* to the digest that goes with the ghosts; compare it now if all calls are. Collective."""
-    with collective("filter", tensor.mesh) as here:
-        if here is not None:
-            if agreement.checks_every_call():
-                agreement.agree(here.team, call)
-            else:
-                here.team.note(agreement.fingerprint(call))
+def filtered(tensor: DTensor, run: Callable[[Array], Array], dtype: DType) -> DTensor:
+    """Return the tensor whose blocks *run* makes, of this dtype; it is not called for one without elements."""
+    return mapped(lambda block: run(block) if block.size else np.empty(block.shape, dtype), tensor, dtype=dtype)
 
 
 def call_text(name: str, arguments: Mapping[str, Value]) -> str:
@@ -171,18 +167,13 @@ def _text(value: Value) -> str:
 def _in_double_precision(tensor: DTensor, cval: Value) -> DTensor:
     """Return *tensor* as SciPy computes with it: blocks of it can hold *cval*."""
     dtype = np.dtype(np.complex128 if tensor.dtype.kind == "c" or isinstance(cval, complex) else np.float64)
-    local = None if tensor.local is None else tensor.local.astype(dtype)
-    return DTensor(local, tensor.layout, tensor.shape, dtype)
+    return mapped(lambda block: block.astype(dtype), tensor, dtype=dtype)
 
 
 def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
     """Return a copy of *tensor* with this dtype."""
-    local = None
-    if tensor.local is not None:
-        local = new_block(tensor.local.shape, dtype)
-        with np.errstate(all="ignore"):
-            local[...] = tensor.local
-    return DTensor(local, tensor.layout, tensor.shape, dtype)
+    with np.errstate(all="ignore"):
+        return filled(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
 
 
 def stored(result: DTensor, output: Output) -> DTensor:
@@ -193,6 +184,4 @@ def stored(result: DTensor, output: Output) -> DTensor:
     if output.shape != result.shape:
         raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
     moved = result if result.layout == output.layout else relayout(result, output.layout)
-    if output.local is not None and moved.local is not None:
-        output.local[...] = moved.local
-    return output
+    return changed(lambda block, given: np.copyto(block, given, casting="unsafe"), output, moved)

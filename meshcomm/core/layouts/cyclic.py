@@ -8,7 +8,7 @@ longer the axis is. In the memory of a device its runs lie one after the other.
     local   0  1  2     0  1  2     3  4  5     3  4  5     6
 """
 
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -50,6 +50,11 @@ class CyclicCut(NamedTuple):
     offset: int
 
     @property
+    def is_consecutive(self) -> Literal[False]:
+        """Whether each block is one stretch of the axis."""
+        return False
+
+    @property
     def period(self) -> int:
         """The elements after which the same device has its next run."""
         return min(self.block * self.blocks, LONGEST)
@@ -81,6 +86,10 @@ class CyclicCut(NamedTuple):
         one = np.array([number], dtype=np.intp)
         first, length = int(self.firsts(one)[0]), int(self.lengths(one)[0])
         return Runs(first if length else 0, length, self.block, self.period)
+
+    def common(self, number: int, other: "Consecutive | CyclicCut", its_number: int) -> float:
+        """Return about how many elements the device with this *number* shares with a block of another cut."""
+        return self.longest * other.longest / max(1, self.length)
 
     @property
     def shortest(self) -> int:

@@ -343,14 +343,16 @@ class Layout:
             numbers.append(number)
         return tuple(numbers)
 
-    def block_box(self, global_shape: Iterable[int], device: int) -> Box:
+    def block_box(self, global_shape: Iterable[int], device: int | None = None) -> Box:
         """Return what *device* holds of each axis of an array of *global_shape*: ``(start, stop)``, or `Runs`.
+
+        By default it is what this rank holds.
 
         >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).block_box((5, 3), 1)
         ((3, 5), (0, 3))
         """
         shape = self._checked_shape(global_shape)
-        numbers = self.block_numbers(device)
+        numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
         cuts = map(cut_of, self._axes, shape, self._shards)
@@ -363,6 +365,32 @@ class Layout:
         2
         """
         return cut_of(self._axes[axis], length, self._shards[axis])
+
+    def cyclic(self, axis: int) -> Cyclic | None:
+        """Return the spec of *axis* if it is block-cyclic, else None. *axis* counts from 0.
+
+        >>> layout = Layout([Cyclic("x", 2), "y"], Mesh(range(4), [("x", 2), ("y", 2)]))
+        >>> layout.cyclic(0), layout.cyclic(1)
+        (Cyclic('x', 2), None)
+        """
+        names = self._axes[axis]
+        return names if isinstance(names, Cyclic) else None
+
+    def for_shape(self, shape: Sequence[int]) -> "Layout":
+        """Return this layout for arrays of *shape*: an axis with `Cuts` for another length is cut as by default.
+
+        >>> from meshcomm import Cuts
+        >>> layout = Layout([Cuts("x", (0, 3, 4))], Mesh(range(2), {"x": 2}))
+        >>> layout.for_shape((4,)).sharding_specs, layout.for_shape((5,)).sharding_specs
+        ([Cuts('x', (0, 3, 4))], ['x'])
+        """
+        axes = list(self._axes)
+        for axis, names in enumerate(axes):
+            try:
+                self.cut(axis, shape[axis])
+            except ShapeError:
+                axes[axis] = tuple(names)
+        return self._recut(tuple(axes))
 
     def check_fits(self, shape: Sequence[int]) -> None:
         """Raise ``ShapeError`` if an axis has `Cuts` for another length than an array of *shape* has.
@@ -398,7 +426,7 @@ class Layout:
         [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None)]
         """
         self._refuse_cyclic()
-        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, self._own(device)))
+        return tuple(slice(start, stop) for start, stop, *_ in self.block_box(global_shape, device))
 
     def blocks(self, global_shape: Iterable[int], device: int | None = None) -> Iterator[tuple[slice, ...]]:
         """Yield the boxes of an array that *device*, by default this rank, holds, in the order of its memory.
@@ -410,13 +438,13 @@ class Layout:
         >>> [box[0] for box in layout.blocks((7, 5), 1)]
         [slice(2, 4, None), slice(6, 7, None)]
         """
-        runs = [
-            [slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, self._own(device))
-        ]
+        runs = [[slice(*run) for run in intervals_of(span)] for span in self.block_box(global_shape, device)]
         return itertools.product(*runs)
 
-    def global_indices(self, global_shape: Iterable[int], device: int, axis: int) -> Indices:
+    def global_indices(self, global_shape: Iterable[int], device: int | None, axis: int) -> Indices:
         """Return the indices along *axis* of an array of *global_shape* that *device* holds, in its block's order.
+
+        None is the device of this rank.
 
         >>> from meshcomm import Cyclic
         >>> Layout([Cyclic("x", 2)], Mesh(range(2), {"x": 2})).global_indices((7,), 1, 0).tolist()
@@ -462,7 +490,7 @@ class Layout:
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
         (2,)
         """
-        return tuple(map(length_of, self.block_box(global_shape, self._own(device))))
+        return tuple(map(length_of, self.block_box(global_shape, device)))
 
     def _own(self, device: int | None) -> int:
         """Return *device*, or that of this rank; ``MeshError`` if the rank is outside of the mesh."""

@@ -464,6 +464,14 @@ class Mesh:
 
     # -- text, wire form and the other protocols of values ------------------------------------------------------------
 
+    def of_ranks(self, ranks: Sequence[int], dims: Dims) -> "Mesh":
+        """Return a mesh of other *ranks* in the world of this one.
+
+        >>> Mesh(range(4), {"x": 4}).of_ranks([3, 1], {"y": 2}).ranks
+        (3, 1)
+        """
+        return bound_to(self._world, Mesh(ranks, dims))
+
     def to_string(self) -> str:
         """Return the mesh as one line of text.
 
@@ -666,4 +674,4 @@ def only(mesh: Mesh, device: int) -> Mesh:
     >>> only(Mesh([4, 5], [("x", 2)]), 1).ranks
     range(5, 6)
     """
-    return bound_to(bound_world(mesh), Mesh([mesh.ranks[device]], [("device", 1)]))
+    return mesh.of_ranks([mesh.ranks[device]], [("device", 1)])

@@ -12,11 +12,14 @@ do with where the elements of an array live.
 
 from bisect import bisect_right
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshcomm.core._types import Indices
+
+if TYPE_CHECKING:
+    from meshcomm.core.layouts.cyclic import AnyCut
 
 Interval: TypeAlias = tuple[int, int]  # start, stop
 
@@ -34,6 +37,9 @@ class Consecutive:
 
     length: int
     blocks: int
+
+    is_consecutive: Literal[True] = True
+    """Whether each block is one stretch of the axis; that of a block-cyclic axis is not."""
 
     def start(self, number: int) -> int:
         """Return the first index of block *number*; the number after the last one gives the end of the axis."""
@@ -105,6 +111,17 @@ class Consecutive:
         An empty interval gives the one block at its start.
         """
         return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
+
+    def common(self, number: int, other: "AnyCut", its_number: int) -> float:
+        """Return how many elements block *number* and a block of another cut share; about, if that is block-cyclic.
+
+        >>> Cut(7, 2).common(0, Cut(7, 3), 1)
+        1
+        """
+        if not other.is_consecutive:
+            return other.common(its_number, self, number)
+        (start, stop), (first, last) = self.interval(number), other.interval(its_number)
+        return max(0, min(stop, last) - max(start, first))
 
     def most_overlapping(self, other: "Consecutive") -> int:
         """Return an upper bound on the blocks of the *other* cut that share an element with one block of this one.

@@ -43,7 +43,7 @@ def astype(
             call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
             local = agree_on(here.team, call, lambda: block.astype(kind, order="C"))
     else:
-        return mapped(methodcaller("astype", kind, order="C"), tensor, dtype=kind, guarded=True)
+        return mapped(methodcaller("astype", kind, order="C"), tensor, dtype=kind, short=True, guarded=True)
     return DTensor(local, tensor.layout, tensor.shape, kind)
 
 

@@ -53,7 +53,7 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
     items = parsed(index, tensor.shape)
     found = _taken(tensor, items)
     if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
-        return mapped(np.array, found)
+        return mapped(np.array, found, short=True)
     if type(index) is int or isinstance(index, np.integer):
         rows.note(tensor, items, found)
     return found
