@@ -16,9 +16,9 @@ import numpy as np
 from meshcomm.array_api.devices import Everywhere
 from meshcomm.array_api.info import Info
 from meshcomm.core._mistakes import missing
-from meshcomm.core.arrays._tensor import LIKE
 from meshcomm.core.arrays.create import zeros
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.operators import LIKE
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.numpy.protocols import takes_tensors

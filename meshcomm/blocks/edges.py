@@ -6,7 +6,7 @@
 
 What moves is a tensor of its own, a thin one: the elements along the axis that some block lacks, in their order. It is
 cut by who has them, and relaid to who lacks them. So it goes the way of all relayouts, and a block that lacks some is
-its own part, as a view, and thin parts before and behind it: *pieces*, along one axis.
+its own stretch, as a view, and thin ones before and behind it: *pieces*, along one axis.
 """
 
 from bisect import bisect_left
@@ -93,7 +93,7 @@ class Edges:
             return np.empty(own.nothing, self._dtype)
         if len(own.sends) == 1:
             return np.ascontiguousarray(block[own.sends[0]])
-        return np.concatenate([block[part] for part in own.sends], self.axis)
+        return np.concatenate([block[at] for at in own.sends], self.axis)
 
     def _of(self, device: int) -> _Own:
         """Return what the edges of a *device* are."""
@@ -172,23 +172,23 @@ def in_pieces(
     *ends* are where the pieces begin and end.
     """
     before = (slice(None),) * axis
-    for part in pairwise(ends):
-        at = (*before, slice(*part))
-        function(*[_part(block, part, axis, into.ndim) for block in blocks], out=into[at])
+    for stretch in pairwise(ends):
+        at = (*before, slice(*stretch))
+        function(*[_within(block, stretch, axis, into.ndim) for block in blocks], out=into[at])
 
 
-def _part(block: object, part: Interval, axis: int, ndim: int) -> object:
-    """Return what a *part* of the result needs of an operand; the result has *ndim* axes."""
+def _within(block: object, stretch: Interval, axis: int, ndim: int) -> object:
+    """Return what a *stretch* of the result needs of an operand; the result has *ndim* axes."""
     if isinstance(block, list):
         for start, stop, piece in block:
-            if start <= part[0] and part[1] <= stop:
-                return piece[(slice(None),) * axis + (slice(part[0] - start, part[1] - start),)]
+            if start <= stretch[0] and stretch[1] <= stop:
+                return piece[(slice(None),) * axis + (slice(stretch[0] - start, stretch[1] - start),)]
     if not isinstance(block, np.ndarray):
         return block
     along = axis - (ndim - block.ndim)
     if along < 0 or block.shape[along] == 1:
         return block
-    return block[(slice(None),) * along + (slice(*part),)]
+    return block[(slice(None),) * along + (slice(*stretch),)]
 
 
 def apart(pieces: Pieces, target: Array) -> Pieces:

@@ -77,7 +77,7 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
 
 
 _HEADER = np.dtype(np.int64)
-_ROOM = SMALL_MESSAGE - _HEADER.itemsize
+_LONGEST = SMALL_MESSAGE - _HEADER.itemsize
 
 
 def is_passing(tensor: DTensor) -> bool:
@@ -95,7 +95,7 @@ def everywhere(tensor: DTensor, name: str) -> DTensor:
         if here is None:
             return DTensor(None, target, spec.shape, dtype)
         team, block, sizes, found = here.team, as_bytes(contiguous(tensor.local)), _sizes(spec), b""
-        if tensor.nbytes <= _ROOM:
+        if tensor.nbytes <= _LONGEST:
             number, text = _number(name, spec), lambda: _text(name, spec)
             found = exchanged(team, number, text, block)
             step = SMALL_MESSAGE
@@ -107,7 +107,7 @@ def everywhere(tensor: DTensor, name: str) -> DTensor:
                 team.everyone.communicator().allgatherv(block, (came, sizes, offsets))
                 found = came.tobytes()
         whole = np.empty(spec.shape, dtype)
-        for position, shape, at in _parts(spec):
+        for position, shape, at in _filled(spec):
             begin = position * step + _HEADER.itemsize if step else sum(sizes[:position])
             opaque(whole)[at] = opaque(np.ndarray(shape, dtype, found, begin))
     return DTensor(whole, target, spec.shape, dtype)
@@ -154,7 +154,7 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: Bytes) -> 
 
 
 @lru_cache(maxsize=256)
-def _parts(spec: TensorSpec) -> list[tuple[int, Shape, tuple[slice, ...]]]:
+def _filled(spec: TensorSpec) -> list[tuple[int, Shape, tuple[slice, ...]]]:
     """Return which ranks of the team have elements, the shape of their blocks, and where these are in the whole."""
     found, ranks = list[tuple[int, Shape, tuple[slice, ...]]](), sorted(spec.mesh.ranks)
     for device, rank in enumerate(spec.mesh.ranks):

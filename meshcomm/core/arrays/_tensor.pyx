@@ -27,12 +27,13 @@ from types import FunctionType
 import numpy as np
 
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
-from meshcomm.core.arrays.operators import Operators
+from meshcomm.core.arrays.operators import LIKE, Operators
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import is_same_memory
 
-cdef object ndarray = np.ndarray, asarray = np.asarray, dtype = np.dtype
+cdef object ndarray = np.ndarray, asarray = np.asarray, dtype = np.dtype, may_share_memory = np.may_share_memory
 cdef object _numbers = frozenset(
     [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
 )
@@ -53,22 +54,16 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_guard(guarded):
-    """Set what calls a function whose warnings of NumPy are to name the line of the program."""
-    global _guarded
-    _guarded = guarded
-
-
 def set_view(kind):
     """Set the class of what tells how a tensor shares memory."""
     global _view_kind
     _view_kind = kind
 
 
-def set_elements(get, put):
-    """Set what returns an element of a tensor, or None; and what writes one, or returns False."""
-    global _element_of, _set_element
-    _element_of, _set_element = get, put
+def set_protocol(guarded, get, put):
+    """Set what calls a function whose warnings are to name the program's line, and what gets and writes an element."""
+    global _guarded, _element_of, _set_element
+    _guarded, _element_of, _set_element = guarded, get, put
 
 
 def offer(recipe, tuple operands, result):
@@ -167,59 +162,28 @@ cdef class TensorBase:
         _kept(self, key, (self, value), self, self)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
-        if func in _LIKE:  # like= is this tensor, and not in the arguments
+        if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
         return _function(self, func, args, kwargs)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
-    def __add__(self, other):
-        return _binary(np_add, self, other, Operators.__add__)
-
-    def __radd__(self, other):
-        return _reflected(np_add, self, other, Operators.__radd__)
-
-    def __iadd__(self, other):
-        return _in_place(np_add, self, other, Operators.__iadd__)
-
-    def __sub__(self, other):
-        return _binary(np_subtract, self, other, Operators.__sub__)
-
-    def __rsub__(self, other):
-        return _reflected(np_subtract, self, other, Operators.__rsub__)
-
-    def __isub__(self, other):
-        return _in_place(np_subtract, self, other, Operators.__isub__)
-
-    def __mul__(self, other):
-        return _binary(np_multiply, self, other, Operators.__mul__)
-
-    def __rmul__(self, other):
-        return _reflected(np_multiply, self, other, Operators.__rmul__)
-
-    def __imul__(self, other):
-        return _in_place(np_multiply, self, other, Operators.__imul__)
-
-    def __truediv__(self, other):
-        return _binary(np_divide, self, other, Operators.__truediv__)
-
-    def __rtruediv__(self, other):
-        return _reflected(np_divide, self, other, Operators.__rtruediv__)
-
-    def __itruediv__(self, other):
-        return _in_place(np_divide, self, other, Operators.__itruediv__)
-
-    def __floordiv__(self, other):
-        return _binary(np_floor_divide, self, other, Operators.__floordiv__)
-
-    def __rfloordiv__(self, other):
-        return _reflected(np_floor_divide, self, other, Operators.__rfloordiv__)
-
-    def __mod__(self, other):
-        return _binary(np_remainder, self, other, Operators.__mod__)
-
-    def __rmod__(self, other):
-        return _reflected(np_remainder, self, other, Operators.__rmod__)
+    def __add__(self, other): return _binary(np_add, self, other, Operators.__add__)
+    def __radd__(self, other): return _reflected(np_add, self, other, Operators.__radd__)
+    def __iadd__(self, other): return _in_place(np_add, self, other, Operators.__iadd__)
+    def __sub__(self, other): return _binary(np_subtract, self, other, Operators.__sub__)
+    def __rsub__(self, other): return _reflected(np_subtract, self, other, Operators.__rsub__)
+    def __isub__(self, other): return _in_place(np_subtract, self, other, Operators.__isub__)
+    def __mul__(self, other): return _binary(np_multiply, self, other, Operators.__mul__)
+    def __rmul__(self, other): return _reflected(np_multiply, self, other, Operators.__rmul__)
+    def __imul__(self, other): return _in_place(np_multiply, self, other, Operators.__imul__)
+    def __truediv__(self, other): return _binary(np_divide, self, other, Operators.__truediv__)
+    def __rtruediv__(self, other): return _reflected(np_divide, self, other, Operators.__rtruediv__)
+    def __itruediv__(self, other): return _in_place(np_divide, self, other, Operators.__itruediv__)
+    def __floordiv__(self, other): return _binary(np_floor_divide, self, other, Operators.__floordiv__)
+    def __rfloordiv__(self, other): return _reflected(np_floor_divide, self, other, Operators.__rfloordiv__)
+    def __mod__(self, other): return _binary(np_remainder, self, other, Operators.__mod__)
+    def __rmod__(self, other): return _reflected(np_remainder, self, other, Operators.__rmod__)
 
     def __pow__(self, other, modulo):
         if modulo is not None:
@@ -233,51 +197,21 @@ cdef class TensorBase:
             return NotImplemented
         return _reflected(np_power, self, other, Operators.__rpow__)
 
-    def __and__(self, other):
-        return _binary(np_bitwise_and, self, other, Operators.__and__)
-
-    def __rand__(self, other):
-        return _reflected(np_bitwise_and, self, other, Operators.__rand__)
-
-    def __or__(self, other):
-        return _binary(np_bitwise_or, self, other, Operators.__or__)
-
-    def __ror__(self, other):
-        return _reflected(np_bitwise_or, self, other, Operators.__ror__)
-
-    def __xor__(self, other):
-        return _binary(np_bitwise_xor, self, other, Operators.__xor__)
-
-    def __rxor__(self, other):
-        return _reflected(np_bitwise_xor, self, other, Operators.__rxor__)
-
-    def __lt__(self, other):
-        return _binary(np_less, self, other, Operators.__lt__)
-
-    def __le__(self, other):
-        return _binary(np_less_equal, self, other, Operators.__le__)
-
-    def __gt__(self, other):
-        return _binary(np_greater, self, other, Operators.__gt__)
-
-    def __ge__(self, other):
-        return _binary(np_greater_equal, self, other, Operators.__ge__)
-
-    def __eq__(self, other):
-        return _binary(np_equal, self, other, Operators.__eq__)
-
-    def __ne__(self, other):
-        return _binary(np_not_equal, self, other, Operators.__ne__)
-
-    def __neg__(self):
-        return _unary(np_negative, self, Operators.__neg__)
-
-    def __abs__(self):
-        return _unary(np_absolute, self, Operators.__abs__)
-
-    def __invert__(self):
-        return _unary(np_invert, self, Operators.__invert__)
-
+    def __and__(self, other): return _binary(np_bitwise_and, self, other, Operators.__and__)
+    def __rand__(self, other): return _reflected(np_bitwise_and, self, other, Operators.__rand__)
+    def __or__(self, other): return _binary(np_bitwise_or, self, other, Operators.__or__)
+    def __ror__(self, other): return _reflected(np_bitwise_or, self, other, Operators.__ror__)
+    def __xor__(self, other): return _binary(np_bitwise_xor, self, other, Operators.__xor__)
+    def __rxor__(self, other): return _reflected(np_bitwise_xor, self, other, Operators.__rxor__)
+    def __lt__(self, other): return _binary(np_less, self, other, Operators.__lt__)
+    def __le__(self, other): return _binary(np_less_equal, self, other, Operators.__le__)
+    def __gt__(self, other): return _binary(np_greater, self, other, Operators.__gt__)
+    def __ge__(self, other): return _binary(np_greater_equal, self, other, Operators.__ge__)
+    def __eq__(self, other): return _binary(np_equal, self, other, Operators.__eq__)
+    def __ne__(self, other): return _binary(np_not_equal, self, other, Operators.__ne__)
+    def __neg__(self): return _unary(np_negative, self, Operators.__neg__)
+    def __abs__(self): return _unary(np_absolute, self, Operators.__abs__)
+    def __invert__(self): return _unary(np_invert, self, Operators.__invert__)
 
 cdef object np_add = np.add, np_subtract = np.subtract, np_multiply = np.multiply, np_divide = np.divide
 cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power, np_square = np.square
@@ -288,8 +222,7 @@ cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np
 
 
 cdef object _unary(ufunc, TensorBase tensor, long_way):
-    cdef tuple operands = (tensor,)
-    cdef tuple key = (ufunc, tensor._spec)
+    cdef tuple operands = (tensor,), key = (ufunc, tensor._spec)
     made = _known(tensor, key, operands, None)
     if made is not _NONE:
         return made
@@ -301,39 +234,29 @@ cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    cdef tuple operands = (tensor, other)
-    cdef tuple key = (ufunc, tensor._spec, its)
-    made = _known(tensor, key, operands, None)
-    if made is not _NONE:
-        return made
-    _forget_offer()
-    return _kept(tensor, key, operands, None, long_way(tensor, other))
+    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, other)
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    cdef tuple operands = (other, tensor)
-    cdef tuple key = (ufunc, its, tensor._spec)
-    made = _known(tensor, key, operands, None)
-    if made is not _NONE:
-        return made
-    _forget_offer()
-    return _kept(tensor, key, operands, None, long_way(tensor, other))
+    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, other)
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
-    cdef object its = _operand(other)
+    cdef object its = _operand(other), spec = tensor._spec
     if its is _NONE:
         return long_way(tensor, other)
-    cdef tuple operands = (tensor, other)
-    cdef tuple key = (ufunc, tensor._spec, its, _OUT, tensor._spec)
-    made = _known(tensor, key, operands, tensor)
+    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, long_way, other)
+
+
+cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, other):
+    made = _known(tensor, key, operands, out)
     if made is not _NONE:
         return made
     _forget_offer()
-    return _kept(tensor, key, operands, tensor, long_way(tensor, other))
+    return _kept(tensor, key, operands, out, long_way(tensor, other))
 
 
 cdef object _OUT = "out"
@@ -358,15 +281,6 @@ cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
 
 
 _SHORT = set()
-_LIKE = {
-    getattr(np, name)
-    for name in (
-        "array asarray asanyarray ascontiguousarray asfortranarray require empty zeros ones full arange eye identity tri "
-        "fromfunction frombuffer fromiter fromstring fromfile loadtxt genfromtxt"
-    ).split()
-}
-LIKE = frozenset(_LIKE)
-"""NumPy's functions that take ``like=``."""
 
 
 def has_short_way(*functions):
@@ -488,18 +402,12 @@ cdef object _called(TensorBase tensor, key, tuple args, out, function, method, k
 cdef object _kept(TensorBase tensor, key, tuple args, out, made):
     """Return *made*, and keep the recipe by which it was made."""
     cdef tuple offered = _offered
-    cdef list tensors
     cdef dict recipes
     if offered is None or offered[2] is not made or made is None:
         return made
     _forget_offer()
-    tensors = [x for x in args if type(x) is _KIND]
-    operands = [x for x in <tuple>offered[1] if type(x) is _KIND]
-    if len(tensors) != len(operands):
+    if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in <tuple>offered[1] if type(x) is _KIND]:
         return made
-    for one, other in zip(tensors, operands):
-        if one is not other:
-            return made
     recipes = tensor._spec.recipes
     if len(recipes) >= _most:
         recipes.clear()
@@ -522,43 +430,43 @@ cdef class Recipe:
 cdef class Bound(Recipe):
     """A recipe of tensors that are not all arguments of the call, or in another order, and of what is no tensor.
 
-    *places* are the numbers of arguments, for tensors; anything else is an operand itself.
+    *numbers* are the numbers of arguments, for tensors; anything else is an operand itself.
     """
 
-    cdef readonly tuple places
+    cdef readonly tuple numbers
     cdef readonly Recipe of
 
-    def __init__(self, of, places):
-        self.of, self.places = of, places
+    def __init__(self, of, numbers):
+        self.of, self.numbers = of, numbers
 
     cdef object make(self, tuple operands, out):
-        cdef list given = [operands[(<_Place>x).at] if type(x) is _Place else x for x in self.places]
+        cdef list given = [operands[(<_Number>x).at] if type(x) is _Number else x for x in self.numbers]
         return self.of.make(tuple(given), out)
 
 
-cdef class _Place:
+cdef class _Number:
     cdef Py_ssize_t at
 
 
 cdef object _bound(recipe, tuple operands, tuple args):
     """Return *recipe* as one of *args*, the arguments of a call, which have all tensors of *operands* in order."""
     cdef Py_ssize_t at = 0
-    cdef list places = []
-    cdef _Place place
+    cdef list numbers = []
+    cdef _Number number
     cdef bint same = len(operands) == len(args)
     for x in operands:
         if type(x) is _KIND:
             while type(args[at]) is not _KIND:
                 at += 1
-            place = _Place()
-            place.at = at
-            same = same and len(places) == at
+            number = _Number()
+            number.at = at
+            same = same and len(numbers) == at
             at += 1
-            places.append(place)
+            numbers.append(number)
         else:
-            same = same and args[len(places)] is x
-            places.append(x)
-    return recipe if same else Bound(recipe, tuple(places))
+            same = same and args[len(numbers)] is x
+            numbers.append(x)
+    return recipe if same else Bound(recipe, tuple(numbers))
 
 
 cdef class OnBlocks(Recipe):
@@ -583,8 +491,7 @@ cdef class OnBlocks(Recipe):
         cdef list blocks = []
         cdef TensorBase each
         cdef bint is_view = False
-        cdef Py_ssize_t size = 0
-        cdef object target = None, shape = None
+        cdef object shape = None
         for x in operands:
             if type(x) is _KIND:
                 each = x
@@ -636,16 +543,6 @@ cdef class Assignment(Recipe):
                 given = given.copy()
         tensor.local[self.run] = given
         return tensor
-
-
-def is_same_memory(one, other):
-    """Return whether two arrays are one array in memory."""
-    if one.strides != other.strides or one.shape != other.shape or one.dtype != other.dtype:
-        return False
-    return one.__array_interface__["data"][0] == other.__array_interface__["data"][0]
-
-
-cdef object may_share_memory = np.may_share_memory
 
 
 cdef class OfView(Recipe):

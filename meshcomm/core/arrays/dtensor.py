@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from inspect import signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
@@ -51,6 +52,7 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
     __array_priority__ = 1000
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
+    __signature__ = signature(lambda local, layout, shape, dtype: None)  # which a compiled class does not tell
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this

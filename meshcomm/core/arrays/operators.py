@@ -91,3 +91,12 @@ class Operators(NDArrayOperatorsMixin):
         def __divmod__(self, other: "Tensor") -> "tuple[DTensor, DTensor]": ...
         def __rdivmod__(self, other: "Tensor") -> "tuple[DTensor, DTensor]": ...
         # fmt: on
+
+
+_MAKERS = (
+    *("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "require", "empty", "zeros", "ones"),
+    *("full", "arange", "eye", "identity", "tri", "fromfunction", "frombuffer", "fromiter", "fromstring", "fromfile"),
+    *("loadtxt", "genfromtxt"),
+)
+LIKE = frozenset(getattr(np, name) for name in _MAKERS)
+"""NumPy's functions that take ``like=``."""

@@ -125,3 +125,15 @@ def copy_strided(array: Array, block: Array) -> None:
         [size], [block.nbytes], array.itemsize, zero, offset, strides[None], zero, zero, into, extents[None]
     )
     copies.run([memory], [as_bytes(block)])
+
+
+def is_same_memory(one: Array, other: Array) -> bool:
+    """Return whether two arrays are one array in memory.
+
+    >>> rows = np.zeros((2, 3))
+    >>> is_same_memory(rows[1:], rows[-1:]), is_same_memory(rows[0], rows[1])
+    (True, False)
+    """
+    if one.strides != other.strides or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return bool(one.__array_interface__["data"][0] == other.__array_interface__["data"][0])

@@ -11,7 +11,6 @@ import numpy as np
 from meshcomm.blocks.make import make
 from meshcomm.blocks.small import one_of_all
 from meshcomm.core._tuning import SMALL_MESHES
-from meshcomm.core.arrays._tensor import set_elements
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -107,6 +106,3 @@ def _where(spec: TensorSpec) -> _Where | None:
     ):
         return None
     return _Where(spec, consecutive)
-
-
-set_elements(element_of, set_element)

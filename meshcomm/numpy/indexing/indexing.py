@@ -19,7 +19,7 @@ from meshcomm.blocks.make import mapped, viewed
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays._tensor import Assignment, Recipe, is_same_memory, offer
+from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -28,7 +28,7 @@ from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.core.layouts.specs import Cyclic
-from meshcomm.core.memory.copies import exact_copy, opaque
+from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
