@@ -1,6 +1,8 @@
 """Calls that were made before run by kept recipes: they check what the long way checks, and see what changes."""
 
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -186,3 +188,12 @@ def test_structured_and_other_dtypes_go_the_long_way_and_stay_right():
         np.testing.assert_array_equal((d - d).to_numpy(), days - days)
         np.testing.assert_array_equal((d + np.timedelta64(1, "D")).to_numpy(), days + np.timedelta64(1, "D"))
         np.testing.assert_array_equal((d + np.timedelta64(1, "h")).to_numpy(), days + np.timedelta64(1, "h"))
+
+
+def test_what_is_offered_keeps_no_tensor():
+    a, b = tensors("f8", "f8", n=13)
+    for call in (lambda: np.angle(a), lambda: a + b, lambda: np.where(a, a, b), lambda: np.sum(a), lambda: a[1:]):
+        for _ in range(2):
+            made = weakref.ref(call())
+            gc.collect()
+            assert made() is None

@@ -23,6 +23,7 @@ program, as no line of ours is on the way.
 
 from operator import getitem as _getitem, setitem as _setitem
 from types import FunctionType
+from weakref import ref
 
 import numpy as np
 
@@ -68,8 +69,8 @@ def set_protocol(guarded, get, put):
 
 def offer(recipe, tuple operands, result):
     """Say that *recipe* made *result* of *operands*: tensors and numbers, in the order in which it takes them."""
-    global _offered
-    _offered = recipe, operands, result
+    global _offered  # which keeps no tensor alive
+    _offered = recipe, tuple([ref(x) if type(x) is _KIND else x for x in operands]), ref(result)
 
 
 cdef class TensorBase:
@@ -402,16 +403,16 @@ cdef object _called(TensorBase tensor, key, tuple args, out, function, method, k
 cdef object _kept(TensorBase tensor, key, tuple args, out, made):
     """Return *made*, and keep the recipe by which it was made."""
     cdef tuple offered = _offered
-    cdef dict recipes
-    if offered is None or offered[2] is not made or made is None:
+    if offered is None or made is None or offered[2]() is not made:
         return made
     _forget_offer()
-    if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in <tuple>offered[1] if type(x) is _KIND]:
+    operands = tuple([x() if type(x) is ref else x for x in <tuple>offered[1]])
+    if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in operands if type(x) is _KIND]:
         return made
     recipes = tensor._spec.recipes
     if len(recipes) >= _most:
         recipes.clear()
-    recipes[_own(key)] = _bound(offered[0], <tuple>offered[1], args)
+    recipes[_own(key)] = _bound(offered[0], operands, args)
     return made
 
 
