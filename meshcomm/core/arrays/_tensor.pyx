@@ -409,10 +409,9 @@ cdef object _kept(TensorBase tensor, key, tuple args, out, made):
     operands = tuple([x() if type(x) is ref else x for x in <tuple>offered[1]])
     if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in operands if type(x) is _KIND]:
         return made
-    recipes = tensor._spec.recipes
-    if len(recipes) >= _most:
-        recipes.clear()
-    recipes[_own(key)] = _bound(offered[0], operands, args)
+    if len(tensor._spec.recipes) >= _most:
+        tensor._spec.recipes.clear()
+    tensor._spec.recipes[_own(key)] = _bound(offered[0], operands, args)
     return made
 
 
