@@ -21,7 +21,7 @@ from meshcomm.core.layouts.cyclic import AnyCut, indices_of, intervals_of, lengt
 from meshcomm.core.layouts.descriptor import array_descriptor
 from meshcomm.core.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.specs import CutSpec, Cyclic, cut_of, specs_of_blocks
+from meshcomm.core.layouts.specs import Cuts, CutSpec, Cyclic, cut_of, specs_of_blocks
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 
 Axes: TypeAlias = tuple[Names, ...]
@@ -406,6 +406,17 @@ class Layout:
         for axis, names in enumerate(self._axes):
             if isinstance(names, CutSpec):
                 self.cut(axis, shape[axis])
+
+    def length_of_cuts(self, axis: int) -> int | None:
+        """Return the length that *axis* must have, because it is cut at chosen boundaries; None if it has any.
+
+        >>> from meshcomm import Cuts
+        >>> layout = Layout([Cuts("x", (0, 3, 4)), UNSHARDED], Mesh(range(2), {"x": 2}))
+        >>> layout.length_of_cuts(0), layout.length_of_cuts(1)
+        (4, None)
+        """
+        names = self._axes[axis]
+        return names.boundaries[-1] if isinstance(names, Cuts) else None
 
     def largest_block(self, shape: Sequence[int]) -> int:
         """Return how many elements the largest block of an array of *shape* has.
