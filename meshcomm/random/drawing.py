@@ -16,10 +16,8 @@ from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.core.ranks.meshes import default_layout
@@ -239,10 +237,10 @@ def _aligned(name: str, x: Any, shape: Shape, layout: Layout) -> Any:
 
 def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
     """Return how *axis* of length *n* is cut between tiles of *side* elements, as much as possible as in *layout*."""
-    names, cut = tuple(layout.axes[axis]), layout.cut(axis, n)
+    names = tuple(layout.axes[axis])
     if not names:
         return ()
-    starts = (Cut(n, cut.blocks) if isinstance(cut, CyclicCut) else cut).all_starts()
+    starts = layout.cut(axis, n).undealt.all_starts()
     return Cuts(names, [*(min(n, (start + side // 2) // side * side) for start in starts[:-1]), n])
 
 
