@@ -9,6 +9,7 @@ from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
@@ -148,10 +149,9 @@ class Drawing:
         cut = len(shape) - whole
         event = int(np.prod(shape[cut:], dtype=np.intp))
         stream = self._next()
-        if result.local is not None:
-            box = result.layout.block_box(shape, result.mesh.rank or 0)
-            sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
-            Tiles(shape, sides, stream).fill(result.local, box, draw)
+        sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
+        tiles = Tiles(shape, sides, stream)
+        on_blocks(lambda block: tiles.fill(block, result.layout.block_box(shape), draw), result)
         return result
 
     def _by_tensors(
@@ -229,10 +229,9 @@ def _aligned(name: str, x: Any, shape: Shape, layout: Layout) -> Any:
         return x
     axes = aligned_axes(x.shape, shape, layout)
     moved = relaid(x, axes, name, layout.mesh)
-    if moved.local is None:
-        return x
-    box = moved.layout.block_box(x.shape, layout.mesh.rank or 0)
-    return _Block(moved.local, x.shape, tuple(span[0] for span in box))
+    return on_blocks(
+        lambda block: _Block(block, x.shape, tuple(span[0] for span in moved.layout.block_box(x.shape))), moved
+    )
 
 
 def _between(layout: Layout, axis: int, n: int, side: int) -> Names:

@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from pathlib import Path
 from time import monotonic_ns
@@ -12,6 +13,8 @@ from typing import NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import replicated
+from meshcomm.blocks.make import cut, mapped, on_blocks
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
@@ -40,7 +43,7 @@ from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
 from meshcomm.storage.small import Batch, batches, is_small
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
+from meshcomm.storage.transfer import Opened, convert, read_tensor
 from meshcomm.storage.trees import flattened
 from meshcomm.storage.values import all_values, node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
@@ -184,7 +187,7 @@ def _with_whole_outs(jobs: list[Job], here: Location) -> list[Job]:
     """Return *jobs*, with those to tensors of the user marked that are `unsliced`. Collective over the team."""
     if all(job.unsliced for job in jobs):
         return jobs
-    own = [job.unsliced or job.target.local is None or job.target.local.flags.c_contiguous for job in jobs]
+    own = [job.unsliced or not on_blocks(lambda block: not block.flags.c_contiguous, job.target) for job in jobs]
     every = here.team.everyone.communicator().told(own)
     return [job._replace(unsliced=all(flags)) for job, *flags in zip(jobs, *every, strict=True)]
 
@@ -406,11 +409,7 @@ def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
     An array of PyTorch is one that each rank of *mesh* has whole.
     """
 
-    def replicated(x: object) -> DTensor:
-        local = values_of(x)
-        return DTensor(local, Layout.replicated(mesh, local.ndim), local.shape, local.dtype)
-
-    node, outs = flattened(tree, of_foreign=replicated)
+    node, outs = flattened(tree, of_foreign=lambda x: replicated(values_of(x), mesh))
     if not outs:
         raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
     if node == ["array", "array"] and len(names) == 1:
@@ -431,7 +430,7 @@ def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout:
         raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
     if layout not in (None, out.layout):
         raise LayoutError(f"out for {quote(name)} keeps its layout {out.layout}; layout= asks for {layout}")
-    if out.local is not None and not out.local.flags.writeable:
+    if on_blocks(lambda block: not block.flags.writeable, out):
         raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
 
 
@@ -505,16 +504,15 @@ def _decoding(job: Job, opened: Opened, limit: int | None) -> Iterator[Job]:
     target = job.target
     found = empty(target.shape, job.stored.dtype, target.layout)
     yield job._replace(target=found, unsliced=True)
-    if found.local is not None and target.local is not None:
-        with opened.trying():
-            decode(found.local, target.local, job.coding, limit)
+    with opened.trying():
+        on_blocks(partial(decode, coding=job.coding, limit=limit), found, target)
 
 
 def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) -> None:
     """Fill the tensor of *job*. Collective over its mesh; all ranks of the call have to make it."""
     stored, chosen, target, unsliced, _ = job
-    local = None if target.local is None else np.expand_dims(target.local, chosen.dropped)
-    into = DTensor(local, with_dropped(target.layout, chosen), chosen.box, target.dtype)
+    layout = with_dropped(target.layout, chosen)
+    into = mapped(lambda block: np.expand_dims(block, chosen.dropped), target, layout=layout, shape=chosen.box)
     into = _turned(into) if stored.fortran else into
     if stored.name in found.by_library:
         chunks = found.by_library[stored.name]
@@ -527,8 +525,8 @@ def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) ->
 
 def _turned(tensor: DTensor) -> DTensor:
     """Return *tensor* with its axes in reverse order; the block is a view."""
-    local = None if tensor.local is None else tensor.local.T
-    return DTensor(local, Layout(tensor.layout.axes[::-1], tensor.mesh), tensor.shape[::-1], tensor.dtype)
+    layout = Layout(tensor.layout.axes[::-1], tensor.mesh)
+    return mapped(np.transpose, tensor, layout=layout, shape=tensor.shape[::-1])
 
 
 def _told(batch: Batch, opened: Opened, here: Location) -> Bytes:
@@ -545,6 +543,4 @@ def _put_small(array: Array, job: Job) -> None:
     """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
     stored, chosen, target, *_ = job
     whole = array.T if stored.fortran else array
-    block = block_of(whole[(..., *chosen.numpy_index())], target.layout)
-    if block is not None and target.local is not None:
-        convert(block, target.local)
+    on_blocks(convert, cut(whole[(..., *chosen.numpy_index())], target.layout), target)

@@ -11,13 +11,13 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from meshcomm.blocks.align import replicated
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._tuning import WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Json
 from meshcomm.core.arrays.create import plain_text, told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, member
 from meshcomm.core.arrays.trees import below, tensors_in
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
@@ -503,8 +503,7 @@ def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
         return leaf
     if leaf.dtype.hasobject:
         raise CheckpointError(f"an array of Python objects ({leaf.dtype}) cannot be saved: their sizes differ")
-    local = None if mesh.rank is None else contiguous(leaf)
-    return DTensor(local, Layout.replicated(mesh, leaf.ndim), leaf.shape, leaf.dtype)
+    return replicated(contiguous(leaf), mesh)
 
 
 def has_arrays_only(node: Json) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import on_blocks
 from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote
 from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.arrays.create import told_by_root
@@ -210,8 +211,7 @@ class Series:
             slices=dict.fromkeys(names, number),
             max_scratch_bytes=self._limit,
         )
-        numbers = {name: found[name].local for name in self._numbers or ()}
-        return {**found, **{name: None if local is None else local[()].item() for name, local in numbers.items()}}
+        return {**found, **{name: on_blocks(np.ndarray.item, found[name]) for name in self._numbers or ()}}
 
     def close(self) -> None:
         """End the use of the series. Nothing waits to be written.

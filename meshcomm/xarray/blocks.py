@@ -109,9 +109,8 @@ class _Pieces:
 
     def block(self) -> xarray.DataArray:
         """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
-        array, local = self._array, self._tensor.local if self._has_some else None
-        if local is None:
-            local = self._instead(array.dims, self._tensor.dtype)
+        array, tensor = self._array, self._tensor
+        local = tensor.local if self._has_some else self._instead(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
     def checked(self, made: object) -> xarray.DataArray:
@@ -154,8 +153,6 @@ class _Pieces:
         mesh = self._tensor.mesh
         layout = Layout([self._cuts.get(dim, ()) for dim in made.dims], mesh)
         shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in made.sizes.items())
-        if self._tensor.local is None:
-            return DTensor(None, layout, shape, made.dtype)
         local = contiguous(made.values)
         if not self._has_some:
             own = tuple(len(self._own[dim]) if dim in self._cuts else n for dim, n in made.sizes.items())

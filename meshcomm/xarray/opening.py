@@ -15,6 +15,7 @@ import xarray
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
+from meshcomm.blocks.make import on_blocks
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._types import Array, Json, Shape
 from meshcomm.core.arrays.create import told_by_root
@@ -314,8 +315,9 @@ class _OnDisk(BackendArray):
                     tensor = load_found(wanted, (file.base, file.found), mesh, here)[name]
         if self._layout is not None:
             return tensor
-        if tensor.local is not None:
-            return tensor.local
+        found = on_blocks(np.asarray, tensor)
+        if found is not None:
+            return found
         with Store(file.path) as store:
             return np.asarray(store[name][index], self.dtype)
 
