@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
 from meshcomm.core.arrays.create import empty
@@ -20,7 +21,6 @@ from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.specs import Cuts
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
@@ -169,7 +169,7 @@ class Drawing:
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
         aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
         text = f"{name} of {shape} in {specs_text(between.sharding_specs)}"
-        drawn = made_by_all(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
+        drawn = together(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
             out[...] = drawn
             return out

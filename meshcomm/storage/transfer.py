@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.make import make, on_device
+from meshcomm.blocks.session import Session
 from meshcomm.core._tuning import (
     CACHED_READ,
     DEFAULT_SCRATCH,
@@ -29,14 +30,12 @@ from meshcomm.core._tuning import (
 )
 from meshcomm.core._types import Array, Bytes, Indices
 from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, member
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import contiguous, opaque
-from meshcomm.core.ranks.teams import Location
 from meshcomm.storage import checksums, files
 from meshcomm.storage.files import File
 from meshcomm.storage.progress import Progress
@@ -391,10 +390,9 @@ def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:
     return checksums.joined(piece for pieces in each for piece in pieces)
 
 
-def told_pieces(own: list[checksums.Piece], mesh: Mesh, here: Location) -> list[checksums.Piece]:
-    """Return on device 0 of *mesh* the checksums of what all ranks touched; elsewhere none. Collective over the team.
+def told_pieces(own: list[checksums.Piece], here: Session) -> list[checksums.Piece]:
+    """Return on device 0 the checksums of what all ranks touched; elsewhere none. Collective over the mesh.
 
     No other rank needs them, and there are some for each range of a file.
     """
-    each = here.team.everyone.communicator().told_to(member(here, mesh, 0), own)
-    return all_pieces([tuple(piece) for piece in pieces] for pieces in each)
+    return all_pieces([tuple(piece) for piece in pieces] for pieces in here.told_to_first(own))

@@ -7,6 +7,7 @@ A `Topology` gives each rank a device with integer coordinates (x, y, z, core). 
 import math
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,9 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts import wire
-from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks._envelope import Envelope
-from meshcomm.core.ranks.calls import exchanging
+from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.meshes import world_of
 from meshcomm.core.ranks.simulate import current_world
@@ -412,13 +412,10 @@ def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
 
 def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
     """Return the host of every rank, and the mesh shape that all agree on. Collective over the world."""
-    team, shape, error = world.team(range(world.size)), None, None
+    team = world.team(range(world.size))
     with Envelope("Topology.from_comm", team), exchanging(team):
-        try:
-            shape = _arrangement(mesh_shape, world.size)
-        except Exception as problem:
-            error = problem
-        agreement.agree(team, None if error else f"Topology.from_comm with mesh_shape {shape}", error)
+        call, make = "Topology.from_comm with mesh_shape {}".format, partial(_arrangement, mesh_shape, world.size)
+        shape = agree_on(team, call, make)
         hosts = team.everyone.communicator().allgather(this_host().encode())
     return [host.decode() for host in hosts], shape
 
