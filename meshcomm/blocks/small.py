@@ -16,7 +16,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays.create import told_by_root
-from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
@@ -70,9 +70,10 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
     mesh: that of *root*
     call: what the ranks compare before it
     look: returns what JSON can hold; runs on *root* only
-    root: the device that looks
+    root: the device that looks; ``MeshError`` if it is none of the mesh
     """
     with collective(operation, mesh) as here:
+        check_root(root, mesh)
         return None if here is None else told_by_root(root, look, call, mesh, here)
 
 

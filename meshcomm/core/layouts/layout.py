@@ -108,6 +108,15 @@ class Layout:
         return specs
 
     @property
+    def specs_text(self) -> str:
+        """The specs as one text, as in `to_string`.
+
+        >>> Layout([("x", "y"), UNSHARDED], Mesh(range(6), [("x", 3), ("y", 2)])).specs_text
+        'x+y,unsharded'
+        """
+        return layout_text.specs_text(self.sharding_specs)
+
+    @property
     def axes(self) -> Axes:
         """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH.
 
