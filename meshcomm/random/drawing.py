@@ -19,7 +19,6 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
@@ -168,7 +167,7 @@ class Drawing:
         base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
         aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
-        text = f"{name} of {shape} in {specs_text(between.sharding_specs)}"
+        text = f"{name} of {shape} in {between.specs_text}"
         drawn = together(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
             out[...] = drawn

@@ -27,7 +27,6 @@ from meshcomm.core.arrays.many import FindsLayouts, say_unused
 from meshcomm.core.arrays.trees import rebuilt, tensors_in
 from meshcomm.core.arrays.views import refusal
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.by_library import read_by_library
@@ -192,7 +191,7 @@ class Job(NamedTuple):
 
 
 def _jobs_text(jobs: list[Job]) -> str:
-    return f"load of {[f'{job.stored.name} in {specs_text(job.target.layout.sharding_specs)}' for job in jobs]}"
+    return f"load of {[f'{job.stored.name} in {job.target.layout.specs_text}' for job in jobs]}"
 
 
 def _with_whole_outs(jobs: list[Job], here: Session) -> list[Job]:

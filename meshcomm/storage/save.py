@@ -20,7 +20,6 @@ from meshcomm.core._types import Bytes, Json
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.trees import below, tensors_in
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
@@ -513,4 +512,4 @@ def has_arrays_only(node: Json) -> bool:
 
 def _hint(tensor: DTensor) -> str:
     mesh = ", ".join(f"{name}={size}" for name, size in tensor.mesh.dims)
-    return f"{specs_text(tensor.layout.sharding_specs)} on {mesh}"
+    return f"{tensor.layout.specs_text} on {mesh}"

@@ -29,7 +29,6 @@ from meshcomm.core._tuning import (
     READ_WINDOW,
 )
 from meshcomm.core._types import Array, Bytes, Indices
-from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
@@ -365,7 +364,7 @@ def stays(turn: Round) -> bool:
 
 def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
     """Return what the round takes of *tensor*: the block of this *device* is a view."""
-    block = cut_out(tensor.local, turn.local_box(device))
+    block = tensor.local[(..., *(slice(*interval) for interval in turn.local_box(device)))]
     return make(block, turn.source(), turn.shape(), tensor.dtype)
 
 
