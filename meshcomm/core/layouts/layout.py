@@ -299,6 +299,18 @@ class Layout:
         """
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
 
+    def undealt(self, axes: Iterable[int] | None = None) -> Axes:
+        """Return `axes` with consecutive blocks over the same mesh dimensions where those given are `Cyclic`.
+
+        *axes* are counted from 0; by default they are all.
+
+        >>> from meshcomm import Cyclic
+        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).undealt([1])
+        (Cyclic('x', 2), ('y',))
+        """
+        which = range(self.ndim) if axes is None else set(axes)
+        return tuple(tuple(n) if a in which and isinstance(n, Cyclic) else n for a, n in enumerate(self._axes))
+
     def matched(self, source: "Layout") -> "Layout":
         """Return this layout with MATCH replaced by what *source* has on that axis.
 
