@@ -418,7 +418,8 @@ class LayoutMap(MutableMapping[str, Layout]):
         told = looked_up("LayoutMap.distribute", mesh, call, look, root)
         if told is None:
             raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
-        return found[0] if found else _Described(*told, [])
+        node, ndims = told
+        return found[0] if found else _Described(node, ndims, [])
 
     def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> LayoutReport:
         """Return the rule for each of the *names*, and what looks like a mistake.

@@ -28,7 +28,7 @@ from meshcomm.core._tuning import (
     READ_TOGETHER,
     READ_WINDOW,
 )
-from meshcomm.core._types import Array, Bytes, Indices
+from meshcomm.core._types import Array, Bytes, Indices, Json
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
@@ -364,8 +364,8 @@ def stays(turn: Round) -> bool:
 
 def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
     """Return what the round takes of *tensor*: the block of this *device* is a view."""
-    block = tensor.local[(..., *(slice(*interval) for interval in turn.local_box(device)))]
-    return make(block, turn.source(), turn.shape(), tensor.dtype)
+    index: Json = (..., *(slice(*interval) for interval in turn.local_box(device)))  # of no axes, too, a view
+    return make(tensor.local[index], turn.source(), turn.shape(), tensor.dtype)
 
 
 def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
