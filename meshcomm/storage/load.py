@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import replicated
-from meshcomm.blocks.make import cut, mapped, on_blocks
+from meshcomm.blocks.make import cut, make, on_blocks
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
@@ -524,7 +524,8 @@ def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) ->
     """Fill the tensor of *job*. Collective over its mesh; all ranks of the call have to make it."""
     stored, chosen, target, unsliced, _ = job
     layout = with_dropped(target.layout, chosen)
-    into = mapped(lambda block: np.expand_dims(block, chosen.dropped), target, layout=layout, shape=chosen.box)
+    block = on_blocks(lambda block: np.expand_dims(block, chosen.dropped), target)
+    into = make(block, layout, chosen.box, target.dtype)
     into = _turned(into) if stored.fortran else into
     if stored.name in found.by_library:
         chunks = found.by_library[stored.name]
@@ -538,7 +539,7 @@ def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) ->
 def _turned(tensor: DTensor) -> DTensor:
     """Return *tensor* with its axes in reverse order; the block is a view."""
     layout = Layout(tensor.layout.axes[::-1], tensor.mesh)
-    return mapped(np.transpose, tensor, layout=layout, shape=tensor.shape[::-1])
+    return make(on_blocks(np.transpose, tensor), layout, tensor.shape[::-1], tensor.dtype)
 
 
 def _put_small(array: Array, job: Job) -> None:

@@ -17,7 +17,6 @@ from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import Cyclic
 
 MOST_LISTED = 3
 """Runs of devices in a list; a longer list is shortened to the first two and the last one."""
@@ -180,8 +179,9 @@ class View:
     def _cut_text(self, axis: int) -> str:
         names, ruler = self.axes[axis], self.rulers[axis]
         over = f"over {'+'.join(names)}"
-        if isinstance(names, Cyclic):
-            return f"axis {axis} is dealt round {over} in blocks of {_counted(names.block, 'element')}"
+        cyclic = self.layout.cyclic(axis)
+        if cyclic is not None:
+            return f"axis {axis} is dealt round {over} in blocks of {_counted(cyclic.block, 'element')}"
         how = "" if self.layout.length_of_cuts(axis) is None else " at chosen boundaries"
         text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
         if ruler.cut is None:
