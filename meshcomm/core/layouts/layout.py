@@ -21,7 +21,7 @@ from meshcomm.core.layouts.cyclic import AnyCut, indices_of, intervals_of, lengt
 from meshcomm.core.layouts.descriptor import array_descriptor
 from meshcomm.core.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.specs import Cuts, CutSpec, Cyclic, cut_of, specs_of_blocks
+from meshcomm.core.layouts.specs import CutSpec, Cyclic, cut_of, specs_of_blocks
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 
 Axes: TypeAlias = tuple[Names, ...]
@@ -236,8 +236,7 @@ class Layout:
         """
         plain = cls(sharding_specs, mesh)
         refuse_match(plain)
-        numbers = [plain.block_numbers(device) for device in range(mesh.size)]
-        return cls(specs_of_blocks(plain.axes, numbers, shapes), mesh)
+        return cls(specs_of_blocks(plain.axes, plain.offset_to_shard(), shapes), mesh)
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
@@ -299,17 +298,14 @@ class Layout:
         """
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
 
-    def undealt(self, axes: Iterable[int] | None = None) -> Axes:
+    def undealt(self, axes: Sequence[int]) -> Axes:
         """Return `axes` with consecutive blocks over the same mesh dimensions where those given are `Cyclic`.
-
-        *axes* are counted from 0; by default they are all.
 
         >>> from meshcomm import Cyclic
         >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).undealt([1])
         (Cyclic('x', 2), ('y',))
         """
-        which = range(self.ndim) if axes is None else set(axes)
-        return tuple(tuple(n) if a in which and isinstance(n, Cyclic) else n for a, n in enumerate(self._axes))
+        return tuple(tuple(n) if a in axes and isinstance(n, Cyclic) else n for a, n in enumerate(self._axes))
 
     def matched(self, source: "Layout") -> "Layout":
         """Return this layout with MATCH replaced by what *source* has on that axis.
@@ -376,8 +372,7 @@ class Layout:
         numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        cuts = map(cut_of, self._axes, shape, self._shards)
-        return tuple(map(span_of, cuts, numbers))
+        return tuple(map(span_of, map(cut_of, self._axes, shape, self._shards), numbers))
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
@@ -427,17 +422,6 @@ class Layout:
         for axis, names in enumerate(self._axes):
             if isinstance(names, CutSpec):
                 self.cut(axis, shape[axis])
-
-    def length_of_cuts(self, axis: int) -> int | None:
-        """Return the length that *axis* must have, because it is cut at chosen boundaries; None if it has any.
-
-        >>> from meshcomm import Cuts
-        >>> layout = Layout([Cuts("x", (0, 3, 4)), UNSHARDED], Mesh(range(2), {"x": 2}))
-        >>> layout.length_of_cuts(0), layout.length_of_cuts(1)
-        (4, None)
-        """
-        names = self._axes[axis]
-        return names.boundaries[-1] if isinstance(names, Cuts) else None
 
     def largest_block(self, shape: Sequence[int]) -> int:
         """Return how many elements the largest block of an array of *shape* has.

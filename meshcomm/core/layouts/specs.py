@@ -274,6 +274,15 @@ def cut_of(names: Names, length: int, blocks: int) -> AnyCut:
     return names.cut(length, blocks) if isinstance(names, CutSpec) else Cut(length, blocks)
 
 
+def fixed_length(spec: Names) -> int | None:
+    """Return the length that an axis with this spec must have, as it is cut at chosen boundaries; None if it has any.
+
+    >>> fixed_length(Cuts("x", (0, 3, 4))), fixed_length(("x",))
+    (4, None)
+    """
+    return spec.boundaries[-1] if isinstance(spec, Cuts) else None
+
+
 def renamed(spec: Names, names: Names) -> Names:
     """Return *spec* over other mesh dimensions, with the rule that it has, if it has one."""
     return spec.over(names) if isinstance(spec, CutSpec) else names

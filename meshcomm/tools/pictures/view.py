@@ -17,6 +17,7 @@ from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.specs import fixed_length
 
 MOST_LISTED = 3
 """Runs of devices in a list; a longer list is shortened to the first two and the last one."""
@@ -109,7 +110,7 @@ class View:
         if self.layout.is_single_device():
             return Ruler(None if self.shape is None else Cut(self.shape[axis], 1), 1)
         blocks = self.layout.num_shards(axis)
-        length = self.shape[axis] if self.shape is not None else self.layout.length_of_cuts(axis)
+        length = self.shape[axis] if self.shape is not None else fixed_length(self.axes[axis])
         return Ruler(None if length is None else self.layout.cut(axis, length), blocks)
 
     @property
@@ -182,7 +183,7 @@ class View:
         cyclic = self.layout.cyclic(axis)
         if cyclic is not None:
             return f"axis {axis} is dealt round {over} in blocks of {_counted(cyclic.block, 'element')}"
-        how = "" if self.layout.length_of_cuts(axis) is None else " at chosen boundaries"
+        how = "" if fixed_length(names) is None else " at chosen boundaries"
         text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
         if ruler.cut is None:
             return text
