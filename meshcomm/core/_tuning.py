@@ -222,6 +222,15 @@ uneven."""
 COUNTED_AT_ONCE = 2**15
 """Elements that a sort compares at once, twice: few enough to stay in the caches."""
 
+FUSED_BYTES = 2**17
+"""Bytes of an array of which a fused function computes a piece at once."""
+
+FUSED_FROM = 2**14
+"""Elements of a result. Plain arrays up to this size go through the function itself: to fuse would take longer."""
+
+FUSED_PLANS = 64
+"""Kinds of operands for which a fused function keeps what it computes."""
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 FILES_AGAIN_WITHIN = 1.0

@@ -1,0 +1,79 @@
+"""The results of programs, on plain arrays and on tensors."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshcomm.blocks.align import agree_on_plain, aligned_blocks
+from meshcomm.blocks.reduce import Partial, run_partial, unchanged
+from meshcomm.blocks.rules import sharding
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.fusing.lines import Origin
+from meshcomm.fusing.programs import Program, Total, run
+
+
+def evaluated(
+    program: Program, leaves: Sequence[object], shape: Shape, layout: Layout | None, origins: Sequence[Origin]
+) -> list[Any]:
+    """Return the results of a program: its outputs, and then its totals.
+
+    Collective over the mesh if a tensor has to move, for plain arrays beside tensors, and for totals of sharded ones.
+
+    Parameters
+    ----------
+    program: what to run
+    leaves: arrays, tensors and constants
+    shape: of all outputs
+    layout: of the outputs; None if all leaves are plain arrays
+    origins: where the program makes each step, and each total
+    """
+    if layout is None:
+        found = run(program, leaves, shape, origins, ordered=False)
+        totals = zip(program.totals, found.shares, strict=True)
+        return [
+            *found.outputs,
+            *(total.finish(share, prod(shape))[()] for total, share in totals if share is not None),
+        ]
+    blocks = _blocks(leaves, shape, layout)
+    outputs: Sequence[Array | None] = [None] * len(program.outputs)
+    shares: Sequence[Array | None] = [None] * len(program.totals)
+    if location_in(layout.mesh) is not None:
+        outputs, shares = run(program, blocks, layout.block_shape(shape), origins, ordered=True)
+    return [
+        *(DTensor(each, layout, shape, dtype) for each, (_, dtype) in zip(outputs, program.outputs, strict=True)),
+        *(_over_devices(*each, shape, layout) for each in zip(program.totals, shares, strict=True)),
+    ]
+
+
+def _blocks(leaves: Sequence[object], shape: Shape, layout: Layout) -> list[Any]:
+    """Return the leaves with blocks for a result of *shape* in *layout* where they are arrays or tensors."""
+    arrays = {number: x for number, x in enumerate(leaves) if isinstance(x, DTensor | np.ndarray)}
+    known = agree_on_plain("fuse", [*arrays.values()], layout.mesh)
+    found = dict(zip(arrays, aligned_blocks("fuse", known, shape, layout), strict=True))
+    return [found.get(number, x) for number, x in enumerate(leaves)]
+
+
+def _over_devices(total: Total, share: Array | None, shape: Shape, layout: Layout) -> DTensor:
+    """Return the total of what devices have reduced their blocks to; a block without elements does not count."""
+    mesh, scalar = layout.mesh, Layout.replicated(layout.mesh, 0)
+    if share is None and location_in(mesh) is not None:
+        share = np.zeros((), total.shares)
+    text = f"fuse: {total.ufunc.__name__} in {total.shares} of {shape} in {specs_text(layout.sharding_specs)}"
+    partial = Partial(
+        key=(text, layout, total),
+        text=text,
+        compute=unchanged,
+        names=sharding(mesh, [name for axis in layout.axes for name in axis]),
+        op=total.merge,
+        dtype=total.dtype,
+        counts=lambda device: 0 not in layout.block_shape(shape, device),
+        shares=total.shares,
+        finish=lambda found: total.finish(found, prod(shape)),
+    )
+    return run_partial(partial, DTensor(share, scalar, (), total.shares), scalar, ())
