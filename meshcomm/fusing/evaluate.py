@@ -34,7 +34,7 @@ def evaluated(
     origins: where the program makes each step, and each total
     """
     if layout is None:
-        found = run(program, leaves, shape, origins, ordered=False)
+        found = run(program, leaves, origins, ordered=False)
         totals = zip(program.totals, found.shares, strict=True)
         return [
             *found.outputs,
@@ -44,7 +44,7 @@ def evaluated(
     outputs: Sequence[Array | None] = [None] * len(program.outputs)
     shares: Sequence[Array | None] = [None] * len(program.totals)
     if location_in(layout.mesh) is not None:
-        outputs, shares = run(program, blocks, layout.block_shape(shape), origins, ordered=True)
+        outputs, shares = run(program, blocks, origins, ordered=True)
     return [
         *(DTensor(each, layout, shape, dtype) for each, (_, dtype) in zip(outputs, program.outputs, strict=True)),
         *(_over_devices(*each, shape, layout) for each in zip(program.totals, shares, strict=True)),

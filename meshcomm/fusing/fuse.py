@@ -60,7 +60,7 @@ def fuse(function: Callable[P, R]) -> Callable[P, R]:
             if len(small) + len(plans) > FUSED_PLANS:
                 small.clear()
                 plans.clear()
-            if jobs[0].layout is None and prod(jobs[0].shape) <= FUSED_FROM:
+            if _block_size(jobs[0]) <= FUSED_FROM:
                 small.add(signature)
             elif plan is not None or signature not in plans:
                 plans[signature] = _plan(function, given, result, jobs[0])
@@ -69,6 +69,11 @@ def fuse(function: Callable[P, R]) -> Callable[P, R]:
         return computed(result)  # type: ignore[no-any-return]
 
     return fused
+
+
+def _block_size(job: Job) -> int:
+    """Return how many elements a result has on a device, the same number on all of them."""
+    return prod(job.shape if job.layout is None else job.layout.block_shape(job.shape, 0))
 
 
 class Plan(NamedTuple):

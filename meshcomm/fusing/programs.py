@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshcomm.core._tuning import FUSED_BYTES, LINE
+from meshcomm.blocks.rules import broadcast_shape
+from meshcomm.core._tuning import FUSED_BUFFERS, FUSED_BYTES, LINE
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.scratch import scratch
@@ -157,18 +158,18 @@ class Results(NamedTuple):
     shares: list[Array | None]
 
 
-def run(program: Program, leaves: Sequence[object], shape: Shape, origins: Sequence[Origin], ordered: bool) -> Results:
+def run(program: Program, leaves: Sequence[object], origins: Sequence[Origin], ordered: bool) -> Results:
     """Return the results of *program*.
 
     Parameters
     ----------
     program: what to run
     leaves: arrays and constants
-    shape: what the arrays broadcast to
     origins: of the steps, and then of the reductions
     ordered: whether results are C-contiguous; else their axes are in memory as those of NumPy's results would be
     """
     arrays = {number: x for number, x in enumerate(leaves) if isinstance(x, np.ndarray) and x.ndim}
+    shape = broadcast_shape("fuse", [array.shape for array in arrays.values()])
     arrays = {number: x if x.shape == shape else np.broadcast_to(x, shape) for number, x in arrays.items()}
     order = None if ordered else _order([*arrays.values()])
     if order is not None:
@@ -201,10 +202,11 @@ def _run(
     calls, totals = program.calls, program.totals
     values: list[Any] = [*leaves, *[None] * len(calls)]
     widest = max([*program.itemsizes, *(array.itemsize for array in streams.values())])
+    count = min(FUSED_BYTES // widest, FUSED_BUFFERS // max(sum(program.itemsizes), 1))
     first, made = next(iter(streams)), None
     shares: list[list[Array]] = [[] for _ in totals]
     with Watch(origins) as watch:
-        for index in pieces(shape, FUSED_BYTES // widest):
+        for index in pieces(shape, count):
             for number, array in streams.items():
                 values[number] = array[index]
             piece = values[first].shape
