@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from meshcomm.blocks.make import make
 from meshcomm.blocks.rules import broadcast_shape, common_layout, mesh_of
 from meshcomm.core._callers import naming_callers, warn
 from meshcomm.core._mistakes import missing
@@ -218,7 +219,7 @@ def _layout(inputs: Sequence[Value], arrays: Sequence[Deferred], shape: Shape) -
     tensors = [x for x in inputs if isinstance(x, DTensor)]
     if not tensors and all(x.layout is first and x.shape == shape for x in arrays):
         return first
-    tensors += [DTensor(None, x.layout, x.shape, x.dtype) for x in arrays if x.layout is not None]
+    tensors += [make(None, x.layout, x.shape, x.dtype) for x in arrays if x.layout is not None]
     if not tensors:
         return None
     mesh_of(tensors)

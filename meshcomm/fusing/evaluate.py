@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
+from meshcomm.blocks.make import make
 from meshcomm.blocks.reduce import Partial, run_partial, unchanged
 from meshcomm.blocks.rules import sharding
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -19,8 +20,8 @@ from meshcomm.fusing.programs import Program, Total, run
 
 
 def evaluated(
-    program: Program, leaves: Sequence[object], shape: Shape, layout: Layout | None, origins: Sequence[Origin]
-) -> list[Any]:
+    program: Program, leaves: Sequence[Value], shape: Shape, layout: Layout | None, origins: Sequence[Origin]
+) -> Sequence[Value]:
     """Return the results of a program: its outputs, and then its totals.
 
     Collective over the mesh if a tensor has to move, for plain arrays beside tensors, and for totals of sharded ones.
@@ -29,34 +30,30 @@ def evaluated(
     ----------
     program: what to run
     leaves: arrays, tensors and constants
-    shape: of all outputs
-    layout: of the outputs; None if all leaves are plain arrays
+    shape, layout: of all outputs; the layout is None if all leaves are plain arrays
     origins: where the program makes each step, and each total
     """
     if layout is None:
-        found = run(program, leaves, origins, ordered=False)
-        totals = zip(program.totals, found.shares, strict=True)
-        return [
-            *found.outputs,
-            *(total.finish(share, prod(shape))[()] for total, share in totals if share is not None),
-        ]
+        made, found = run(program, leaves, origins, ordered=False)
+        totals = zip(program.totals, found, strict=True)
+        return [*made, *(total.finish(share, prod(shape))[()] for total, share in totals if share is not None)]
     blocks = _blocks(leaves, shape, layout)
     outputs: Sequence[Array | None] = [None] * len(program.outputs)
     shares: Sequence[Array | None] = [None] * len(program.totals)
     if location_in(layout.mesh) is not None:
         outputs, shares = run(program, blocks, origins, ordered=True)
     return [
-        *(DTensor(each, layout, shape, dtype) for each, (_, dtype) in zip(outputs, program.outputs, strict=True)),
+        *(make(each, layout, shape, dtype) for each, (_, dtype) in zip(outputs, program.outputs, strict=True)),
         *(_over_devices(*each, shape, layout) for each in zip(program.totals, shares, strict=True)),
     ]
 
 
-def _blocks(leaves: Sequence[object], shape: Shape, layout: Layout) -> list[Any]:
-    """Return the leaves with blocks for a result of *shape* in *layout* where they are arrays or tensors."""
+def _blocks(leaves: Sequence[Value], shape: Shape, layout: Layout) -> list[Value]:
+    """Return the leaves, but blocks for a result of *shape* in *layout* instead of arrays and tensors."""
     arrays = {number: x for number, x in enumerate(leaves) if isinstance(x, DTensor | np.ndarray)}
     known = agree_on_plain("fuse", [*arrays.values()], layout.mesh)
-    found = dict(zip(arrays, aligned_blocks("fuse", known, shape, layout), strict=True))
-    return [found.get(number, x) for number, x in enumerate(leaves)]
+    blocks = dict(zip(arrays, aligned_blocks("fuse", known, shape, layout), strict=True))
+    return [blocks.get(number, x) for number, x in enumerate(leaves)]
 
 
 def _over_devices(total: Total, share: Array | None, shape: Shape, layout: Layout) -> DTensor:
@@ -76,4 +73,4 @@ def _over_devices(total: Total, share: Array | None, shape: Shape, layout: Layou
         shares=total.shares,
         finish=lambda found: total.finish(found, prod(shape)),
     )
-    return run_partial(partial, DTensor(share, scalar, (), total.shares), scalar, ())
+    return run_partial(partial, make(share, scalar, (), total.shares), scalar, ())

@@ -26,7 +26,15 @@ R = TypeVar("R")
 
 
 def fuse(function: Callable[P, R]) -> Callable[P, R]:
-    """Return *function* as one that makes its elementwise operations together, piece by piece.
+    """Return *function* as one that makes its elementwise operations together, in pieces that stay in the cache.
+
+    NumPy's ufuncs make each piece, so values are NumPy's bit for bit; sums add up in another order. It takes tensors,
+    plain arrays, and both. All ranks of the mesh make the call, as they would make that of *function*.
+
+    *function* uses operators, ufuncs, and functions such as ``numpy.where`` and ``astype``. Reductions, slices and a
+    few others compute their operand first. The rest is a ``TypeError`` that names the line: branches on elements,
+    assignments, ``out=``, functions that are not elementwise. If *function* reads no more than numbers and functions,
+    it runs again only for operands of other shapes, dtypes or layouts, or when what it reads is bound anew.
 
     >>> import numpy as np, meshcomm as mc
     >>> @mc.fuse
@@ -34,6 +42,12 @@ def fuse(function: Callable[P, R]) -> Callable[P, R]:
     ...     return np.sqrt(x * x + y * y)
     >>> distance(np.array([3.0, 5.0]), np.array([4.0, 12.0]))
     array([ 5., 13.])
+    >>> def program():
+    ...     t = mc.distribute(np.arange(3.0), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return distance(t, t + 1).local.round(1).tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1.0, 2.2], [3.6]]
     """
     if not callable(function):
         raise TypeError(f"fuse takes a function, not {quote(function)}")
