@@ -3,7 +3,6 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
-from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -31,7 +30,7 @@ from meshcomm.fusing.functions import (
     output_of,
     result_dtypes,
 )
-from meshcomm.fusing.jobs import Waiting, compute, computed, waiting_in
+from meshcomm.fusing.jobs import Waiting, compute, computed, tick, waiting_in
 from meshcomm.fusing.lines import Watch, here, located, refused
 
 _NUMBERS = frozenset((bool, int, float, complex))
@@ -39,12 +38,6 @@ _OPERANDS = (
     *(Waiting, DTensor, np.ndarray, np.generic, int, float, complex, str, bytes, date, timedelta),
     *(type, np.dtype, type(None)),
 )
-_times = count()
-
-
-def now() -> int:
-    """Return how often this was called: before something is computed while a function runs, for one."""
-    return next(_times)
 
 
 class Deferred(Waiting):
@@ -133,7 +126,6 @@ class Deferred(Waiting):
                 f"{what} of an array is not known in a fused function: numpy.where(condition, a, b) chooses between "
                 "values, numpy has the functions of math for arrays, and reductions such as .any() give a number"
             )
-        now()
         compute([self])
         return self.made
 
@@ -172,13 +164,12 @@ def deferred(function: Function, args: Sequence[Value], named: Mapping[str, Valu
     inputs = [x if type(x) in _NUMBERS else _input(x) for x in (*args, *named.values())]
     arrays = [x for x in inputs if type(x) is Deferred]
     if not arrays:
-        now()
+        tick()
         with Watch([here()]):
             return function(*inputs[: len(args)], **dict(zip(named, inputs[len(args) :], strict=True)))
     shape = arrays[0].shape
     if any(x.shape != shape for x in arrays):
         shape = broadcast_shape(function.__name__, [x.shape for x in arrays])
-        now()
         compute(x for x in arrays if x.shape != shape)
     kinds, names, layout = tuple(map(_kind, inputs)), tuple(named), _layout(inputs, arrays, shape)
     found = [Deferred(None, dtype, shape, layout) for dtype in result_dtypes(function, kinds, names)]
@@ -243,6 +234,7 @@ def called(function: Function, args: Sequence[Value], named: Mapping[str, Value]
         raise refused("a fused function changes no array: leave out copy=False")
     made = deferred(function, args, named)
     if is_cast(function) and args[0].dtype.kind == "c" and made.dtype.kind not in "cb":
+        tick()  # it warns in each call
         warn("Casting complex values to real discards the imaginary part", np.exceptions.ComplexWarning)
     return made
 
@@ -260,7 +252,7 @@ def _no_elementwise(name: str) -> TypeError:
 
 def _whole(function: Function, args: Sequence[Value], named: Mapping[str, Value]) -> Value:
     """Return what *function* makes of whole arrays and tensors, which are computed first."""
-    now()
+    tick()
     values = [*waiting_in((args, named))]
     compute(values)
     plain = all(each.layout is None for each in values)

@@ -13,16 +13,7 @@ from meshcomm.fusing.lines import refused
 Function: TypeAlias = Callable[..., Any]
 
 ELEMENTWISE: set[Function] = {
-    *(
-        np.where,
-        np.clip,
-        np.round,
-        np.around,
-        np.nan_to_num,
-        np.copy,
-        np.ndarray.astype,
-        getattr(np, "astype", np.copy),
-    ),
+    *(np.where, np.clip, np.round, np.around, np.nan_to_num, np.copy, np.ndarray.astype, np.astype),
     *(np.real, np.imag, np.angle, np.sinc, np.fix, np.isclose, np.isreal, np.iscomplex, np.isposinf, np.isneginf),
     *(np.zeros_like, np.ones_like, np.full_like),
 }
@@ -95,14 +86,14 @@ def result_dtypes(function: Function, kinds: tuple[Kind, ...], names: tuple[str,
     """
     samples = [*map(_sample, kinds)]
     if is_cast(function):
-        samples[0] = samples[0].real  # else NumPy warns of imaginary parts; `Deferred.astype` does
+        samples[0] = samples[0].real  # else NumPy warns of imaginary parts here, too
     count = len(samples) - len(names)
     with np.errstate(all="ignore"):
         made = function(*samples[:count], **dict(zip(names, samples[count:], strict=True)))
     found = tuple(np.asarray(each).dtype for each in (made if isinstance(made, tuple) else (made,)))
     texts = is_cast(function) and {samples[0].dtype.kind, found[0].kind} & {*"SUV"}
     if texts or any(each.hasobject for each in found):
-        raise refused("texts and objects are converted outside of a fused function")
+        raise refused("a fused function makes no objects, and converts no texts")
     return found
 
 

@@ -14,9 +14,9 @@ from meshcomm.core._types import Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.fusing.deferred import now, operand
+from meshcomm.fusing.deferred import operand
 from meshcomm.fusing.evaluate import evaluated
-from meshcomm.fusing.jobs import Job, Waiting, computed, jobs_for, waiting_in
+from meshcomm.fusing.jobs import Job, Waiting, computed, jobs_for, tick, waiting_in
 from meshcomm.fusing.lines import Origin
 from meshcomm.fusing.programs import Program, compiled
 from meshcomm.fusing.reads import Reads, reads_of
@@ -66,11 +66,11 @@ def fuse(function: Callable[P, R]) -> Callable[P, R]:
             return plan.run(given)  # type: ignore[no-any-return]
         if any(isinstance(x, Waiting) or is_traced(x) for x in given):  # a fused function calls this, or autograd
             return function(*args, **named)
-        begun, operands = now(), [*map(operand, given)]
+        begun, operands = tick(), [*map(operand, given)]
         options = dict(zip(named, operands[len(args) :], strict=True))
         result: Value = function(*operands[: len(args)], **options)
         jobs = jobs_for(waiting_in(result))
-        if signature is not None and len(jobs) == 1 and now() == begun + 1:  # nothing was computed meanwhile
+        if signature is not None and len(jobs) == 1 and tick() == begun + 1:  # nothing was computed meanwhile
             if len(small) + len(plans) > FUSED_PLANS:
                 small.clear()
                 plans.clear()
@@ -148,12 +148,15 @@ def _plan(function: Callable[..., object], given: Sequence[Value], result: Value
 
 
 def _signature(given: Sequence[Value], names: tuple[str, ...]) -> tuple[object, ...] | None:
-    """Return what tells a call from calls with operands of other kinds; None if that is not known."""
+    """Return what tells a call from calls with operands of other kinds; None if that is not known.
+
+    Arrays without axes are numbers, of which the function may have computed others.
+    """
     found: list[object] = [names]
     for x in given:
-        if type(x) is np.ndarray:
+        if type(x) is np.ndarray and x.shape:
             found += x.shape, x.dtype
-        elif type(x) is DTensor:
+        elif type(x) is DTensor and x.shape:
             found.append(x._spec)
         elif x is None or type(x) in (bool, int, float, complex, str):
             found += type(x), repr(x)  # 0.0 and -0.0 are equal

@@ -12,7 +12,7 @@ from meshcomm.fusing.functions import Function, Kind
 from meshcomm.fusing.lines import Origin, here
 from meshcomm.fusing.programs import Source, Step, compiled
 
-_serials = count()
+_serials, _ticks = count(), count()
 
 
 class Waiting:
@@ -87,9 +87,15 @@ def jobs_for(wanted: Iterable[Waiting]) -> list[Job]:
 
 
 def compute(wanted: Iterable[Waiting]) -> None:
-    """Compute values that wait. Collective as `evaluated`."""
+    """Compute values that wait, while the function runs. Collective as `evaluated`."""
     for job in jobs_for(wanted):
+        tick()
         job.run()
+
+
+def tick() -> int:
+    """Return how often this was called: before something is computed, so that a call is known in which nothing was."""
+    return next(_ticks)
 
 
 def _job(group: Sequence[Waiting]) -> Job:

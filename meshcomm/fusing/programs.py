@@ -190,7 +190,7 @@ def _order(arrays: Sequence[Array]) -> list[int] | None:
     if all(array.flags.c_contiguous for array in arrays):
         return None
     # What NumPy allocates for an operand of this kind has the axes of its results.
-    made = np.nditer([*arrays, None], ["zerosize_ok", "refs_ok"]).operands[-1]
+    made = np.nditer([*arrays[:31], None], ["zerosize_ok", "refs_ok"]).operands[-1]  # it takes 32
     order = sorted(range(made.ndim), key=lambda axis: -made.strides[axis])
     return None if order == [*range(made.ndim)] else order
 
@@ -201,8 +201,8 @@ def _run(
     """Write to the results, which are among the *streams*, and return the shares of the reductions."""
     calls, totals = program.calls, program.totals
     values: list[Any] = [*leaves, *[None] * len(calls)]
-    widest = max([*program.itemsizes, *(array.itemsize for array in streams.values())])
-    count = min(FUSED_BYTES // widest, FUSED_BUFFERS // max(sum(program.itemsizes), 1))
+    widest = max([1, *program.itemsizes, *(array.itemsize for array in streams.values())])
+    count = max(1, min(FUSED_BYTES // widest, FUSED_BUFFERS // max(1, sum(program.itemsizes))))
     first, made = next(iter(streams)), None
     shares: list[list[Array]] = [[] for _ in totals]
     with Watch(origins) as watch:

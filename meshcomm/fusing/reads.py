@@ -54,13 +54,13 @@ def reads_of(function: object) -> Reads | None:
     return found if _look(function, found, set()) else None
 
 
-def _look(function: object, found: Reads, seen: set[CodeType]) -> bool:
+def _look(function: object, found: Reads, seen: set[FunctionType]) -> bool:
     """Add to *found* what a function reads, and return whether that is all."""
-    if not isinstance(function, FunctionType):
+    if not isinstance(function, FunctionType) or vars(function):
         return False
-    if function.__code__ in seen:
+    if function in seen:
         return True
-    seen.add(function.__code__)
+    seen.add(function)
     its, values = function.__globals__, [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
     for operation in _operations(function.__code__):
         name, what = operation.argval, operation.opname
@@ -92,7 +92,7 @@ def _operations(code: CodeType) -> Iterator[dis.Instruction]:
             yield from _operations(each)
 
 
-def _is_constant(value: object, found: Reads, seen: set[CodeType]) -> bool:
+def _is_constant(value: object, found: Reads, seen: set[FunctionType]) -> bool:
     """Return whether *value* does the same whenever it is read; what it reads itself is added to *found*."""
     return _is_known(value) or value is np or value is math or _look(value, found, seen)
 

@@ -305,7 +305,9 @@ def test_warnings_are_those_of_numpy_and_name_its_lines(n):
         assert found_warnings(fused, x) == expected
     complex_numbers = numbers(n) + 1j
     cast = lambda x: (x * 2).astype("f8")  # noqa: E731 - shorter
-    assert found_warnings(mc.fuse(cast), complex_numbers) == found_warnings(cast, complex_numbers)
+    fused = mc.fuse(cast)
+    for _ in range(2):
+        assert found_warnings(fused, complex_numbers) == found_warnings(cast, complex_numbers)
 
 
 class Handler(list):
@@ -365,7 +367,7 @@ MISTAKES = {
     "np.array([x, x])": "do so with the result",
     "x + np.ma.ones(3)": "not MaskedArray",
     "x + {}": "takes arrays, tensors and numbers, not dict",
-    "x.astype(str)": "outside of a fused function",
+    "x.astype(str)": "converts no texts",
 }
 
 
@@ -451,6 +453,40 @@ def test_what_functions_read(function, known):
 
 
 LIST, STATE = [1.0], np.errstate()
+
+
+def test_functions_of_one_code_read_their_own_variables():
+    def scaling(n):
+        def scaled(x):
+            return x * n
+
+        def change(m):
+            nonlocal n
+            n = m
+
+        return scaled, change
+
+    (one, _), (other, change) = scaling(2), scaling(3)
+    fused, x = mc.fuse(lambda x: one(x) + other(x)), numbers(MANY)
+    assert alike(fused(x), x * 2 + x * 3)
+    change(5)
+    assert alike(fused(x), x * 2 + x * 5)
+
+
+def test_numbers_that_are_arrays_are_read_in_each_call():
+    fused, x = mc.fuse(lambda x, c: x * np.sqrt(c) + c), numbers(MANY)
+    for c in (4.0, 9.0):
+        for given in (np.asarray(c), np.float64(c)):
+            assert alike(fused(x, given), x * np.sqrt(c) + c)
+
+
+def test_texts_and_long_elements():
+    texts = np.array(["a", "bc", "b" * 100_000] * 3)
+    equal = lambda x: (x == "bc") | (x > "b")  # noqa: E731 - shorter
+    assert alike(mc.fuse(equal)(texts), equal(texts))
+    dates = np.arange(MANY).astype("M8[h]")
+    later = lambda x: np.where(x > np.datetime64("1970-01-02"), x + np.timedelta64(1, "D"), x)  # noqa: E731 - shorter
+    assert alike(mc.fuse(later)(dates), later(dates))
 
 
 def test_known_functions_do_not_run_again(monkeypatch):
