@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
-from meshcomm.blocks.make import make
+from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.reduce import Partial, run_partial, unchanged
 from meshcomm.blocks.rules import sharding
 from meshcomm.core._tracing import Value
@@ -34,17 +34,20 @@ def evaluated(
     origins: where the program makes each step, and each total
     """
     if layout is None:
-        made, found = run(program, leaves, origins, ordered=False)
-        totals = zip(program.totals, found, strict=True)
-        return [*made, *(total.finish(share, prod(shape))[()] for total, share in totals if share is not None)]
+        made, shares = run(program, leaves, origins, ordered=False)
+        return [
+            *made,
+            *(each.finish(share, prod(shape))[()] for each, share in zip(program.totals, shares, strict=True)),
+        ]
+    location_in(layout.mesh)  # a mesh that is closed raises its error
     blocks = _blocks(leaves, shape, layout)
-    outputs: Sequence[Array | None] = [None] * len(program.outputs)
-    shares: Sequence[Array | None] = [None] * len(program.totals)
-    if location_in(layout.mesh) is not None:
-        outputs, shares = run(program, blocks, origins, ordered=True)
+    tensor = next(x for x in leaves if isinstance(x, DTensor))
+    found = on_blocks(lambda block: run(program, blocks, origins, ordered=True), tensor)
+    outputs: Sequence[Array | None] = [None] * len(program.outputs) if found is None else found.outputs
+    of_device: Sequence[Array | None] = [None] * len(program.totals) if found is None else found.shares
     return [
         *(make(each, layout, shape, dtype) for each, (_, dtype) in zip(outputs, program.outputs, strict=True)),
-        *(_over_devices(*each, shape, layout) for each in zip(program.totals, shares, strict=True)),
+        *(_over_devices(*each, shape, layout) for each in zip(program.totals, of_device, strict=True)),
     ]
 
 
@@ -57,16 +60,14 @@ def _blocks(leaves: Sequence[Value], shape: Shape, layout: Layout) -> list[Value
 
 
 def _over_devices(total: Total, share: Array | None, shape: Shape, layout: Layout) -> DTensor:
-    """Return the total of what devices have reduced their blocks to; a block without elements does not count."""
-    mesh, scalar = layout.mesh, Layout.replicated(layout.mesh, 0)
-    if share is None and location_in(mesh) is not None:
-        share = np.zeros((), total.shares)
+    """Return the total of the shares of devices; that of a block without elements does not count."""
+    scalar = Layout.replicated(layout.mesh, 0)
     text = f"fuse: {total.ufunc.__name__} in {total.shares} of {shape} in {specs_text(layout.sharding_specs)}"
     partial = Partial(
         key=(text, layout, total),
         text=text,
         compute=unchanged,
-        names=sharding(mesh, [name for axis in layout.axes for name in axis]),
+        names=sharding(layout.mesh, [name for axis in layout.axes for name in axis]),
         op=total.merge,
         dtype=total.dtype,
         counts=lambda device: 0 not in layout.block_shape(shape, device),

@@ -67,7 +67,9 @@ class Total(NamedTuple):
     mean: bool
 
     def share(self, found: Array | Sequence[Array]) -> Array:
-        """Return what the elements of an array are reduced to."""
+        """Return what the elements of an array are reduced to; zero, which does not count, if there are none."""
+        if len(found) == 0:
+            return np.zeros((), self.shares)
         return np.asarray(self.ufunc.reduce(np.asarray(found), axis=None, dtype=self.shares))
 
     def finish(self, share: Array, count: int) -> Array:
@@ -152,10 +154,10 @@ def _total(function: Function, value: int, kind: DType) -> Total:
 
 
 class Results(NamedTuple):
-    """What a program has made: arrays, and the shares of its reductions, none if there are no elements."""
+    """What a program has made: arrays, and the shares of its reductions, zero if there are no elements."""
 
     outputs: list[Array]
-    shares: list[Array | None]
+    shares: list[Array]
 
 
 def run(program: Program, leaves: Sequence[object], origins: Sequence[Origin], ordered: bool) -> Results:
@@ -197,7 +199,7 @@ def _order(arrays: Sequence[Array]) -> list[int] | None:
 
 def _run(
     program: Program, leaves: Sequence[object], streams: dict[int, Array], shape: Shape, origins: Sequence[Origin]
-) -> list[Array | None]:
+) -> list[Array]:
     """Write to the results, which are among the *streams*, and return the shares of the reductions."""
     calls, totals = program.calls, program.totals
     values: list[Any] = [*leaves, *[None] * len(calls)]
@@ -217,7 +219,7 @@ def _run(
                 call(*[values[each] for each in inputs], out=values[output])
             for watch.step, (total, share) in enumerate(zip(totals, shares, strict=True), len(calls)):
                 share.append(total.share(values[total.value]))
-        return [total.share(share) if share else None for total, share in zip(totals, shares, strict=True)]
+        return [total.share(share) for total, share in zip(totals, shares, strict=True)]
 
 
 def _put_buffers(program: Program, values: list[Any], piece: Shape) -> None:
