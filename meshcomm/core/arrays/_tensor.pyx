@@ -28,7 +28,7 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
-from meshcomm.core.arrays.operators import LIKE, Operators
+from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
@@ -163,6 +163,8 @@ cdef class TensorBase:
         _kept(self, key, (self, value), self, self)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
+        if len(types) > 1 and any([getattr(each, "takes_tensors", False) for each in types]):
+            return NotImplemented  # NumPy calls the other class
         if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
         return _function(self, func, args, kwargs)
@@ -189,8 +191,10 @@ cdef class TensorBase:
     def __pow__(self, other, modulo):
         if modulo is not None:
             return NotImplemented
-        if type(other) is int and other == 2:  # as arrays do: a square takes less time, and that of booleans is int8
-            return _unary(np_square, self, np_square)
+        if type(other) is int or type(other) is float:  # as arrays do: a square takes less time than a power
+            ufunc = power_by(self._spec.dtype, other)
+            if ufunc.nin == 1:
+                return _unary(ufunc, self, ufunc)
         return _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):
@@ -215,7 +219,7 @@ cdef class TensorBase:
     def __invert__(self): return _unary(np_invert, self, Operators.__invert__)
 
 cdef object np_add = np.add, np_subtract = np.subtract, np_multiply = np.multiply, np_divide = np.divide
-cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power, np_square = np.square
+cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power
 cdef object np_bitwise_and = np.bitwise_and, np_bitwise_or = np.bitwise_or, np_bitwise_xor = np.bitwise_xor
 cdef object np_less = np.less, np_less_equal = np.less_equal, np_greater = np.greater
 cdef object np_greater_equal = np.greater_equal, np_equal = np.equal, np_not_equal = np.not_equal

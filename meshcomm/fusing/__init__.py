@@ -1,0 +1,1 @@
+"""Functions of elementwise operations that go over their operands once, in pieces that stay in the cache."""
