@@ -137,7 +137,7 @@ cdef class TensorBase:
             if made is not None:
                 return made
             return _long(_getitem, None, (self, index), {})
-        at = _static(index)
+        at = _NONE if type(index) is int else _static(index)  # rows are noted, for their swaps
         if at is _NONE:
             return _long(_getitem, None, (self, index), {})
         key = _getitem, at, None if self._view is None else self._view.strides
@@ -151,7 +151,7 @@ cdef class TensorBase:
                 _check_open(self._spec.mesh)
             if _set_element(self, index if type(index) is tuple else (index,), value):
                 return
-        at = _static(index)
+        at = _NONE if type(index) is int else _static(index)
         if at is _NONE or its is _NONE:
             _long(_setitem, None, (self, index, value), {})
             return
