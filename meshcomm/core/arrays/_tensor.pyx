@@ -55,16 +55,17 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_view(kind):
-    """Set the class of what tells how a tensor shares memory."""
-    global _view_kind
-    _view_kind = kind
+def set_protocol(guarded, get, put, view):
+    """Set what NumPy's protocol has for calls that take the short way.
 
-
-def set_protocol(guarded, get, put):
-    """Set what calls a function whose warnings are to name the program's line, and what gets and writes an element."""
-    global _guarded, _element_of, _set_element
-    _guarded, _element_of, _set_element = guarded, get, put
+    Parameters
+    ----------
+    guarded: calls a function whose warnings are to name the line of the program
+    get, put: an element
+    view: the class of what tells how a tensor shares memory
+    """
+    global _guarded, _element_of, _set_element, _view_kind
+    _guarded, _element_of, _set_element, _view_kind = guarded, get, put, view
 
 
 def offer(recipe, tuple operands, result):
