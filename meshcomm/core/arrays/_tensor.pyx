@@ -228,41 +228,36 @@ cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np
 
 
 cdef object _unary(ufunc, TensorBase tensor, long_way):
-    cdef tuple operands = (tensor,), key = (ufunc, tensor._spec)
-    made = _known(tensor, key, operands, None)
-    if made is not _NONE:
-        return made
-    _forget_offer()
-    return _kept(tensor, key, operands, None, long_way(tensor))
+    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None, long_way, (tensor,))
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, other)
+    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, (tensor, other))
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, other)
+    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, (tensor, other))
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other), spec = tensor._spec
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, long_way, other)
+    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, long_way, (tensor, other))
 
 
-cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, other):
+cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, tuple args):
     made = _known(tensor, key, operands, out)
     if made is not _NONE:
         return made
     _forget_offer()
-    return _kept(tensor, key, operands, out, long_way(tensor, other))
+    return _kept(tensor, key, operands, out, long_way(*args))
 
 
 cdef object _OUT = "out"
