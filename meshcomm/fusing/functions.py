@@ -116,8 +116,6 @@ def writing(function: Function, names: tuple[str, ...]) -> Callable[..., object]
     >>> found
     array([0.1, 0.5])
     """
-    if function is np.where:
-        return _where
     if is_cast(function):
         return _cast
     takes_out = function is np.clip or isinstance(function, np.ufunc)
@@ -133,12 +131,6 @@ def writing(function: Function, names: tuple[str, ...]) -> Callable[..., object]
             np.copyto(out, function(*operands[:count], **named))
 
     return write
-
-
-def _where(condition: object, x: object, y: object, *, out: Array) -> None:
-    # As numpy.where, which converts numbers that are out of range.
-    np.copyto(out, np.asarray(y), casting="unsafe")
-    np.copyto(out, np.asarray(x), casting="unsafe", where=np.asarray(condition, np.bool_))
 
 
 def _cast(x: Array, *others: object, out: Array) -> None:

@@ -164,11 +164,11 @@ cdef class TensorBase:
         _kept(self, key, (self, value), self, self)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
-        if len(types) > 1 and any([getattr(each, "takes_tensors", False) for each in types]):
-            return NotImplemented  # NumPy calls the other class
         if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
-        return _function(self, func, args, kwargs)
+        # A class that takes tensors, too, is called by NumPy.
+        others = len(types) > 1 and any([getattr(each, "takes_tensors", False) for each in types])
+        return NotImplemented if others else _function(self, func, args, kwargs)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -192,11 +192,9 @@ cdef class TensorBase:
     def __pow__(self, other, modulo):
         if modulo is not None:
             return NotImplemented
-        if type(other) is int or type(other) is float:  # as arrays do: a square takes less time than a power
-            ufunc = power_by(self._spec.dtype, other)
-            if ufunc.nin == 1:
-                return _unary(ufunc, self, ufunc)
-        return _binary(np_power, self, other, Operators.__pow__)
+        ufunc = power_by(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
+        one = ufunc.nin == 1
+        return _unary(ufunc, self, ufunc) if one else _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):
         if modulo is not None:
