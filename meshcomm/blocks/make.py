@@ -15,6 +15,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import contiguous
+from meshcomm.errors import ShapeError
 
 R = TypeVar("R")
 
@@ -157,6 +158,19 @@ def on_device(mesh: Mesh, function: Callable[[int], R]) -> R | None:
     """
     device = mesh.rank
     return None if device is None else function(device)
+
+
+def refuse_outside(name: str, mesh: Mesh, unknown: str) -> None:
+    """Raise ``ShapeError`` on a rank outside of *mesh*, which cannot know *unknown*; *name* is the operation.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     world.run(lambda: refuse_outside("f", mc.create_mesh([("x", 1)]), "how many there are"))
+    Traceback (most recent call last):
+    meshcomm.errors.ShapeError: rank 1: f: a rank outside of the mesh cannot know how many there are
+    """
+    if mesh.rank is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know {unknown}")
 
 
 def cut(array: Array, layout: Layout) -> DTensor:
