@@ -15,6 +15,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import contiguous
+from meshcomm.errors import ShapeError
 
 R = TypeVar("R")
 
@@ -157,6 +158,15 @@ def on_device(mesh: Mesh, function: Callable[[int], R]) -> R | None:
     """
     device = mesh.rank
     return None if device is None else function(device)
+
+
+def refuse_outside(name: str, mesh: Mesh, unknown: str) -> None:
+    """Raise ``ShapeError`` on a rank outside of *mesh*, which cannot know *unknown*; *name* is the operation.
+
+    >>> refuse_outside("f", Mesh([0], [("x", 1)]), "how many elements there are")  # this rank is in it
+    """
+    if mesh.rank is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know {unknown}")
 
 
 def cut(array: Array, layout: Layout) -> DTensor:

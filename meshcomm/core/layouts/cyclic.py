@@ -82,6 +82,38 @@ class CyclicCut(NamedTuple):
         inside: Indices = rounds * self.block + np.clip(rest - self.firsts(numbers), 0, self.block)
         return inside
 
+    def find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the devices that hold these elements, and where they are in their blocks.
+
+        >>> [each.tolist() for each in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
+        [[0, 1, 0], [2, 0, 3]]
+        """
+        numbers = self.owners(indices // self.block)
+        return numbers, self.before(numbers, indices)
+
+    def around(self, start: int, stop: int) -> Interval:
+        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is.
+
+        >>> CyclicCut(13, 2, 3, 0).around(5, 8)
+        (3, 8)
+        """
+        return start // self.block * self.block, stop
+
+    def flipped(self) -> "CyclicCut | None":
+        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+
+        None if the last run is shorter: it would be the first.
+
+        >>> CyclicCut(9, 2, 3, 0).flipped(), CyclicCut(8, 2, 3, 0).flipped()
+        (CyclicCut(length=9, blocks=2, block=3, offset=1), None)
+        """
+        count, rest = divmod(self.length, self.block)
+        return None if rest else self._replace(offset=(self.blocks - count - self.offset) % self.blocks)
+
+    def repeated(self, times: int) -> "CyclicCut":
+        """Return how the axis is cut if each element is there so many *times*, where it was."""
+        return self._replace(length=self.length * times, block=self.block * times)
+
     def lengths(self, numbers: Indices) -> Indices:
         """Return the number of elements that each device holds."""
         return self.before(numbers, self.length)

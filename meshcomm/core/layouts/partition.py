@@ -67,6 +67,35 @@ class Consecutive:
         """Return `block_of` for many elements."""
         raise NotImplementedError
 
+    def find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the numbers of the blocks that hold these elements, and where they are in them.
+
+        >>> [each.tolist() for each in Cut(7, 3).find(np.array([2, 3, 6]))]
+        [[0, 1, 2], [2, 0, 1]]
+        """
+        numbers = self.blocks_of(indices)
+        return numbers, indices - self.starts(numbers)
+
+    def around(self, start: int, stop: int) -> Interval:
+        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is: all."""
+        return 0, self.length
+
+    def flipped(self) -> "ChosenCut":
+        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+
+        >>> Cut(5, 2).flipped()
+        ChosenCut(boundaries=(0, 2, 5))
+        """
+        return ChosenCut(tuple(self.length - start for start in reversed(self.all_starts())))
+
+    def repeated(self, times: int) -> "ChosenCut":
+        """Return how the axis is cut if each element is there so many *times*, where it was.
+
+        >>> Cut(5, 2).repeated(2)
+        ChosenCut(boundaries=(0, 6, 10))
+        """
+        return ChosenCut(tuple(start * times for start in self.all_starts()))
+
     def filled_before(self, numbers: Indices) -> Indices:
         """Return how many of the blocks before each of these *numbers* have elements."""
         raise NotImplementedError
