@@ -166,9 +166,8 @@ cdef class TensorBase:
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
-        # A class that takes tensors, too, is called by NumPy.
-        others = len(types) > 1 and any([getattr(each, "takes_tensors", False) for each in types])
-        return NotImplemented if others else _function(self, func, args, kwargs)
+        # In a fused function, NumPy calls the other class.
+        return NotImplemented if any([hasattr(t, "is_fused") for t in types]) else _function(self, func, args, kwargs)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -193,8 +192,7 @@ cdef class TensorBase:
         if modulo is not None:
             return NotImplemented
         ufunc = power_by(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
-        one = ufunc.nin == 1
-        return _unary(ufunc, self, ufunc) if one else _binary(np_power, self, other, Operators.__pow__)
+        return _unary(ufunc, self, ufunc) if ufunc.nin == 1 else _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):
         if modulo is not None:
