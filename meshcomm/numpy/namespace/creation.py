@@ -222,8 +222,8 @@ def arange(*args: Value, dtype: DTypeLike = None, layout: Layout | None = None, 
     if count * 8 < WHOLE_BELOW or (dtype is not None and np.dtype(dtype).kind not in "iuf"):
         return of_array(_numpys.arange(*numbers, dtype=dtype, **given), layout)
     # As in NumPy, the first two numbers are exact, and the others go on from them.
-    seeds = _numpys.arange(first, first + 2 * step, step, dtype=dtype)[:2]
-    kind, wide = seeds.dtype, np.dtype(np.float32) if seeds.dtype == np.float16 else seeds.dtype
+    kind = np.dtype(dtype) if dtype is not None else np.asarray(few).dtype
+    seeds, wide = np.array([first, first + step]).astype(kind), np.dtype(np.float32) if kind == np.float16 else kind
     base, second = seeds.astype(wide)
 
     def some(slices: tuple[slice, ...]) -> Array:
