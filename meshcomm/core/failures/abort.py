@@ -83,8 +83,9 @@ def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
 def _show_held(shared: host_signals.Error | None) -> None:
     show, _Held.show = _Held.show, None
     if show is not None:
-        if shared is not None:
-            time.sleep(PAUSE_BEFORE_END)  # for rank 0 to come, if it has the same error
+        end = time.monotonic() + END_WITHIN / 2  # for rank 0 to come, if it has the same error
+        while shared is not None and 0 not in shared.ranks() and time.monotonic() < end:
+            time.sleep(POLL_TO)
         show(shared is None or 0 not in shared.ranks())
 
 

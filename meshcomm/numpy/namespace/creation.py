@@ -274,7 +274,7 @@ def linspace(
     layout: Layout | None = None,
 ) -> Value:
     """Return *num* numbers from *start* to *stop*, evenly spaced, with NumPy's bits."""
-    first, last = _number(start) if np.ndim(start) == 0 else start, _number(stop) if np.ndim(stop) == 0 else stop
+    first, last = (_number(x) if np.ndim(x) == 0 else np.asarray(x) for x in (start, stop))
     few, scalars = num * 8 < WHOLE_BELOW, np.ndim(first) == 0 and np.ndim(last) == 0
     if few or not scalars or not np.isscalar(first):
         return _tensors(_numpys.linspace(first, last, num, endpoint, retstep, dtype, axis), layout)

@@ -25,7 +25,7 @@ def axis_to_cut(shape: Shape, itemsize: int, ranks: int) -> int | None:
     >>> axis_to_cut((100,), 8, 4), axis_to_cut((3, 100_000), 8, 4), axis_to_cut((10, 6, 5, 400), 8, 16)
     (None, 1, 3)
     """
-    if ranks == 1 or prod(shape) * itemsize < WHOLE_BELOW:
+    if ranks == 1 or not shape or prod(shape) * itemsize < WHOLE_BELOW:
         return None
     first = next((axis for axis, n in enumerate(shape) if n >= LONG_ENOUGH * ranks), None)
     if first is not None:
