@@ -19,11 +19,14 @@ from meshcomm.random import generator
 __all__ = [*np.random.__all__]
 
 
-class Generator(generator.Generator):
-    """Random tensors in the layouts of the rule: see `default_rng`."""
+class Generator(generator.Generator, np.random.Generator):
+    """Random tensors in the layouts of the rule: see `default_rng`. Libraries take it for a generator of NumPy."""
 
     def __init__(self, bit_generator: Any) -> None:
         super().__init__(_seeds(bit_generator) if isinstance(bit_generator, BitGenerator) else bit_generator)
+        np.random.Generator.__init__(self, Philox(self._seeds))
+
+    __reduce__ = object.__reduce__  # as ours is pickled
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
         return layout_of(shape, dtype)
@@ -66,8 +69,9 @@ class RandomState:
         return getattr(self._generator, name)
 
     def seed(self, seed: Any = None) -> None:
-        """Begin the stream of this *seed*; Collective without one."""
+        """Begin the stream of this *seed*; Collective without one. Numbers that libraries draw begin anew, too."""
         self._generator = default_rng(seed)
+        np.random.seed([*self._generator.bytes(4)] if seed is None else seed)
 
     def get_state(self, legacy: bool = True) -> dict[str, Any]:
         """Return what the next numbers depend on, for `set_state`."""

@@ -6,6 +6,7 @@ rank 0 is shown, and that of another rank only if it fails without rank 0.
 
 import builtins
 import os
+import random
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -16,8 +17,12 @@ from tempfile import TemporaryFile
 from types import FrameType, ModuleType
 from typing import TextIO
 
+import numpy as np
+
+from meshcomm.blocks.small import looked_up
 from meshcomm.core.arrays._tensor import set_scripted
 from meshcomm.core.failures import abort
+from meshcomm.numpy.namespace.making import mesh_of_program
 
 _NAMESPACE = "meshcomm.numpy"
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
@@ -36,7 +41,9 @@ class Script:
         """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
         set_scripted(True)
         builtins.__import__ = self._imported
-        rank, _ = abort.comm_world()
+        rank, size = abort.comm_world()
+        if size > 1:
+            _seed_alike()
         if rank:
             hold_back()
         if rank == 1:
@@ -82,6 +89,13 @@ class Script:
                 f"all ranks open {arguments[0]!r} for writing, at line {frame.f_lineno} of {frame.f_code.co_filename}. "
                 "Let one rank write it: import meshcomm as mc, and if mc.is_root(): ..."
             )
+
+
+def _seed_alike() -> None:
+    """Let Python's and NumPy's own random numbers, which libraries draw, be the same on all ranks. Collective."""
+    told = looked_up("a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32))
+    random.seed(told)
+    np.random.seed(told)
 
 
 def hold_back() -> None:
