@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 import meshcomm.numpy as namespace
-from meshcomm.core.arrays._tensor import set_scripted
+from meshcomm.core.arrays.scripted import set_scripted
 
 CALLS = {
     "sum": lambda np, x: x.sum(),

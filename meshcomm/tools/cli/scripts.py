@@ -20,7 +20,7 @@ from typing import TextIO
 import numpy as np
 
 from meshcomm.blocks.small import looked_up
-from meshcomm.core.arrays._tensor import set_scripted
+from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.numpy.namespace.making import mesh_of_program
 
