@@ -11,12 +11,12 @@ WHOLE_ARRAY = 2**26
 labels and results, which are small; each rank needs the memory, and a program should ask for more by `to_numpy`."""
 
 WHOLE_BELOW = 2**16
-"""Bytes of an array that a program makes by a function of meshcomm.numpy. Smaller ones are whole on every rank. Measured
-as ``x * 2 + 1`` and ``x.sum()`` on 2 to 4 ranks: below it, a rank computes all of it in the time of a message."""
+"""Bytes of an array that a program makes by a function of meshcomm.numpy. Smaller ones are whole on every rank.
+A compromise: a rank computes ``x * 2 + 1`` and ``x.sum()`` of all of a smaller one in about the time of a message."""
 
 LONG_ENOUGH = 8
-"""Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth at most. A
-compromise: small first axes, such as the colours of a picture, stay whole."""
+"""Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth.
+A compromise: small first axes, such as the colours of a picture, stay whole."""
 
 # -- planning ---------------------------------------------------------------------------------------------------------
 

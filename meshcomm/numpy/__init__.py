@@ -24,16 +24,16 @@ from meshcomm.core._mistakes import missing as _missing
 if _TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
     from numpy import *  # noqa: F403
 
-__version__ = _np.__version__
-_MODULES = ("fft", "linalg", "random", "testing")
+_SUBMODULES = ("fft", "linalg", "random", "testing")
 _NAMES = "meshcomm.numpy.namespace.names"
 
 if not _TYPE_CHECKING:
     __all__ = list(_np.__all__)
+    __version__ = _np.__version__
 
     def __getattr__(name: str) -> object:
         """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""
-        if name in _MODULES:
+        if name in _SUBMODULES:
             return _import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise _missing(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])

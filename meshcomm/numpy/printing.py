@@ -38,7 +38,8 @@ def array2string(
 ) -> str:
     """Return the text of a tensor. Arguments are those of `numpy.array2string`."""
     shown, limits = _shown("array2string", as_tensor("array2string", a), threshold, edgeitems)
-    return np.array2string(shown, *args, **limits, **options)  # type: ignore[arg-type]
+    text: Value = np.array2string
+    return text(shown, *args, **limits, **options)  # type: ignore[no-any-return]
 
 
 @implements(np.array_str)
@@ -69,5 +70,3 @@ def array_repr(
     begin, end = f"array({text},", f"{', '.join(extras)})"
     fits = len(begin) - begin.rfind("\n") + len(end) <= width
     return begin + (" " if fits else "\n" + " " * len("array(")) + end
-
-

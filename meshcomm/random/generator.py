@@ -208,7 +208,7 @@ class Generator(Distributions):
         chosen = take(source, index, along)
         return chosen if layout is None or layout == chosen.layout else relayout(chosen, layout)
 
-    # -- layouts --------------------------------------------------------------------------------------------------------
+    # -- layouts ------------------------------------------------------------------------------------------------------
 
     def _in_layout(self, array: Array, layout: Where) -> DTensor:
         """Return an array, the same on all ranks, as a tensor in *layout*, or in the default one."""

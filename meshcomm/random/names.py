@@ -16,17 +16,17 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.namespace.making import layout_of, mesh_of_program
 from meshcomm.random import generator
 
-__all__ = [*np.random.__all__]
+NAMES = frozenset(np.random.__all__)
 
 
-class Generator(generator.Generator, np.random.Generator):
+class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
     """Random tensors in the layouts of the rule: see `default_rng`. Libraries take it for a generator of NumPy."""
 
     def __init__(self, bit_generator: Any) -> None:
         super().__init__(_seeds(bit_generator) if isinstance(bit_generator, BitGenerator) else bit_generator)
         np.random.Generator.__init__(self, Philox(self._seeds))
 
-    __reduce__ = object.__reduce__  # as ours is pickled
+    __reduce__ = object.__reduce__  # type: ignore[assignment]  # as ours is pickled
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
         return layout_of(shape, dtype)
@@ -64,7 +64,7 @@ class RandomState:
         self._generator = default_rng(seed)
 
     def __getattr__(self, name: str) -> Any:
-        if name[0] == "_" or name not in __all__:
+        if name[0] == "_" or name not in NAMES:
             raise AttributeError(f"numpy.random.RandomState has no attribute {name!r}")
         return getattr(self._generator, name)
 

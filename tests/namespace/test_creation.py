@@ -144,9 +144,11 @@ def test_objects_stay_numpys():
     assert type(namespace.zeros(3, object)) is np.ndarray
 
 
-@pytest.mark.parametrize("call", [lambda np: np.zeros(-1), lambda np: np.zeros(3, "no"), lambda np: np.array([[1], [1, 2]])])
+@pytest.mark.parametrize(
+    "call", [lambda np: np.zeros(-1), lambda np: np.zeros(3, "no"), lambda np: np.array([[1], [1, 2]])]
+)
 def test_errors_are_numpys(call):
-    with pytest.raises(Exception) as numpys:  # noqa: B017, PT011 - any class
+    with pytest.raises(Exception) as numpys:  # any class
         call(np)
     with pytest.raises(type(numpys.value)) as ours:
         call(namespace)

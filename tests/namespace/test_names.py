@@ -57,7 +57,8 @@ def test_tensors_are_arrays():
 
 def test_import_star_and_submodules():
     program = (
-        "from meshcomm.numpy import *\nimport meshcomm.numpy.linalg as la\nfrom meshcomm.numpy.random import default_rng\n"
+        "from meshcomm.numpy import *\nimport meshcomm.numpy.linalg as la\n"
+        "from meshcomm.numpy.random import default_rng\n"
         "print(type(zeros(3)).__name__, float(la.norm(array([3.0, 4.0]))), default_rng(1).random(2).shape, pi)"
     )
     done = run([sys.executable, "-c", program])

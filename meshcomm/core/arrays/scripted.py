@@ -54,11 +54,11 @@ def for_script(made: Value, function: object = None, index: Value = None) -> Val
         if made.shape != () or function in _ARRAYS or _has_ellipsis(index) or not _asked_by_program():
             return made
         return _number(made)
-    if isinstance(made, tuple) and any(isinstance(x, TensorBase) and x.shape == () for x in made):
-        if _asked_by_program():
-            found = map(_number, made)
-            return type(made)(*found) if hasattr(made, "_fields") else tuple(found)
-    return made
+    several = isinstance(made, tuple) and any(isinstance(x, TensorBase) and x.shape == () for x in made)
+    if not several or not _asked_by_program():
+        return made
+    found = map(_number, made)
+    return type(made)(*found) if hasattr(made, "_fields") else tuple(found)
 
 
 def _number(x: Value) -> Value:

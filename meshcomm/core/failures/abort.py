@@ -66,7 +66,7 @@ ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 
 class _Held:
-    """What this rank has printed and not shown, as only rank 0 shows its output; and where it says what must be seen."""
+    """How this rank shows what it has printed, if only rank 0 shows its output; and where messages go."""
 
     stderr: TextIO | None = None
     show: Callable[[bool], object] | None = None
@@ -315,7 +315,9 @@ def say(text: str) -> None:
     with contextlib.suppress(Exception):  # a closed pipe does not keep us from ending
         sys.stdout.flush()
     with contextlib.suppress(Exception):
-        print(f"meshcomm: {text}\n", end="", file=_Held.stderr or sys.stderr, flush=True)  # in one piece, where others print, too
+        print(
+            f"meshcomm: {text}\n", end="", file=_Held.stderr or sys.stderr, flush=True
+        )  # in one piece, where others print, too
 
 
 @cache

@@ -7,10 +7,10 @@ arguments, and nothing is sent.
 from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike
+from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
@@ -20,15 +20,16 @@ from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.elementwise.signatures import Function
 from meshcomm.numpy.namespace.making import by_blocks, layout_of, of_array, of_data
 
+Made = TypeVar("Made", bound=Callable[..., Any])
+
 _numpys: Any = np
-OWN: dict[str, Function] = {}
+OWN: dict[str, Callable[..., Any]] = {}
 """The functions here, by NumPy's names."""
 
 
-def own(function: Function) -> Function:
+def own(function: Made) -> Made:
     """Register *function*, and give it the text of NumPy's function of this name."""
     name = function.__name__
     OWN[name] = function
@@ -45,7 +46,7 @@ def _is_small(shape: Shape, dtype: DType) -> bool:
 # -- filled with one value --------------------------------------------------------------------------------------------
 
 
-def _filled(name: str, shape: ShapeLike, dtype: DTypeLike, layout: Layout | None) -> Value:
+def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, layout: Layout | None) -> Value:
     try:
         probe = _numpys.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
     except MemoryError:
@@ -58,7 +59,7 @@ def _filled(name: str, shape: ShapeLike, dtype: DTypeLike, layout: Layout | None
 @own
 def zeros(
     shape: ShapeLike,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: object = None,
@@ -72,7 +73,7 @@ def zeros(
 @own
 def ones(
     shape: ShapeLike,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: object = None,
@@ -86,7 +87,7 @@ def ones(
 @own
 def empty(
     shape: ShapeLike,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: object = None,
@@ -101,7 +102,7 @@ def empty(
 def full(
     shape: ShapeLike,
     fill_value: Value,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str = "C",
     *,
     device: object = None,
@@ -126,7 +127,7 @@ def full(
 @own
 def array(
     object: Value,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     *,
     copy: bool | None = True,
     order: str = "K",
@@ -142,7 +143,9 @@ def array(
     elif _has_tensors(object):
         made = _of_tensor(_numpys.stack([array(each) for each in object]), dtype, None, layout)
     else:
-        held = _numpys.array(object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {}))
+        held = _numpys.array(
+            object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {})
+        )
         made = of_data(held, layout)
     return made[(None,) * (ndmin - made.ndim)] if made.ndim < ndmin else made
 
@@ -150,7 +153,7 @@ def array(
 @own
 def asarray(
     a: Value,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
     device: object = None,
@@ -166,7 +169,7 @@ def asarray(
     return of_data(_numpys.asarray(a, dtype, copy=copy), layout)
 
 
-def _of_tensor(tensor: DTensor, dtype: DTypeLike, copy: bool | None, layout: Layout | None) -> Value:
+def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, layout: Layout | None) -> Value:
     made: Value = tensor
     if dtype is not None and tensor.dtype != np.dtype(dtype):
         made = tensor.astype(dtype)
@@ -184,8 +187,10 @@ def _has_tensors(x: Value) -> bool:
     return False
 
 
-def _as_asarray(name: str) -> Function:
-    def made(a: Value, dtype: DTypeLike = None, *args: object, layout: Layout | None = None, **kwargs: Value) -> Value:
+def _as_asarray(name: str) -> Callable[..., Value]:
+    def made(
+        a: Value, dtype: DTypeLike | None = None, *args: object, layout: Layout | None = None, **kwargs: Value
+    ) -> Value:
         given = {key: kwargs[key] for key in ("copy",) if key in kwargs}
         return asarray(a, dtype, layout=layout, **given)
 
@@ -199,7 +204,7 @@ asfortranarray, require = _as_asarray("asfortranarray"), _as_asarray("require")
 
 
 @own
-def asarray_chkfinite(a: Value, dtype: DTypeLike = None, order: str | None = None) -> Value:
+def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | None = None) -> Value:
     """Return *a* as a tensor; ``ValueError`` if it has an infinity or a NaN. Collective."""
     made = asarray(a, dtype)
     if made.dtype.kind in "fc" and not _numpys.isfinite(made).all():
@@ -211,7 +216,7 @@ def asarray_chkfinite(a: Value, dtype: DTypeLike = None, order: str | None = Non
 
 
 @own
-def arange(*args: Value, dtype: DTypeLike = None, layout: Layout | None = None, **kwargs: Value) -> Value:
+def arange(*args: Value, dtype: DTypeLike | None = None, layout: Layout | None = None, **kwargs: Value) -> Value:
     """Return the numbers from *start* up to *stop*, *step* apart, with NumPy's bits."""
     given = {key: _number(each) for key, each in kwargs.items() if key in ("start", "stop", "step")}
     numbers = [_number(each) for each in args]
@@ -240,7 +245,7 @@ def _number(x: Value) -> Value:
     return x.item() if isinstance(x, DTensor) else x
 
 
-def _whole(name: str) -> Function:
+def _whole(name: str) -> Callable[..., Value]:
     """Return NumPy's function *name*, which each rank calls for all of its result: that is made into tensors."""
     numpys = getattr(np, name)
 
@@ -267,7 +272,7 @@ def linspace(
     num: int = 50,
     endpoint: bool = True,
     retstep: bool = False,
-    dtype: DTypeLike = None,
+    dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
     device: object = None,
@@ -323,9 +328,9 @@ def eye(
 
 
 @own
-def identity(n: int, dtype: DTypeLike = None, *, like: object = None, layout: Layout | None = None) -> Value:
+def identity(n: int, dtype: DTypeLike | None = None, *, like: object = None, layout: Layout | None = None) -> Value:
     """Return the identity matrix of *n* rows."""
-    return eye(n, dtype=dtype, layout=layout)
+    return eye(n, dtype=float if dtype is None else dtype, layout=layout)
 
 
 @own
@@ -408,7 +413,10 @@ class Grid:
         shape = tuple(line.size for line in lines)
 
         def block(slices: tuple[slice, ...]) -> Array:
-            cut = [line[tuple(s if n > 1 else slice(None) for s, n in zip(slices[1:], line.shape, strict=True))] for line in lines]
+            cut = [
+                line[tuple(s if n > 1 else slice(None) for s, n in zip(slices[1:], line.shape, strict=True))]
+                for line in lines
+            ]
             lengths = [each.stop - each.start for each in slices[1:]]
             return np.stack([np.broadcast_to(line, lengths) for line in cut[slices[0]]]).reshape([-1, *lengths])
 

@@ -12,8 +12,9 @@ from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
-from meshcomm.core.arrays._tensor import LIKE, OnBlocks, offer
+from meshcomm.core.arrays._tensor import OnBlocks, offer
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.operators import LIKE
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import ShapeError

@@ -24,7 +24,7 @@ from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.numpy.namespace.making import mesh_of_program
 
-_NAMESPACE = "meshcomm.numpy"
+_NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
 
 
@@ -72,7 +72,7 @@ class Script:
         if top != "numpy" or level or not self._is_of_script(globals):
             return self._import(name, globals, locals, fromlist or (), level)
         namespace = import_module(_NAMESPACE)
-        if rest in namespace._MODULES:
+        if rest in _SUBMODULES:
             ours = import_module(f"{_NAMESPACE}.{rest}")
             return ours if fromlist else namespace
         found = self._import(name, globals, locals, fromlist or (), 0)
@@ -101,7 +101,7 @@ def _seed_alike() -> None:
 def hold_back() -> None:
     """Keep what this rank prints, for `abort.shown`, which shows it."""
     out, err = sys.stdout, sys.stderr
-    held = [TextIOWrapper(TemporaryFile(), encoding="utf-8", errors="replace", write_through=True) for _ in range(2)]  # noqa: SIM115
+    held = [TextIOWrapper(TemporaryFile(), "utf-8", "replace", write_through=True) for _ in range(2)]  # noqa: SIM115
     sys.stdout, sys.stderr = held
 
     def show(other: bool) -> None:
