@@ -14,22 +14,21 @@ are NumPy's own, which take tensors. All ranks run the same program with the sam
 """
 
 import sys as _sys
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 import numpy as _np
 
 from meshcomm.core._mistakes import missing as _missing
 
-if _TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
+if _typing.TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
     from numpy import *  # noqa: F403
 
 _SUBMODULES = ("fft", "linalg", "random", "testing")
 _NAMES = "meshcomm.numpy.namespace.names"
 
-if not _TYPE_CHECKING:
-    __all__ = list(_np.__all__)
-    __version__ = _np.__version__
+if not _typing.TYPE_CHECKING:
+    __all__, __version__ = list(_np.__all__), _np.__version__
 
     def __getattr__(name: str) -> object:
         """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""

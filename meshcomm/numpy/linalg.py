@@ -1,10 +1,10 @@
 """numpy.linalg, whose functions take tensors."""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 import numpy.linalg as _numpys
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from numpy.linalg import *  # noqa: F403
 else:
     __all__ = list(_numpys.__all__)

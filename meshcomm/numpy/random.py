@@ -1,11 +1,11 @@
 """numpy.random's names: one stream of numbers for all ranks; see `meshcomm.random.names`."""
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 import numpy.random as _numpys
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from numpy.random import *  # noqa: F403
 else:
     __all__ = list(_numpys.__all__)

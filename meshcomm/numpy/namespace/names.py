@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.numpy.namespace import creation
+from meshcomm.numpy.namespace import creation, files
 
 _numpys: Any = np
 
@@ -41,14 +41,16 @@ class ndarray(metaclass=_Arrays):  # noqa: N801 - NumPy's name
         raise TypeError("tensors have no classes of their own: use numpy.ndarray of NumPy itself as the base")
 
 
+OWN = {**creation.OWN, **files.OWN, "ndarray": ndarray}
+"""What is ours, by NumPy's names."""
+
+
 def named(name: str) -> object:
     """Return what *name* of NumPy is here."""
-    if name in creation.OWN:
-        return creation.OWN[name]
+    if name in OWN:
+        return OWN[name]
     if name in ("mgrid", "ogrid"):
         return creation.Grid(name)
     if name in ("r_", "c_"):
         return creation.Joined(name)
-    if name == "ndarray":
-        return ndarray
     return getattr(_numpys, name)

@@ -20,6 +20,7 @@ from typing import TextIO
 import numpy as np
 
 from meshcomm.blocks.small import looked_up
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.numpy.namespace.making import mesh_of_program
@@ -40,6 +41,11 @@ class Script:
     def begin(self) -> None:
         """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
         set_scripted(True)
+        DTensor.__module__, DTensor.__name__, DTensor.__qualname__ = (
+            "numpy",
+            "ndarray",
+            "ndarray",
+        )  # for print(type(x))
         builtins.__import__ = self._imported
         rank, size = abort.comm_world()
         if size > 1:
@@ -101,7 +107,8 @@ def _seed_alike() -> None:
 def hold_back() -> None:
     """Keep what this rank prints, for `abort.shown`, which shows it."""
     out, err = sys.stdout, sys.stderr
-    held = [TextIOWrapper(TemporaryFile(), "utf-8", "replace", write_through=True) for _ in range(2)]  # noqa: SIM115
+    files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+    held = [TextIOWrapper(file, "utf-8", "replace", write_through=True) for file in files]
     sys.stdout, sys.stderr = held
 
     def show(other: bool) -> None:
