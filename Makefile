@@ -138,7 +138,7 @@ test-slow: $(TESTING)
 
 # What takes too long for each change: run it before a release, and before a change that touches much.
 nightly: $(TESTING) $(WITH_SCALAPACK)
-	$(call stages,test-slow test-2 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
+	$(call stages,test-slow test-2 test-3 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
 # EACH=1 runs one case of each test, or a sixth of them.
@@ -274,6 +274,7 @@ bench: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fft.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/halos.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/indexing.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fuse.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/contractions.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/linalg.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/random_numbers.py

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import torch
 
+from meshcomm.blocks.make import on_blocks
 from meshcomm.core._arguments import counted
 from meshcomm.core._mistakes import only_public
 from meshcomm.core._types import Array, Groups, Shape, ShapeLike
@@ -84,7 +85,8 @@ def _shared(array: Array) -> torch.Tensor:
 def _relaid(block: Array, source: "Layout", target: "Layout", shape: Shape) -> Array:
     """Return the new block of this rank; an empty array where the target has none."""
     moved = relayout_tensor(from_local(block, source, shape), target)
-    return np.empty(0, moved.dtype) if moved.local is None else moved.local
+    new = on_blocks(np.asarray, moved)
+    return np.empty(0, moved.dtype) if new is None else new
 
 
 def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: ShapeLike) -> torch.Tensor:
@@ -316,10 +318,10 @@ def block_of(tensor: Any) -> Any:
         return {key: _block_in(each) for key, each in tensor.items()}
     if isinstance(tensor, list | tuple):
         return type(tensor)(map(_block_in, tensor))
-    local = as_tensor("block_of", tensor).local
-    if local is None:
+    block = on_blocks(_shared, as_tensor("block_of", tensor))
+    if block is None:
         raise MeshError("this rank is outside of the mesh of the tensor and holds no block")
-    return _shared(local)
+    return block
 
 
 def _block_in(value: object) -> object:

@@ -18,7 +18,6 @@ from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.errors import DTypeError, ShapeError
 
 Real: TypeAlias = int | float
@@ -52,7 +51,7 @@ def _as_tensor(tensor: DTensor, dtype: DTypeLike | None, device: Device | None, 
     other_dtype = dtype is not None and tensor.dtype != dtype
     stays = layout == tensor.layout
     if copy is False and (other_dtype or not stays):
-        specs = specs_text(layout.sharding_specs)
+        specs = layout.specs_text
         wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {specs} on the {layout.mesh}"
         raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
     result = tensor if stays else relayout(tensor, layout)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.make import cut, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
 from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._arguments import as_array, as_dtype
@@ -15,9 +16,7 @@ from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.agreement import checks_every_call
 from meshcomm.core.ranks.calls import collective, made_by_all
@@ -45,7 +44,7 @@ def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:
     """Return an array or a number, the same on all ranks, as a tensor that shares its memory: to be read only."""
     array = np.asarray(x)
     local = None if location_in(mesh) is None else array
-    return DTensor(local, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
+    return make(local, Layout.replicated(mesh, array.ndim), array.shape, as_dtype(array.dtype))
 
 
 def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
@@ -61,7 +60,7 @@ def tensors_of(name: str, operands: Sequence[object]) -> list[DTensor]:
 def _described(operand: Operand) -> str:
     """Return what the ranks compare about an operand."""
     if isinstance(operand, DTensor):
-        return f"a DTensor of {operand.shape} {operand.dtype} in {specs_text(operand.layout.sharding_specs)}"
+        return f"a DTensor of {operand.shape} {operand.dtype} in {operand.layout.specs_text}"
     if not isinstance(operand, np.ndarray) or operand.ndim == 0:
         return f"{operand!r}"
     return plain_text(operand)
@@ -86,11 +85,8 @@ def aligned_block(name: str, operand: Operand, shape: Shape, layout: Layout) -> 
         return relaid(operand, aligned_axes(operand.shape, shape, layout), name).local
     if isinstance(operand, NUMBERS) or operand.ndim == 0:
         return operand
-    device = layout.mesh.rank
-    if device is None:
-        return None
     axes = aligned_axes(operand.shape, shape, layout)
-    return cut_out(operand, Layout(axes, layout.mesh).block_box(operand.shape, device))
+    return cut(operand, Layout(axes, layout.mesh)).local
 
 
 def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None) -> DTensor:
@@ -112,7 +108,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
         if tensor.layout.is_fully_replicated():
             if not checks_every_call():  # which compares replicas
                 return cut_by(layout, tensor)
-        elif is_passing(tensor) and not any(isinstance(names, Cyclic) for names in axes):
+        elif is_passing(tensor) and not any(map(layout.cyclic, range(layout.ndim))):
             whole = everywhere(tensor, operation)
             return whole if not any(axes) else cut_by(layout, whole)
     with collective(operation, tensor.mesh, target):
@@ -121,8 +117,4 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
 
 def cut_by(layout: Layout, whole: DTensor) -> DTensor:
     """Return a tensor of which each device has all elements in *layout*, which is on its mesh. Nothing moves."""
-    device = layout.mesh.rank
-    if device is None:
-        return DTensor(None, layout, whole.shape, whole.dtype)
-    block = cut_out(whole.local, layout.block_box(whole.shape, device))
-    return DTensor(exact_copy(block), layout, whole.shape, whole.dtype)
+    return mapped(lambda block: exact_copy(cut_out(block, layout.block_box(whole.shape))), whole, layout=layout)

@@ -22,7 +22,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.partition import Consecutive, Interval
+from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import cut_at
 from meshcomm.core.memory.copies import exact_copy
 
@@ -138,7 +138,7 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
     (axis,) = differing
     length, names = shape[axis], tuple(layout.axes[axis])
     old, new = layout.cut(axis, length), layout._recut(axes).cut(axis, length)
-    if names != tuple(axes[axis]) or not isinstance(old, Consecutive) or not isinstance(new, Consecutive):
+    if names != tuple(axes[axis]) or not (old.is_consecutive and new.is_consecutive):
         return None
     had, wanted = tuple(old.all_starts()), tuple(new.all_starts())
     lacking = tuple(map(_lacking, pairwise(had), pairwise(wanted)))

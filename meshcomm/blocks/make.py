@@ -8,11 +8,14 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays._tensor import OfView, OnBlocks, offer
+from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import Strides, view_of
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import contiguous
+from meshcomm.errors import ShapeError
 
 R = TypeVar("R")
 
@@ -143,3 +146,37 @@ def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) 
 def indices_along(layout: Layout, shape: Shape, axis: int) -> Indices:
     """Return the global indices along *axis* that this rank holds, in a shape that broadcasts with its block."""
     return layout.global_indices(shape, None, axis).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+
+
+def on_device(mesh: Mesh, function: Callable[[int], R]) -> R | None:
+    """Return what *function* makes of the device of this rank; None outside of *mesh*, where it is not called.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(lambda: on_device(mc.create_mesh([("x", 1)]), str)))
+    ['0', None]
+    """
+    device = mesh.rank
+    return None if device is None else function(device)
+
+
+def refuse_outside(name: str, mesh: Mesh, unknown: str) -> None:
+    """Raise ``ShapeError`` on a rank outside of *mesh*, which cannot know *unknown*; *name* is the operation.
+
+    >>> refuse_outside("f", Mesh([0], [("x", 1)]), "how many elements there are")  # this rank is in it
+    """
+    if mesh.rank is None:
+        raise ShapeError(f"{name}: a rank outside of the mesh cannot know {unknown}")
+
+
+def cut(array: Array, layout: Layout) -> DTensor:
+    """Return an *array* that all ranks have as a tensor, whose blocks are views of it where they can be.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     print(world.run(lambda: cut(np.arange(3), layout).local.tolist()))
+    [[0, 1], [2]]
+    """
+    block = on_device(layout.mesh, lambda device: cut_out(array, layout.block_box(array.shape, device)))
+    return make(block, layout, array.shape, array.dtype)

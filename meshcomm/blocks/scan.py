@@ -16,7 +16,6 @@ from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.rules import sharding
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.ranks.calls import Collective
@@ -51,11 +50,10 @@ class Scan(NamedTuple):
 
 def accumulated(scan: Scan, tensor: DTensor) -> DTensor:
     """Return a scan in the layout of *tensor*. Collective over the mesh if its axis is sharded."""
-    if not isinstance(tensor.layout.cut(scan.axis, tensor.shape[scan.axis]), CyclicCut):
+    if tensor.layout.cut(scan.axis, tensor.shape[scan.axis]).is_consecutive:
         return _scanned(scan, tensor)
-    axes = tensor.layout.axes
-    consecutive = relaid(tensor, (*axes[: scan.axis], tuple(axes[scan.axis]), *axes[scan.axis + 1 :]), scan.name)
-    return relaid(_scanned(scan, consecutive), axes, scan.name)
+    consecutive = relaid(tensor, tensor.layout.undealt([scan.axis]), scan.name)
+    return relaid(_scanned(scan, consecutive), tensor.layout.axes, scan.name)
 
 
 def _scanned(scan: Scan, tensor: DTensor) -> DTensor:

@@ -16,11 +16,9 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays.create import told_by_root
-from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks import agreement
@@ -70,9 +68,10 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
     mesh: that of *root*
     call: what the ranks compare before it
     look: returns what JSON can hold; runs on *root* only
-    root: the device that looks
+    root: the device that looks; ``MeshError`` if it is none of the mesh
     """
     with collective(operation, mesh) as here:
+        check_root(root, mesh)
         return None if here is None else told_by_root(root, look, call, mesh, here)
 
 
@@ -84,7 +83,7 @@ def is_passing(tensor: DTensor) -> bool:
     """Return whether a tensor is a short row of another one: of many that a loop takes, each of another length."""
     if tensor._view is None or tensor.ndim > 1 or not 0 < tensor.nbytes <= PASSING or tensor.mesh.size > SMALL_MESHES:
         return False
-    return not any(isinstance(names, Cyclic) for names in tensor.layout.axes)
+    return not any(map(tensor.layout.cyclic, range(tensor.ndim)))
 
 
 def everywhere(tensor: DTensor, name: str) -> DTensor:
@@ -173,7 +172,7 @@ def _sizes(spec: TensorSpec) -> list[int]:
 
 
 def _text(name: str, spec: TensorSpec) -> str:
-    return f"{name}: all of {spec.shape} {spec.dtype} in {specs_text(spec.layout.sharding_specs)}"
+    return f"{name}: all of {spec.shape} {spec.dtype} in {spec.layout.specs_text}"
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,6 @@ from meshcomm.blocks.rules import sharding
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.ranks.calls import agree_on, collective
 
 
@@ -89,7 +88,7 @@ def in_flat_order(tensor: DTensor, operation: str) -> DTensor:
     names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
     first = next(axis for axis in range(tensor.ndim) if tensor.shape[axis] > 1 or axis == tensor.ndim - 1)
     found = tensor.layout.axes[first]
-    if tuple(found) == names and isinstance(tensor.layout.cut(first, tensor.shape[first]), Consecutive):
+    if tuple(found) == names and tensor.layout.cut(first, tensor.shape[first]).is_consecutive:
         return tensor  # it is cut there only
     axes: Axes = tuple(names if axis == first else () for axis in range(tensor.ndim))
     return relaid(tensor, axes, operation)

@@ -6,7 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from meshcomm.errors import MeshcommError
 
@@ -27,18 +27,35 @@ def warn(text: str, category: type[Warning] = UserWarning) -> None:
 
     ``warnings.warn`` can skip the files of a package only since Python 3.12.
     """
+    program_line().warn(text, category)
+
+
+class Line(NamedTuple):
+    """A line of the program.
+
+    Parameters
+    ----------
+    file, number: where it is
+    names: the global names of its module. A frame would hold what the program has locally
+    """
+
+    file: str
+    number: int
+    names: dict[str, Any]
+
+    def warn(self, text: str, category: type[Warning]) -> None:
+        """Issue a warning that points to this line."""
+        its = self.names
+        module, registry = its.get("__name__", "<unknown>"), its.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(text, category, self.file, self.number, module, registry)
+
+
+def program_line() -> Line:
+    """Return the line of the program that called meshcomm, however many calls of ours are in between."""
     frame = sys._getframe(1)
     while frame.f_back is not None and (is_ours(frame) or _is_import(frame) or _is_numpys(frame)):
         frame = frame.f_back
-    its = frame.f_globals
-    warnings.warn_explicit(
-        text,
-        category,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        its.get("__name__", "<unknown>"),
-        its.setdefault("__warningregistry__", {}),
-    )
+    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
 def _is_import(frame: FrameType) -> bool:

@@ -14,7 +14,6 @@ from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout, refuse_match
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
@@ -166,7 +165,7 @@ class FFTPlan:
     def __str__(self) -> str:
         transform, mesh = self.transform, ", ".join(f"{name}={size}" for name, size in self.source.mesh.dims)
         first = f"{transform.kind} over axes {transform.axes} of {self.shape} {self.dtype} on mesh {mesh}"
-        ends = f"{specs_text(self.source.sharding_specs)} -> {specs_text(self.target.sharding_specs)}"
+        ends = f"{self.source.specs_text} -> {self.target.specs_text}"
         lines = [f"{first}: {ends}"]
         for title, steps in (("forward", self.steps), ("backward", self.steps_back)):
             lines.append(f"  {title}")
@@ -307,8 +306,8 @@ def _check(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType
         raise LayoutError(f"{name} takes a DTensor, not {type(tensor).__name__}")
     if tensor.layout != layout:
         raise LayoutError(
-            f"{name}: the tensor is in {specs_text(tensor.layout.sharding_specs)} on {tensor.mesh}, but the plan is "
-            f"for {specs_text(layout.sharding_specs)} on {layout.mesh}"
+            f"{name}: the tensor is in {tensor.layout.specs_text} on {tensor.mesh}, but the plan is "
+            f"for {layout.specs_text} on {layout.mesh}"
         )
     if tensor.shape != shape:
         raise ShapeError(f"{name}: the tensor has shape {tensor.shape}, but the plan is for {shape}")

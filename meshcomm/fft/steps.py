@@ -9,7 +9,6 @@ import numpy as np
 from meshcomm.core._tuning import FFT_FLOP
 from meshcomm.core._types import DType, Names, Shape
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.fft.factors import convolved_length
@@ -125,7 +124,7 @@ class Move:
         return self.plan(machine).seconds
 
     def __str__(self) -> str:
-        return f"relayout {specs_text(self.source.sharding_specs)} -> {specs_text(self.layout.sharding_specs)}"
+        return f"relayout {self.source.specs_text} -> {self.layout.specs_text}"
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ class Sharded(_OfTransform):
 
     def __str__(self) -> str:
         how = f"four steps, {self.rows} x {self.length // self.rows}" if self.rows else "a convolution (Bluestein)"
-        target = specs_text(self.layout.sharding_specs)
+        target = self.layout.specs_text
         return f"{self.transform}, sharded ({how}) -> {target}  {_count(self.flops)}flop"
 
 

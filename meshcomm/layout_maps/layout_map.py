@@ -8,17 +8,16 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypeGuard, Typ
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Json
-from meshcomm.core.arrays.create import distribute, told_by_root
-from meshcomm.core.arrays.dtensor import check_root
+from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.many import say_unused
 from meshcomm.core.arrays.trees import KeyTypeError, Path, branch_of_arrays, name_of, node_of, rebuilt
 from meshcomm.core.layouts.layout import Layout, refuse_match
-from meshcomm.core.layouts.layout_text import specs_repr, specs_text
+from meshcomm.core.layouts.layout_text import specs_repr
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, MeshError
 from meshcomm.layout_maps.layout_report import LayoutReport, report_of
@@ -156,7 +155,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         if rank is not None and rank != layout.ndim:
             raise LayoutError(
                 f"{name!r} has {counted(rank, 'axis')}, but its rule {rule!r} has a layout for "
-                f"{counted(layout.ndim, 'axis')}, {specs_text(layout.sharding_specs)}"
+                f"{counted(layout.ndim, 'axis')}, {layout.specs_text}"
             )
         return layout
 
@@ -415,12 +414,11 @@ class LayoutMap(MutableMapping[str, Layout]):
             found.append(described)
             return described.node, described.ndims
 
-        with collective("LayoutMap.distribute", mesh) as here:
-            check_root(root, mesh)
-            if here is None:
-                raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
-            call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
-            node, ndims = told_by_root(root, look, call, mesh, here)
+        call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
+        told = looked_up("LayoutMap.distribute", mesh, call, look, root)
+        if told is None:
+            raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
+        node, ndims = told
         return found[0] if found else _Described(node, ndims, [])
 
     def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> LayoutReport:

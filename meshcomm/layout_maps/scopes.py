@@ -23,7 +23,6 @@ from typing import Any, Self, TypeAlias
 
 from meshcomm.core.arrays.trees import container
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.errors import LayoutError
 
 LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
@@ -86,7 +85,7 @@ class ScopedVariable(Scoped):
         if wanted != self.layout:
             raise LayoutError(
                 f"{self!r} was used in the constructor of its module, as {self.path!r}, before its path {path!r} was "
-                f"known, which gives it {specs_text(wanted.sharding_specs)}: use it later, or give it layout="
+                f"known, which gives it {wanted.specs_text}: use it later, or give it layout="
             )
         self.path = path
 

@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias, overload
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from meshcomm.blocks.make import mapped
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm.core._types import Array, DType, Shape, ShapeLike
 from meshcomm.core.arrays.create import distribute, from_callback
@@ -220,13 +221,12 @@ class Variable(ActsAsValue, ScopedVariable):
     def _combine(self, operation: np.ufunc, delta: object) -> "Variable":
         value = self.value
         if not isinstance(delta, int | float | complex | np.generic):
-            delta = _block(self._aligned(self._fitting(delta)))
+            delta = self._aligned(self._fitting(delta))
         try:
-            result = np.asarray(operation(_block(value), delta))
+            result: DTensor = operation(value, delta)
         except (TypeError, OverflowError) as error:
             raise DTypeError(f"{operation.__name__} does not work on {self!r}: {error}") from None
-        local = None if value.local is None else result
-        self._value = _with_dtype(DTensor(local, value.layout, value.shape, result.dtype), self.dtype)
+        self._value = _with_dtype(result, self.dtype)
         return self
 
     @refusable  # also an array, as another rank may move a tensor
@@ -358,13 +358,7 @@ def _check_conflict(initial: Layout, layout: Layout | None) -> None:
         )
 
 
-def _block(tensor: DTensor) -> Array:
-    """Return the block of this rank, or outside of the mesh an empty one, so that all ranks see if dtypes fit."""
-    return np.empty(0, tensor.dtype) if tensor.local is None else tensor.local
-
-
 def _with_dtype(tensor: DTensor, dtype: DType) -> DTensor:
     """Return a tensor of *dtype* with a block of its own."""
     _check_dtype(tensor.dtype, dtype)
-    local = None if tensor.local is None else tensor.local.astype(dtype, order="C")
-    return DTensor(local, tensor.layout, tensor.shape, dtype)
+    return mapped(lambda block: block.astype(dtype, order="C"), tensor, dtype=dtype)

@@ -15,7 +15,6 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.blocks import as_bytes
@@ -70,7 +69,7 @@ class Job:
         mesh = tensors[0].mesh
         if not isinstance(mesh.world, MPIWorld):
             raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
-        operands = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in tensors)
+        operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in tensors)
 
         with collective(name, mesh, target) as here:
             if here is None:

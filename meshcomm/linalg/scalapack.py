@@ -18,7 +18,6 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
@@ -175,11 +174,11 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             check_writable("gemr2d: out=", out)
         for each in (source, layout):
             if math.prod(each.shape) != each.mesh.size:
-                raise LayoutError(f"gemr2d knows no replicas, which blocks in {specs_text(each.sharding_specs)} have")
+                raise LayoutError(f"gemr2d knows no replicas, which blocks in {each.specs_text} have")
             each.descriptor(shape, 0)
         return Work((source, layout))
 
-    target = f"to {specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    target = f"to {layout.specs_text} on {location_text(layout.mesh)}"
     job = Job.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
     made = mapped(lambda block: block, out)  # in C order

@@ -23,7 +23,6 @@ from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.linalg.reflectors import Reflectors, arithmetic, last_rows, signs
 
 FAN = 4
@@ -123,7 +122,7 @@ class TallMatrix:
     def __init__(self, operation: str, t: DTensor, *, signed: bool = False) -> None:
         self._operation, self._signed, self.shape, self._dtype = f"linalg.{operation}", signed, t.shape, t.dtype
         self._t, self._mesh, self._kind = cut_along(t, 0), t.mesh, arithmetic(t.dtype)
-        self._call = f"{self._operation} of {t.shape} {t.dtype} in {specs_text(self._t.layout.sharding_specs)}"
+        self._call = f"{self._operation} of {t.shape} {t.dtype} in {self._t.layout.specs_text}"
         self._rows = self._t.layout.axes[0]
         self._layouts = [Layout([tuple(self._rows), (), ()], self._mesh)]
         self._levels = _levels(self._t.layout, t.shape)

@@ -9,19 +9,17 @@ from numpy.random import SeedSequence
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.rules import aligned_axes, broadcast_shape, common_layout, mesh_of
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, quote
 from meshcomm.core._types import Array, DType, Names, Shape, ShapeLike
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
@@ -154,10 +152,9 @@ class Drawing:
         cut = len(shape) - whole
         event = int(np.prod(shape[cut:], dtype=np.intp))
         stream = self._next()
-        if result.local is not None:
-            box = result.layout.block_box(shape, result.mesh.rank or 0)
-            sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
-            Tiles(shape, sides, stream).fill(result.local, box, draw)
+        sides = tile_sides(shape[:cut], max(1, TILE // max(1, event))) + tuple(max(1, n) for n in shape[cut:])
+        tiles = Tiles(shape, sides, stream)
+        on_blocks(lambda block: tiles.fill(block, result.layout.block_box(shape), draw), result)
         return result
 
     def _by_tensors(
@@ -174,8 +171,8 @@ class Drawing:
         base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
         aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
-        text = f"{name} of {shape} in {specs_text(between.sharding_specs)}"
-        drawn = made_by_all(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
+        text = f"{name} of {shape} in {between.specs_text}"
+        drawn = together(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
             out[...] = drawn
             return out
@@ -235,18 +232,17 @@ def _aligned(name: str, x: Any, shape: Shape, layout: Layout) -> Any:
         return x
     axes = aligned_axes(x.shape, shape, layout)
     moved = relaid(x, axes, name, layout.mesh)
-    if moved.local is None:
-        return x
-    box = moved.layout.block_box(x.shape, layout.mesh.rank or 0)
-    return _Block(moved.local, x.shape, tuple(span[0] for span in box))
+    return on_blocks(
+        lambda block: _Block(block, x.shape, tuple(span[0] for span in moved.layout.block_box(x.shape))), moved
+    )
 
 
 def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
     """Return how *axis* of length *n* is cut between tiles of *side* elements, as much as possible as in *layout*."""
-    names, cut = tuple(layout.axes[axis]), layout.cut(axis, n)
+    names = tuple(layout.axes[axis])
     if not names:
         return ()
-    starts = (Cut(n, cut.blocks) if isinstance(cut, CyclicCut) else cut).all_starts()
+    starts = layout.cut(axis, n).undealt.all_starts()
     return Cuts(names, [*(min(n, (start + side // 2) // side * side) for start in starts[:-1]), n])
 
 

@@ -8,11 +8,11 @@ from numpy.random import Generator as NumpyGenerator
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid, replicated
+from meshcomm.blocks.make import cut, mapped
 from meshcomm.blocks.map import written
 from meshcomm.core._arguments import as_array, as_shape, quote
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.create import distribute
-from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
@@ -255,8 +255,10 @@ class Generator(Distributions):
         if replace:
             cumulated = np.cumsum(np.asarray(weights, np.float64))
             drawn = self._drawn("random", (), shape, layout)
-            found = None if drawn.local is None else np.searchsorted(cumulated / cumulated[-1], drawn.local, "right")
-            return DTensor(found, layout, shape, np.dtype(np.int64))
+            cumulated /= cumulated[-1]
+            return mapped(
+                lambda block: np.asarray(np.searchsorted(cumulated, block, "right")), drawn, dtype=np.dtype(np.int64)
+            )
         if count > n or (weights is not None and count > np.count_nonzero(weights)):
             short = "a" if count > n else "the entries of p that are not 0"
             raise ValueError(f"Cannot take a larger sample than population when replace is False: {count} of {short}")
@@ -271,11 +273,8 @@ class Generator(Distributions):
     def _races(self, n: int, weights: Any, layout: Layout) -> DTensor:
         """Return when each element comes, at rates that are its *weights*: their order is a weighted choice."""
         keys: DTensor = self._drawn("standard_exponential", (), n, layout)
-        if keys.local is not None:
-            own = cut_out(np.asarray(weights, np.float64), layout.block_box((n,), layout.mesh.rank or 0))
-            with np.errstate(divide="ignore"):
-                keys.local[...] = keys.local / own
-        return keys
+        with np.errstate(divide="ignore"):
+            return mapped(np.divide, keys, cut(np.asarray(weights, np.float64), layout))
 
 
 def _names(layout: Layout) -> Names:

@@ -22,7 +22,7 @@ from numpy.random import Philox, SeedSequence
 
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import Runs, Span, local_indices
+from meshcomm.core.layouts.cyclic import Span, extent_of, held_within
 
 TILE = 1 << 14
 """Elements of a tile at most. It is no setting: all numbers depend on it. A tile of doubles fits into the L2 cache."""
@@ -80,18 +80,12 @@ def _pieces(span: Span, side: int, n: int) -> Iterator[_Piece]:
     >>> [(piece.number, piece.kept, piece.local) for piece in _pieces((3, 5), 4, 9)]
     [(0, slice(3, 4, None), slice(0, 1, None)), (1, slice(0, 1, None), slice(1, 2, None))]
     """
-    first, last = (span.first, n) if isinstance(span, Runs) else span
-    for number in range(first // side, -(-last // side) if first < last else 0):
+    first, last = extent_of(span)
+    for number in range(first // side, -(-last // side)):
         begin, end = number * side, min(number * side + side, n)
-        if isinstance(span, Runs):
-            beyond = np.arange(begin, end, dtype=np.intp) - first
-            held = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block))
-            if len(held):
-                local = int(local_indices(span, held[:1] + begin)[0])
-                yield _Piece(number, slice(begin, end), held, slice(local, local + len(held)))
-        else:
-            low, high = max(first, begin), min(last, end)
-            yield _Piece(number, slice(begin, end), slice(low - begin, high - begin), slice(low - first, high - first))
+        kept, local = held_within(span, begin, end)
+        if local.start < local.stop:
+            yield _Piece(number, slice(begin, end), kept, local)
 
 
 class Tiles(NamedTuple):

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from meshcomm.blocks.make import on_blocks
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Json, Names, Shape
 from meshcomm.core.arrays.create import empty
@@ -44,19 +45,19 @@ def read_by_library(
     close: Callable[[], None] | None = None
     with opened.trying():
         array, close = open_array(opened.base, stored.name, stored.shape)
-    mesh, layout = into.mesh, layout_by_chunks(chosen, into.mesh, chunks)
-    straight = mesh.size == 1 or layout == into.layout
+    layout = layout_by_chunks(chosen, into.mesh, chunks)
+    straight = into.mesh.size == 1 or layout == into.layout
     made = into if straight else empty(chosen.box, into.dtype, layout)
-    if made.local is not None and mesh.rank is not None and array is not None:
+    if array is not None:
         with opened.trying(), reading(opened.base):
-            _read(array, chosen, made, chunks, limit)
+            on_blocks(lambda block: _read(array, _own(chosen, made.layout), block, chunks, limit), made)
     with opened.trying():
         if close is not None:
             close()
     if not straight:
         found = relayout(made, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
-        if found is not into and found.local is not None and into.local is not None:
-            convert(found.local, into.local)
+        if found is not into:
+            on_blocks(convert, found, into)
 
 
 def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
@@ -113,14 +114,15 @@ def _index(chosen: Selection, axis: int, border: int) -> int:
     return min(max(index, 0), n)
 
 
-def _read(array: Any, chosen: Selection, made: DTensor, chunks: Shape, limit: int | None) -> None:
-    """Fill the block of *made*, in steps of whole chunks, if these keep to *limit*."""
-    block = made.local
-    assert made.mesh.rank is not None
-    assert block is not None
-    its = chosen
-    for each, (start, stop, *_) in enumerate(made.layout.block_box(chosen.box, made.mesh.rank)):
-        its = its.narrowed(each, start, stop)
+def _own(chosen: Selection, layout: Layout) -> Selection:
+    """Return what the block of this rank in *layout* has of what is *chosen*."""
+    for axis, (start, stop, *_) in enumerate(layout.block_box(chosen.box)):
+        chosen = chosen.narrowed(axis, start, stop)
+    return chosen
+
+
+def _read(array: Any, its: Selection, block: Array, chunks: Shape, limit: int | None) -> None:
+    """Fill *block* with what *its* takes of the array, in steps of whole chunks, if these keep to *limit*."""
     most = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
     for step, where in _steps(its, chunks, most, (slice(None),) * len(its.box)):
         index: Json = (*where, ...)  # of an array without axes, too, a view

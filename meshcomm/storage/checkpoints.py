@@ -8,13 +8,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from meshcomm.blocks.session import in_session
+from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import as_path, integer, quote
 from meshcomm.core._callers import warn
-from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.trees import tensors_in
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import create_mesh, default_mesh
 from meshcomm.errors import CheckpointError
@@ -159,9 +158,8 @@ class Checkpoints:
         if self._all is None:
             self._all = self._mesh or create_mesh()
         arrived = signals.arrived(self._signal)
-        call = f"whether a checkpoint is wanted in {quote(str(self.folder))}"
-        with collective("checkpoints", self._all) as here:
-            self._is_wanted = here is not None and agree(here.team, call, value=int(arrived > self._answered)) > 0
+        call, own = f"whether a checkpoint is wanted in {quote(str(self.folder))}", int(arrived > self._answered)
+        self._is_wanted = bool(in_session("checkpoints", self._all, lambda here: here.agree(call, value=own)))
         self._answered = arrived
         return self._is_wanted
 
@@ -297,8 +295,7 @@ class Checkpoints:
 
     def _told(self, look: Callable[[], object], call: str, mesh: Mesh) -> Any:
         """Return what *look* returns on the first rank; None on a rank outside of the mesh. Collective over it."""
-        with collective("checkpoints", mesh) as here:
-            return None if here is None else told_by_root(0, look, call, mesh, here)
+        return looked_up("checkpoints", mesh, call, look)
 
     def _default(self) -> AbstractContextManager[object]:
         return nullcontext() if self._mesh is None else default_mesh(self._mesh)

@@ -5,12 +5,14 @@ the ranks encode theirs side by side, the first rank says where each goes, and a
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.make import on_device
 from meshcomm.core._tuning import CHUNK, DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Bytes, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -68,10 +70,10 @@ def write_chunks(
     grid = tuple(-(-n // length) for n, length in zip(tensor.shape, chunks.shape, strict=True))
     axis = max(range(len(grid)), key=lambda each: grid[each])  # the first of those with the most chunks
     most = (limit or DEFAULT_SCRATCH) // max(1, 2 * prod(chunks.shape) * tensor.dtype.itemsize)
-    for start, steps in rounds(grid, axis, tensor.mesh.size, max(1, most)):
+    for box in rounds(grid, axis, tensor.mesh.size, max(1, most)):
         found: list[tuple[Shape, Bytes]] = []
         with opened.trying():
-            found = list(_encoded_of(tensor, chunks, start, steps, axis))
+            found = list(on_device(tensor.mesh, partial(_encoded_of, tensor, chunks, box, axis)) or ())
         if first is not None:
             found = [(tuple(f + i for f, i in zip(first, index, strict=True)), data) for index, data in found]
         where = placed([(index, data.nbytes) for index, data in found])
@@ -102,9 +104,10 @@ def rounds(grid: Shape, axis: int, size: int, most: int) -> Iterator[tuple[Shape
 
 
 def _encoded_of(
-    tensor: DTensor, chunks: Chunks, start: Shape, steps: Shape, axis: int
+    tensor: DTensor, chunks: Chunks, box: tuple[Shape, Shape], axis: int, device: int
 ) -> Iterator[tuple[Shape, Bytes]]:
-    """Yield the chunks of this rank in a round: their numbers, and their bytes. Collective over the mesh."""
+    """Yield the chunks of this device in a round: their numbers, and their bytes. Collective over the mesh."""
+    start, steps = box
     begins = [s * length for s, length in zip(start, chunks.shape, strict=True)]
     ends = [
         min((s + step) * length, n)
@@ -115,10 +118,8 @@ def _encoded_of(
     borders = [min(number * chunks.shape[axis], ends[axis] - begins[axis]) for number in _shares(steps[axis], tensor)]
     axes[axis] = cut_at(rows_of(tensor.mesh), borders, ends[axis] - begins[axis])
     block = relayout(piece, Layout(axes, tensor.mesh)).local
-    if block is None or tensor.mesh.rank is None:
-        return
     first = list(start)
-    first[axis] += _shares(steps[axis], tensor)[tensor.mesh.rank]
+    first[axis] += _shares(steps[axis], tensor)[device]
     for inside in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):
         whole = _whole(block, inside, chunks.shape)
         yield tuple(f + i for f, i in zip(first, inside, strict=True)), encoded(whole, chunks.codecs)

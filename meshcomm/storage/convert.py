@@ -7,15 +7,13 @@ from itertools import product
 from math import prod
 from pathlib import Path
 
+from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Json, Shape
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import collective
-from meshcomm.core.ranks.teams import Location
 from meshcomm.storage.chunked import write_chunks
 from meshcomm.storage.formats.base import Contents, Described, Writer
 from meshcomm.storage.formats.known import writer_for
@@ -45,11 +43,10 @@ def convert(
     overwrite: whether *target* may be there
     limit: bytes; by default 32 MiB
     """
-    with collective("convert", mesh) as here:
-        if here is None:
-            return ""
+
+    def steps(here: Session) -> str:
         call = f"convert {quote(str(source))} to {quote(str(target))}"
-        base, found = told_contents(Path(source), call, mesh, here)
+        base, found = told_contents(Path(source), call, here)
         content, left_out = _content(found, Path(target))
         saving = Saving(target, content, mesh, overwrite)
         try:
@@ -62,13 +59,15 @@ def convert(
                         copied.array(each, mesh, here, limit)
                 finally:
                     copied.close()
-            agree(here.team, call, writes.error)
+            here.agree(call, writes.error)
             if found.checks is not None:
-                compare_checksums(base, found, reads, mesh, here)
+                compare_checksums(base, found, reads, here)
             saving.end(here, writes)
         finally:
             saving.abandon()
-    return left_out
+        return left_out
+
+    return in_session("convert", mesh, steps) or ""
 
 
 class _Copy:
@@ -77,7 +76,7 @@ class _Copy:
     def __init__(self, found: Contents, reads: Opened, writes: Opened, saving: Saving) -> None:
         self.found, self.reads, self.writes, self._saving = found, reads, writes, saving
 
-    def array(self, target: Stored, mesh: Mesh, here: Location, limit: int | None) -> None:
+    def array(self, target: Stored, mesh: Mesh, here: Session, limit: int | None) -> None:
         """Copy one array. Collective over the mesh."""
         source, chunks = self.found.arrays[target.name], target.chunks
         most = (limit or DEFAULT_SCRATCH) * mesh.size

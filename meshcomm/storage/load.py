@@ -4,31 +4,30 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from math import prod
 from pathlib import Path
-from time import monotonic_ns
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import replicated
+from meshcomm.blocks.make import cut, make, on_blocks
+from meshcomm.blocks.session import Session, in_session
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
 from meshcomm.core._tuning import CHECKED_UP_TO
-from meshcomm.core._types import Array, Bytes, DType, Json, Shape
-from meshcomm.core.arrays.create import empty, told_by_root
+from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.many import FindsLayouts, say_unused
 from meshcomm.core.arrays.trees import rebuilt, tensors_in
 from meshcomm.core.arrays.views import refusal
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging, made_by_all
-from meshcomm.core.ranks.teams import Location
-from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.decoding import Coding, coding_of, decode
@@ -38,9 +37,9 @@ from meshcomm.storage.formats.safetensors import INDEX
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.progress import showing
 from meshcomm.storage.selection import Selection, all_of, selected
-from meshcomm.storage.small import Batch, batches, is_small
+from meshcomm.storage.small import batches, is_small
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import Opened, block_of, convert, read_tensor
+from meshcomm.storage.transfer import Opened, convert, read_tensor
 from meshcomm.storage.trees import flattened
 from meshcomm.storage.values import all_values, node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
@@ -111,32 +110,47 @@ def load(
         check_limits(max_scratch_bytes)
         return wanted_by(path, layout, names, slices, out, dtype, strict, decode)
 
-    wanted = made_by_all("load", mesh, "the arguments of load", make)
-    with collective("load", mesh) as here:
-        if here is None:
-            found = contents(Path(path))
-            return wanted.result({job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found, mesh)
-        with exchanging(here.team):
-            base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", mesh, here)
-            tensors = load_found(wanted, (base, found), mesh, here, check=check, limit=max_scratch_bytes)
-        return wanted.result(tensors, found, mesh)
+    wanted = together("load", mesh, "the arguments of load", make)
+
+    def steps(here: Session) -> tuple[dict[str, DTensor], Contents]:
+        with here.exchanging():
+            base, found = told_contents(wanted.path, f"{wanted.text()}, check={check}", here)
+            return _loaded(wanted, (base, found), mesh, here, check=check, limit=max_scratch_bytes), found
+
+    tensors, found = in_session("load", mesh, steps) or _untouched(wanted, contents(Path(path)), mesh)
+    return wanted.result(tensors, found, mesh)
 
 
-def load_found(
+def load_found(wanted: "Wanted", held: tuple[Path, Contents], mesh: Mesh) -> dict[str, DTensor]:
+    """Return the tensors that are *wanted*, by name. Collective over *mesh*.
+
+    *held* is what `told_contents` returns: all ranks know what the file has.
+    """
+
+    def steps(here: Session) -> dict[str, DTensor]:
+        with here.exchanging():
+            return _loaded(wanted, held, mesh, here)
+
+    return in_session("load", mesh, steps) or _untouched(wanted, held[1], mesh)[0]
+
+
+def _untouched(wanted: "Wanted", found: Contents, mesh: Mesh) -> tuple[dict[str, DTensor], Contents]:
+    """Return the tensors by name on a rank outside of their meshes, and what the file has."""
+    return {job.stored.name: job.target for job in wanted.jobs(found, mesh)}, found
+
+
+def _loaded(
     wanted: "Wanted",
     held: tuple[Path, Contents],
     mesh: Mesh,
-    here: Location,
+    here: Session,
     *,
     check: bool | None = None,
     limit: int | None = None,
 ) -> dict[str, DTensor]:
-    """Return the tensors that are *wanted*, by name, of a file of which all ranks know what it has.
-
-    Collective over the team of *here* in *mesh*, which exchanges already. *held* is what `told_contents` returns.
-    """
+    """Return the tensors that are *wanted* of the file that is *held*, by name. Collective over *mesh*."""
     base, found = held
-    jobs = agree_on(here.team, _jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
+    jobs = here.together(_jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
     jobs = _with_whole_outs(jobs, here)
     opened = Opened(base, False, is_checked(wanted.path, found, check))
     with showing(opened, "loading", wanted.path, sum(job.nbytes for job in jobs), here):
@@ -144,9 +158,9 @@ def load_found(
             tensors = loaded(jobs, found, opened, here, limit)
         finally:
             opened.close()
-    agree(here.team, f"all data of the load from {quote(str(wanted.path))}", opened.error)
+    here.agree(f"all data of the load from {quote(str(wanted.path))}", opened.error)
     if opened.checks:
-        compare_checksums(base, found, opened, mesh, here)
+        compare_checksums(base, found, opened, here)
     return tensors
 
 
@@ -177,16 +191,15 @@ class Job(NamedTuple):
 
 
 def _jobs_text(jobs: list[Job]) -> str:
-    return f"load of {[f'{job.stored.name} in {specs_text(job.target.layout.sharding_specs)}' for job in jobs]}"
+    return f"load of {[f'{job.stored.name} in {job.target.layout.specs_text}' for job in jobs]}"
 
 
-def _with_whole_outs(jobs: list[Job], here: Location) -> list[Job]:
+def _with_whole_outs(jobs: list[Job], here: Session) -> list[Job]:
     """Return *jobs*, with those to tensors of the user marked that are `unsliced`. Collective over the team."""
     if all(job.unsliced for job in jobs):
         return jobs
-    own = [job.unsliced or job.target.local is None or job.target.local.flags.c_contiguous for job in jobs]
-    every = here.team.everyone.communicator().told(own)
-    return [job._replace(unsliced=all(flags)) for job, *flags in zip(jobs, *every, strict=True)]
+    own = [job.unsliced or not on_blocks(lambda block: not block.flags.c_contiguous, job.target) for job in jobs]
+    return [job._replace(unsliced=all(flags)) for job, *flags in zip(jobs, *here.told(own), strict=True)]
 
 
 class Asked(NamedTuple):
@@ -406,11 +419,7 @@ def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
     An array of PyTorch is one that each rank of *mesh* has whole.
     """
 
-    def replicated(x: object) -> DTensor:
-        local = values_of(x)
-        return DTensor(local, Layout.replicated(mesh, local.ndim), local.shape, local.dtype)
-
-    node, outs = flattened(tree, of_foreign=replicated)
+    node, outs = flattened(tree, of_foreign=lambda x: replicated(values_of(x), mesh))
     if not outs:
         raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
     if node == ["array", "array"] and len(names) == 1:
@@ -431,11 +440,11 @@ def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout:
         raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
     if layout not in (None, out.layout):
         raise LayoutError(f"out for {quote(name)} keeps its layout {out.layout}; layout= asks for {layout}")
-    if out.local is not None and not out.local.flags.writeable:
+    if on_blocks(lambda block: not block.flags.writeable, out):
         raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
 
 
-def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Path, Contents]:
+def told_contents(path: Path, call: str, here: Session) -> tuple[Path, Contents]:
     """Return what the first rank finds at *path*, and what its files are relative to. Collective over the mesh.
 
     The ranks compare the text *call*.
@@ -451,7 +460,7 @@ def told_contents(path: Path, call: str, mesh: Mesh, here: Location) -> tuple[Pa
         values = node_of_value([found.metadata, found.attributes])
         return [str(base), arrays, values, found.node, found.checks, found.sizes, *own]
 
-    told = told_by_root(0, look, call, mesh, here)
+    told = here.looked_up(call, look)
     base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts, unlimited, links = told
     stored = {each[0]: Stored.from_told(each) for each in arrays}
     metadata, attributes = value_of_node(values)
@@ -480,13 +489,15 @@ def base_and_contents(path: Path) -> tuple[Path, Contents]:
     return path.parent if path.name.endswith(INDEX) else path, found
 
 
-def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Location, limit: int | None) -> dict[str, DTensor]:
+def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Session, limit: int | None) -> dict[str, DTensor]:
     """Return the tensors of *jobs* by name, filled. Collective over the team: all its ranks have to make the call."""
     small = [job for job in jobs if is_small(job.stored) and job.stored.name not in found.by_library]
     names = {job.stored.name for job in small}
     left = iter(small)
     for batch in batches((job.stored for job in small), limit):
-        for array, job in zip(batch.unpacked(_told(batch, opened, here)), left, strict=False):  # in this order
+        packed = np.zeros(batch.nbytes, np.uint8) if here.position else batch.read(opened)
+        here.broadcast(packed)
+        for array, job in zip(batch.unpacked(packed), left, strict=False):  # in this order
             with _decoding(job, opened, limit) as stored:
                 _put_small(array, stored)
     for job in jobs:
@@ -505,16 +516,16 @@ def _decoding(job: Job, opened: Opened, limit: int | None) -> Iterator[Job]:
     target = job.target
     found = empty(target.shape, job.stored.dtype, target.layout)
     yield job._replace(target=found, unsliced=True)
-    if found.local is not None and target.local is not None:
-        with opened.trying():
-            decode(found.local, target.local, job.coding, limit)
+    with opened.trying():
+        on_blocks(partial(decode, coding=job.coding, limit=limit), found, target)
 
 
 def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) -> None:
     """Fill the tensor of *job*. Collective over its mesh; all ranks of the call have to make it."""
     stored, chosen, target, unsliced, _ = job
-    local = None if target.local is None else np.expand_dims(target.local, chosen.dropped)
-    into = DTensor(local, with_dropped(target.layout, chosen), chosen.box, target.dtype)
+    layout = with_dropped(target.layout, chosen)
+    block = on_blocks(lambda block: np.expand_dims(block, chosen.dropped), target)
+    into = make(block, layout, chosen.box, target.dtype)
     into = _turned(into) if stored.fortran else into
     if stored.name in found.by_library:
         chunks = found.by_library[stored.name]
@@ -527,24 +538,12 @@ def _load_large(job: Job, found: Contents, opened: Opened, limit: int | None) ->
 
 def _turned(tensor: DTensor) -> DTensor:
     """Return *tensor* with its axes in reverse order; the block is a view."""
-    local = None if tensor.local is None else tensor.local.T
-    return DTensor(local, Layout(tensor.layout.axes[::-1], tensor.mesh), tensor.shape[::-1], tensor.dtype)
-
-
-def _told(batch: Batch, opened: Opened, here: Location) -> Bytes:
-    """Return the bytes of small arrays, which the first rank reads. Collective over the team."""
-    packed = batch.read(opened) if here.team.rank == 0 else np.zeros(batch.nbytes, np.uint8)
-    if packed.nbytes:
-        began = monotonic_ns()
-        here.team.everyone.communicator().broadcast(packed, 0)
-        note_received(here.team, here.team.ranks[:1], [packed.nbytes if here.team.rank else 0], began)
-    return packed
+    layout = Layout(tensor.layout.axes[::-1], tensor.mesh)
+    return make(on_blocks(np.transpose, tensor), layout, tensor.shape[::-1], tensor.dtype)
 
 
 def _put_small(array: Array, job: Job) -> None:
     """Write what *job* takes of a whole array, which all ranks have, to its tensor."""
     stored, chosen, target, *_ = job
     whole = array.T if stored.fortran else array
-    block = block_of(whole[(..., *chosen.numpy_index())], target.layout)
-    if block is not None and target.local is not None:
-        convert(block, target.local)
+    on_blocks(convert, cut(whole[(..., *chosen.numpy_index())], target.layout), target)

@@ -356,7 +356,7 @@ class ArrayPlan:
         asked = self.asked
         stored, chosen = asked.stored, asked.chosen
         shape = chosen.shape if chosen.takes_all else f"{chosen.result} of {stored.shape}"
-        to = specs_text(asked.layout.sharding_specs)
+        to = asked.layout.specs_text
         text = f"{stored.name}  {shape} {stored.dtype} -> {to}: "
         if self.small:
             return text + f"one device reads {bytes_text(stored.nbytes)} and tells the others"

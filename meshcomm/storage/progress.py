@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from meshcomm.blocks.session import Session
 from meshcomm.core._tuning import PROGRESS_AFTER, PROGRESS_BYTES, PROGRESS_EVERY
 from meshcomm.core._types import Bytes
-from meshcomm.core.ranks.teams import Location
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -69,9 +69,9 @@ class _Shows(Protocol):
 
 
 @contextmanager
-def showing(opened: _Shows, verb: str, path: object, total: int, here: Location) -> Iterator[None]:
+def showing(opened: _Shows, verb: str, path: object, total: int, here: Session) -> Iterator[None]:
     """Let the first rank show, on a terminal, how much of *total* bytes is done. Files are those of *opened*."""
-    if here.team.rank or not sys.stderr.isatty():
+    if here.position or not sys.stderr.isatty():
         yield
         return
     opened.progress = Progress(verb, path, total)

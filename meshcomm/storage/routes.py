@@ -35,7 +35,7 @@ from meshcomm.core._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
 from meshcomm.core._types import Indices, Names, Shape
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.coordinates import numbers_of, one, used
-from meshcomm.core.layouts.cyclic import CyclicCut, Runs, Span, global_indices, intervals_of, span_of
+from meshcomm.core.layouts.cyclic import intervals_of, span_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.partition import Cut, Interval
@@ -83,7 +83,7 @@ class Route(NamedTuple):
 
     def is_dealt(self, axis: int) -> bool:
         """Return whether *axis* is dealt round. One that is `Cyclic` is not, if no device gets a second run of it."""
-        return isinstance(self.layout.cut(axis, self.shape[axis]), CyclicCut)
+        return not self.layout.cut(axis, self.shape[axis]).is_consecutive
 
     def deals(self, axis: int) -> bool:
         """Return whether *axis* is dealt round before, and gets the usual cut."""
@@ -154,7 +154,7 @@ class Round(NamedTuple):
         """Return the indices within block *number* along *axis*."""
         route, n = self.route, self.route.shape[axis]
         cut = route.layout.cut(axis, n)
-        if route.deals(axis) and isinstance(cut, CyclicCut):
+        if route.deals(axis):
             start, stop = (int(cut.before(one(number), end)[0]) for end in self._bounds(axis, n))
             return start, stop
         return self._bounds(axis, int(cut.lengths(one(number))[0]))
@@ -174,7 +174,7 @@ class Round(NamedTuple):
         if route.deals(axis):
             first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
-        return _stretch(span_of(cut, number), *self._local(axis, number))
+        return intervals_of(span_of(cut, number), *self._local(axis, number))
 
     def _between(self, first: int, last: int) -> list[Interval]:
         """Return the indices of the elements *first* to *last* along the cut axis of the tensor of this round."""
@@ -187,7 +187,7 @@ class Round(NamedTuple):
                 break
             start, stop = max(first, offsets[k]) - offsets[k], min(last, offsets[k + 1]) - offsets[k]
             begin = self._local(axis, k)[0]
-            found += _stretch(span_of(cut, k), begin + start, begin + stop)
+            found += intervals_of(span_of(cut, k), begin + start, begin + stop)
         return found
 
     def _opened(self, axis: int) -> list[Interval]:
@@ -196,7 +196,7 @@ class Round(NamedTuple):
         if self.takes_all(axis):
             return [(0, cut.length)]
         numbers = range(cut.blocks)
-        return [found for k in numbers for found in _stretch(span_of(cut, k), *self._local(axis, k))]
+        return [found for k in numbers for found in intervals_of(span_of(cut, k), *self._local(axis, k))]
 
     def takes_all(self, axis: int) -> bool:
         """Return whether the round takes all elements of each block along *axis*."""
@@ -251,7 +251,7 @@ def _borders(turn: Round) -> tuple[int, ...]:
     else:
         found = [0]
         for k, size in enumerate(turn.sizes(axis)):
-            first = 0 if isinstance(cut, CyclicCut) else cut.start(k) + turn._local(axis, k)[0]
+            first = 0 if route.is_dealt(axis) else cut.undealt.start(k) + turn._local(axis, k)[0]
             found += [found[-1] + border for border in _shares(first, size, route.extra_blocks, route.grain)[1:]]
     blocks, each = len(found) - 1, route.merged
     return tuple(found[min(-(-number // each) * each, blocks)] for number in range(blocks + 1))
@@ -266,16 +266,6 @@ def _shares(first: int, size: int, blocks: int, grain: int) -> list[int]:
     starts = Cut(size, blocks).all_starts()
     inner = [min(-(-(first + start) // grain) * grain - first, size) for start in starts[1:-1]]
     return [0, *inner, size]
-
-
-def _stretch(span: Span, start: int, stop: int) -> list[Interval]:
-    """Return the global indices of the elements *start* to *stop* of a block that is *span*, as intervals."""
-    if start >= stop:
-        return []
-    if not isinstance(span, Runs):
-        return [(span[0] + start, span[0] + stop)]
-    first, last = (int(global_indices(span, one(n))[0]) for n in (start, stop - 1))
-    return [(max(a, first), min(b, last + 1)) for a, b in intervals_of(span) if a <= last and b > first]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -451,9 +441,8 @@ def _seconds(route: Route, machine: Machine) -> float:
             read *= n  # what lies between is read, too
         else:
             whole, read = length == n, read * length
-            cut = route.layout.cut(axis, route.shape[axis])
-            if not whole and isinstance(cut, CyclicCut) and not route.even:
-                calls = -(-length // cut.block)
+            if not whole and not route.even:
+                calls = route.layout.cut(axis, route.shape[axis]).runs_of(length)
     seconds = calls * machine.alpha_disk + read * route.itemsize * machine.beta_disk
     return seconds + 2 * size * route.itemsize * machine.gamma if route.exchanges else seconds
 
@@ -482,8 +471,8 @@ def _chunk(route: Route, limit: int) -> Shape:
             most = share * route.extra_blocks if share > 0 else max(1, most // spanned)
             most = most // route.grain * route.grain or most
             limit = max(1, limit // spanned)
-        cut = route.layout.cut(axis, route.shape[axis])
-        if route.deals(axis) and isinstance(cut, CyclicCut):
+        if route.deals(axis):
+            cut = route.layout.cut(axis, route.shape[axis])
             most = max(1, most * cut.blocks // cut.period) * cut.period  # so that each round begins with device 0
         chunk[axis] = min(chunk[axis], most)
         lengths[axis] = 1

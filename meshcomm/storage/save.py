@@ -11,20 +11,18 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
+from meshcomm.blocks.align import replicated
+from meshcomm.blocks.session import Session, in_session
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._tuning import WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Json
-from meshcomm.core.arrays.create import plain_text, told_by_root
-from meshcomm.core.arrays.dtensor import DTensor, member
+from meshcomm.core.arrays.create import plain_text
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.trees import below, tensors_in
-from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
-from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
-from meshcomm.core.ranks.teams import Location
-from meshcomm.errors import CheckpointError, MeshError
+from meshcomm.errors import CheckpointError
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.chunked import Encoded, Placed, write_chunks
@@ -112,9 +110,8 @@ def save_with(path: PathLike, tree: object, options: Options, limit: int | None 
 
 def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
     """Do all of a save. Collective over its mesh."""
-    with collective(operation, saving.mesh) as here:
-        if here is None:
-            return
+
+    def steps(here: Session) -> None:
         try:
             base, stored = saving.begin(here)
             opened = Opened(base, True, saving.writer.checks)
@@ -126,6 +123,8 @@ def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
             saving.end(here, opened)
         finally:
             saving.abandon()
+
+    in_session(operation, saving.mesh, steps)
 
 
 def start_save(
@@ -161,9 +160,8 @@ def start_save(
     """
     options = Options(metadata, overwrite, mode, dims, chunks, compression)
     saving = _agreed_saving("start_save", path, tree, options, max_scratch_bytes, max_staged_bytes)
-    with collective("start_save", saving.mesh) as here:
-        if here is None:
-            return SaveRequest(None, None, None)
+
+    def steps(here: Session) -> SaveRequest:
         try:
             base, stored = saving.begin(here)
             opened = Staging(base, True, saving.writer.checks)
@@ -179,13 +177,15 @@ def start_save(
             raise
         return SaveRequest(saving, opened, here)
 
+    return in_session("start_save", saving.mesh, steps) or SaveRequest(None, None, None)
+
 
 class SaveRequest:
     """A save that goes on in the background, as `start_save` returns it. It is complete only after `wait`."""
 
     __module__ = "meshcomm"
 
-    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Location | None) -> None:
+    def __init__(self, saving: "Saving | None", opened: "Staging | None", here: Session | None) -> None:
         self._saving, self._opened, self._here = saving, opened, here
         self._error: BaseException | None = None
         self._path = saving and saving.path
@@ -207,9 +207,8 @@ class SaveRequest:
         ...     time.sleep(0.001)  # compute something
         >>> request.wait()
         """
-        here = self._here
-        if self._saving is not None and here is not None and here.team.turn.over is not None:
-            raise MeshError(here.team.turn.over)
+        if self._saving is not None and self._here is not None:
+            self._here.check()
         return self._opened is None or self._opened.background.done()
 
     def wait(self) -> None:
@@ -230,13 +229,15 @@ class SaveRequest:
             return
         self._saving = None
         _unfinished.pop(id(self), None)
+
+        def steps(here: Session) -> None:
+            opened.background.join()
+            opened.error = opened.error or opened.background.error
+            opened.close()
+            saving.end(here, opened)
+
         try:
-            with collective("wait for a save", saving.mesh) as here:
-                assert here is not None
-                opened.background.join()
-                opened.error = opened.error or opened.background.error
-                opened.close()
-                saving.end(here, opened)
+            in_session("wait for a save", saving.mesh, steps)
         except BaseException as error:
             self._error = error
             raise
@@ -294,7 +295,7 @@ def _agreed_saving(
         return TreeSaving(path, tree, options)
 
     mesh = common_mesh(tensor.mesh for tensor in tensors_in(tree))
-    return made_by_all(operation, mesh, f"the arguments of {operation}", make)
+    return together(operation, mesh, f"the arguments of {operation}", make)
 
 
 class Content(NamedTuple):
@@ -321,9 +322,9 @@ class Saving:
         self._active: Writer | None = None
         self._began = next(_numbers)
 
-    def begin(self, here: Location) -> tuple[Path, list[Stored]]:
+    def begin(self, here: Session) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
-        base, told = told_by_root(0, self._begin, f"save to {quote(str(self.path))}: {self._text()}", self.mesh, here)
+        base, told = here.looked_up(f"save to {quote(str(self.path))}: {self._text()}", self._begin)
         return Path(base), [Stored.from_told(each) for each in told]
 
     @final_names()
@@ -354,18 +355,16 @@ class Saving:
                 ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
                 raise FileExistsError(f"{path} holds what this save would lose: {shown}. {ways}")
 
-    def end(self, here: Location, opened: Opened) -> None:
+    def end(self, here: Session, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
         error = opened.error and with_final_names(opened.error)
-        with exchanging(here.team):
-            agree(here.team, f"all data of the save to {quote(str(self.path))}", error)
-            pieces = told_pieces(all_pieces([opened.pieces]), self.mesh, here) if self.writer.checks else []
+        with here.exchanging():
+            here.agree(f"all data of the save to {quote(str(self.path))}", error)
+            pieces = told_pieces(all_pieces([opened.pieces]), here) if self.writer.checks else []
             self._gather(here)
-        told_by_root(
-            0, lambda: self._commit(pieces), f"the end of the save to {quote(str(self.path))}", self.mesh, here
-        )
+        here.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
-    def _gather(self, here: Location) -> None:
+    def _gather(self, here: Session) -> None:
         """Let device 0 know what other ranks save in the tree. Collective."""
 
     @final_names()
@@ -380,11 +379,10 @@ class Saving:
         _complete[path] = self._began
         self._active = None
 
-    def placed(self, here: Location, name: str, chunks: list[Encoded]) -> list[Placed]:
+    def placed(self, here: Session, name: str, chunks: list[Encoded]) -> list[Placed]:
         """Return where the *chunks* of this rank go. Collective over the team, in rounds of chunks of one array."""
-        with exchanging(here.team):
-            every: list[list[Encoded]] = here.team.everyone.communicator().told(chunks)
-        own = sum(map(len, every[: here.team.rank]))
+        every: list[list[Encoded]] = here.told(chunks)
+        own = sum(map(len, every[: here.position]))
 
         def place() -> list[Placed]:
             assert self._active is not None
@@ -392,7 +390,7 @@ class Saving:
                 return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        found: list[Placed] = told_by_root(0, place, what, self.mesh, here)
+        found: list[Placed] = here.looked_up(what, place)
         return found[own : own + len(chunks)]
 
     def abandon(self) -> None:
@@ -440,19 +438,18 @@ class TreeSaving(Saving):
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
 
-    def _gather(self, here: Location) -> None:
+    def _gather(self, here: Session) -> None:
         if self._per_rank:
-            own = [node[1][0] for node in self._per_rank]
-            every = here.team.everyone.communicator().told_to(member(here, self.mesh, 0), own)
+            every = here.told_to_first([node[1][0] for node in self._per_rank])
             for number, node in enumerate(self._per_rank if every else ()):
-                node[1] = [every[member(here, self.mesh, device)][number] for device in range(self.mesh.size)]
+                node[1] = [each[number] for each in every]
 
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors."""
         return sum(prod(t.shape) * t.dtype.itemsize for t in self._tensors.values())
 
-    def write(self, stored: list[Stored], opened: Opened, here: Location, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
         """Write each tensor to where it goes. Collective over the mesh."""
         for each in stored:
             if each.chunks is None:
@@ -503,8 +500,7 @@ def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
         return leaf
     if leaf.dtype.hasobject:
         raise CheckpointError(f"an array of Python objects ({leaf.dtype}) cannot be saved: their sizes differ")
-    local = None if mesh.rank is None else contiguous(leaf)
-    return DTensor(local, Layout.replicated(mesh, leaf.ndim), leaf.shape, leaf.dtype)
+    return replicated(contiguous(leaf), mesh)
 
 
 def has_arrays_only(node: Json) -> bool:
@@ -516,4 +512,4 @@ def has_arrays_only(node: Json) -> bool:
 
 def _hint(tensor: DTensor) -> str:
     mesh = ", ".join(f"{name}={size}" for name, size in tensor.mesh.dims)
-    return f"{specs_text(tensor.layout.sharding_specs)} on {mesh}"
+    return f"{tensor.layout.specs_text} on {mesh}"

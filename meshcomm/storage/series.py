@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import on_blocks
+from meshcomm.blocks.small import looked_up, together
 from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote
 from meshcomm.core._types import Array, DType, Json, Shape
-from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.formats.known import contents, writer_for
 from meshcomm.storage.load import load, meshes_of
@@ -84,12 +84,11 @@ class Series:
             _check_names(layouts, axis)
             return where, *_kinds(layouts, shape, dtype)
 
-        self.path, self._shapes, self._dtypes = made_by_all("Series", self._mesh, "the arguments of Series", make)
+        self.path, self._shapes, self._dtypes = together("Series", self._mesh, "the arguments of Series", make)
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
         dims, chunks, compression = (_by_name(given, layouts) for given in (dims, chunks, compression))
         self._options = Options(metadata, None, "a", dims, chunks, compression)
-        self._numbers: tuple[str, ...] | None = None  # names of what is appended beside the tensors
-        self._count, self._open = 0, True
+        self._open = True
         self._look(axis)
 
     def _look(self, axis: str) -> None:
@@ -121,11 +120,10 @@ class Series:
             count = min(found[name].shape[0] for name in [*self._layouts, *numbers])
             return [count, numbers if count else None]
 
-        with collective("Series", self._mesh) as here:
-            if here is not None:
-                text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
-                self._count, numbers = told_by_root(0, look, text, self._mesh, here)
-                self._numbers = None if numbers is None else tuple(numbers)
+        text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
+        count, numbers = looked_up("Series", self._mesh, text, look) or (0, None)
+        self._count: int = count
+        self._numbers: tuple[str, ...] | None = None if numbers is None else tuple(numbers)
 
     def append(self, **values: object) -> None:
         """Write one more snapshot. Collective over the mesh.
@@ -161,7 +159,7 @@ class Series:
             numbers = dict(sorted(numbers.items(), key=lambda each: each[0] == self._axis))
             return TreeSaving(self.path, {**tree, **numbers}, first, self._axis)
 
-        saving = made_by_all("append", self._mesh, "the arguments of append", make)
+        saving = together("append", self._mesh, "the arguments of append", make)
         run("append", saving, self._limit)
         self._numbers = tuple(name for name in values if name not in self._layouts)
         self._count += 1
@@ -210,8 +208,7 @@ class Series:
             slices=dict.fromkeys(names, number),
             max_scratch_bytes=self._limit,
         )
-        numbers = {name: found[name].local for name in self._numbers or ()}
-        return {**found, **{name: None if local is None else local[()].item() for name, local in numbers.items()}}
+        return {**found, **{name: on_blocks(np.ndarray.item, found[name]) for name in self._numbers or ()}}
 
     def close(self) -> None:
         """End the use of the series. Nothing waits to be written.

@@ -16,6 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.make import make, on_device
+from meshcomm.blocks.session import Session
 from meshcomm.core._tuning import (
     CACHED_READ,
     DEFAULT_SCRATCH,
@@ -26,16 +28,13 @@ from meshcomm.core._tuning import (
     READ_TOGETHER,
     READ_WINDOW,
 )
-from meshcomm.core._types import Array, Bytes, Indices
-from meshcomm.core.arrays.cutting import cut_out
-from meshcomm.core.arrays.dtensor import DTensor, member
+from meshcomm.core._types import Array, Bytes, Indices, Json
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import contiguous, opaque
-from meshcomm.core.ranks.teams import Location
 from meshcomm.storage import checksums, files
 from meshcomm.storage.files import File
 from meshcomm.storage.progress import Progress
@@ -178,19 +177,22 @@ def write_tensor(
     limit: bytes that this rank may use beyond the blocks of the tensor
     chosen: the box of the array that *tensor* is; by default the whole array
     """
-    device, whole = tensor.mesh.rank, chosen or all_of(stored.shape)
-    for turn in route_of(tensor.layout, stored, whole, limit).rounds():
-        piece = _piece(tensor, turn)
-        if not stays(turn):
-            piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
-        if device is not None and turn.route.owns(device) and opened.error is None:
-            with opened.trying():
-                assert piece.local is not None
-                opened.expect(turn, piece.local.nbytes)
-                most = opened.most if _is_like(piece, stored) else min(opened.most, (limit or DEFAULT_SCRATCH) // 2)
-                for box, found in _in_steps(piece.local, byte_runs(turn, device, whole), most):
-                    block = contiguous(box.astype(stored.dtype, copy=False))
-                    opened.transfer(stored, found, as_bytes(block))
+    whole, scratch = chosen or all_of(stored.shape), limit or DEFAULT_SCRATCH
+
+    def write(device: int) -> None:
+        for turn in route_of(tensor.layout, stored, whole, limit).rounds():
+            piece = _piece(tensor, turn, device)
+            if not stays(turn):
+                piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
+            if turn.route.owns(device) and opened.error is None:
+                with opened.trying():
+                    opened.expect(turn, piece.local.nbytes)
+                    most = opened.most if _is_like(piece, stored) else min(opened.most, scratch // 2)
+                    for box, found in _in_steps(piece.local, byte_runs(turn, device, whole), most):
+                        block = contiguous(box.astype(stored.dtype, copy=False))
+                        opened.transfer(stored, found, as_bytes(block))
+
+    on_device(tensor.mesh, write)
 
 
 def _in_steps(block: Array, found: ByteRuns, most: int) -> Iterator[tuple[Array, ByteRuns]]:
@@ -221,31 +223,34 @@ def read_tensor(
     the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside. The
     rest is as for `write_tensor`.
     """
-    device = tensor.mesh.rank
-    costs = reading_costs(machine_of(tensor.mesh), opened.checks)
-    route = route_of(tensor.layout, stored, chosen, limit, costs, staged=staged)
-    reader = _Reader(stored, opened, chosen, costs.one_node, at_once(limit))
-    for turn, after in pairwise(chain(route.rounds(), [None])):
-        assert turn is not None
-        piece = _piece(tensor, turn)
-        if stays(turn) and _is_like(piece, stored):
-            reader.fill(piece.local, turn)
-            continue
-        local = None if device is None else new_block(turn.target().block_shape(piece.shape, device), stored.dtype)
-        reader.fill(local, turn)
-        if after is not None and device is not None:
-            opened.expect_reads(stored, byte_runs(after, device, chosen))
-        found = DTensor(local, turn.target(), piece.shape, stored.dtype)
-        if not stays(turn):
-            found = relayout(found, turn.source(), out=None if staged else piece, max_scratch_bytes=limit)
-        if found is not piece and piece.local is not None and found.local is not None:
-            with opened.trying():
-                convert(found.local, piece.local)
+
+    def read(device: int) -> None:
+        costs = reading_costs(machine_of(tensor.mesh), opened.checks)
+        route = route_of(tensor.layout, stored, chosen, limit, costs, staged=staged)
+        reader = _Reader(stored, opened, chosen, costs.one_node, at_once(limit))
+        for turn, after in pairwise(chain(route.rounds(), [None])):
+            assert turn is not None
+            piece = _piece(tensor, turn, device)
+            if stays(turn) and _is_like(piece, stored):
+                reader.fill(piece.local, turn, device)
+                continue
+            new = new_block(turn.target().block_shape(piece.shape, device), stored.dtype)
+            reader.fill(new, turn, device)
+            if after is not None:
+                opened.expect_reads(stored, byte_runs(after, device, chosen))
+            found = make(new, turn.target(), piece.shape, stored.dtype)
+            if not stays(turn):
+                found = relayout(found, turn.source(), out=None if staged else piece, max_scratch_bytes=limit)
+            if found is not piece:
+                with opened.trying():
+                    convert(found.local, piece.local)
+
+    on_device(tensor.mesh, read)
 
 
 def _is_like(piece: DTensor, stored: Stored) -> bool:
     """Return whether bytes of the file go to the block as they are."""
-    return piece.local is not None and piece.local.flags.c_contiguous and piece.dtype == stored.dtype
+    return piece.local.flags.c_contiguous and piece.dtype == stored.dtype
 
 
 def convert(source: Array, target: Array) -> None:
@@ -278,12 +283,6 @@ def together(found: ByteRuns, most: int = READ_TOGETHER) -> tuple[ByteRuns, int]
     lasts = np.array([last - 1 for _, last in pairs], dtype=np.intp)
     spans = starts[lasts] + lengths[lasts] - starts[firsts]
     return (starts[firsts], spans), int(max(spans[lasts > firsts], default=0))
-
-
-def block_of(whole: Array, layout: Layout) -> Array | None:
-    """Return the block of *whole* on this rank."""
-    device = layout.mesh.rank
-    return None if device is None else cut_out(whole, layout.block_box(whole.shape, device))
 
 
 def route_of(
@@ -333,10 +332,10 @@ class _Reader(NamedTuple):
     ahead: bool
     most: int
 
-    def fill(self, block: Array | None, turn: Round) -> None:
-        """Fill the *block* of this rank in a round."""
-        device, chosen = turn.route.layout.mesh.rank, self.chosen
-        if block is None or device is None or self.opened.error is not None:
+    def fill(self, block: Array, turn: Round, device: int) -> None:
+        """Fill the *block* of this *device* in a round."""
+        chosen = self.chosen
+        if self.opened.error is not None:
             return
         with self.opened.trying():
             self.opened.expect(turn, block.nbytes)
@@ -363,13 +362,10 @@ def stays(turn: Round) -> bool:
     return not turn.route.exchanges or turn.source() == turn.target()
 
 
-def _piece(tensor: DTensor, turn: Round) -> DTensor:
-    """Return what the round takes of *tensor*: its block is a view."""
-    device = tensor.mesh.rank
-    local = None
-    if tensor.local is not None and device is not None:
-        local = cut_out(tensor.local, turn.local_box(device))
-    return DTensor(local, turn.source(), turn.shape(), tensor.dtype)
+def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
+    """Return what the round takes of *tensor*: the block of this *device* is a view."""
+    index: Json = (..., *(slice(*interval) for interval in turn.local_box(device)))  # of no axes, too, a view
+    return make(tensor.local[index], turn.source(), turn.shape(), tensor.dtype)
 
 
 def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
@@ -393,10 +389,9 @@ def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:
     return checksums.joined(piece for pieces in each for piece in pieces)
 
 
-def told_pieces(own: list[checksums.Piece], mesh: Mesh, here: Location) -> list[checksums.Piece]:
-    """Return on device 0 of *mesh* the checksums of what all ranks touched; elsewhere none. Collective over the team.
+def told_pieces(own: list[checksums.Piece], here: Session) -> list[checksums.Piece]:
+    """Return on device 0 the checksums of what all ranks touched; elsewhere none. Collective over the mesh.
 
     No other rank needs them, and there are some for each range of a file.
     """
-    each = here.team.everyone.communicator().told_to(member(here, mesh, 0), own)
-    return all_pieces([tuple(piece) for piece in pieces] for pieces in each)
+    return all_pieces([tuple(piece) for piece in pieces] for pieces in here.told_to_first(own))

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from meshcomm.blocks.session import Session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import CHECKSUM_RANGE
-from meshcomm.core.arrays.create import told_by_root
-from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined, pieces_of
@@ -18,13 +16,13 @@ from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.transfer import Opened, told_pieces
 
 
-def compare_checksums(base: Path, found: Contents, opened: Opened, mesh: Mesh, here: Location) -> None:
+def compare_checksums(base: Path, found: Contents, opened: Opened, here: Session) -> None:
     """Raise ``CheckpointError`` unless what all ranks have read has the right checksums. Collective over the mesh.
 
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
-    pieces = told_pieces(opened.pieces, mesh, here)
-    told_by_root(0, lambda: _compare(base, found, pieces), "the checksums of a load", mesh, here)
+    pieces = told_pieces(opened.pieces, here)
+    here.looked_up("the checksums of a load", lambda: _compare(base, found, pieces))
 
 
 def verify(path: Path, found: Contents) -> list[str]:

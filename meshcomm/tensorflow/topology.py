@@ -7,21 +7,20 @@ A `Topology` gives each rank a device with integer coordinates (x, y, z, core). 
 import math
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts import wire
-from meshcomm.core.ranks import agreement
-from meshcomm.core.ranks._envelope import Envelope
-from meshcomm.core.ranks.calls import exchanging
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.hosts import this_host
-from meshcomm.core.ranks.meshes import world_of
+from meshcomm.core.ranks.meshes import create_mesh
 from meshcomm.core.ranks.simulate import current_world
-from meshcomm.core.ranks.teams import World
 from meshcomm.errors import MeshError
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class Topology:
             hosts = ["this"] * world.size
             shape = _arrangement(mesh_shape, world.size)
         else:
-            hosts, shape = _gathered_hosts(world_of(comm), mesh_shape)
+            hosts, shape = _gathered_hosts(create_mesh(comm=comm), mesh_shape)
         topology = cls._of_hosts(hosts, shape)
         topology._comm = comm
         return topology
@@ -410,17 +409,18 @@ def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
     return shape
 
 
-def _gathered_hosts(world: World, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
-    """Return the host of every rank, and the mesh shape that all agree on. Collective over the world."""
-    team, shape, error = world.team(range(world.size)), None, None
-    with Envelope("Topology.from_comm", team), exchanging(team):
-        try:
-            shape = _arrangement(mesh_shape, world.size)
-        except Exception as problem:
-            error = problem
-        agreement.agree(team, None if error else f"Topology.from_comm with mesh_shape {shape}", error)
-        hosts = team.everyone.communicator().allgather(this_host().encode())
-    return [host.decode() for host in hosts], shape
+def _gathered_hosts(mesh: Mesh, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
+    """Return the host of every rank, and the mesh shape that all agree on. Collective over a mesh of all ranks."""
+
+    def steps(here: Session) -> tuple[list[str], list[int] | None]:
+        call, make = "Topology.from_comm with mesh_shape {}".format, partial(_arrangement, mesh_shape, mesh.size)
+        with here.exchanging():
+            shape = here.together(call, make)
+            return here.told(this_host()), shape
+
+    found = in_session("Topology.from_comm", mesh, steps)
+    assert found is not None
+    return found
 
 
 def _ranks_by_host(hosts: Sequence[str]) -> Indices:

@@ -14,14 +14,14 @@ import xarray
 from xarray.coding import strings
 from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta, infer_calendar_name
 
+from meshcomm.blocks.small import looked_up, together
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType, Json, Shape
-from meshcomm.core.arrays.create import distribute, told_by_root
+from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import DTypeError
 from meshcomm.storage.decoding import CODING, Coding, coding_of
 from meshcomm.storage.formats.known import contents, texts
@@ -177,8 +177,7 @@ def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
             }
         )
 
-    with collective("save", mesh) as here:
-        told = look() if here is None else told_by_root(0, look, f"append to {path}", mesh, here)
+    told = looked_up("save", mesh, f"append to {path}", look) or look()
     return {name: Held(*each) for name, each in value_of_node(told).items()}
 
 
@@ -268,9 +267,8 @@ def _check_kept(
             if not all(_is_kept(value, number, held, step) for value, number in _slices(values, new)):
                 raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {held.dtype}")
 
-    with collective("save", mesh) as here:
-        if here is not None and there:
-            agree_on(here.team, f"what is appended to {path}: {', '.join(there)}", check)
+    if there:
+        together("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
 
 
 def _slices(values: Array, new: Array) -> Iterator[tuple[Array, Array]]:
@@ -323,9 +321,7 @@ def _check_coordinates(path: Path, found: Encoded, names: list[str], mesh: Mesh)
                 if not _equal(np.asarray(there), np.asarray(array)):
                     raise ValueError(f"the coordinates {quote(name)} are others than those in {path}")
 
-    with collective("save", mesh) as here:
-        if here is not None:
-            told_by_root(0, compare, f"coordinates {', '.join(own)} of {path}", mesh, here)
+    looked_up("save", mesh, f"coordinates {', '.join(own)} of {path}", compare)
 
 
 def _equal(one: Array, other: Array) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import xarray
 
+from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType
@@ -14,7 +15,6 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import contiguous
-from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import LayoutError, ShapeError
 
 
@@ -65,11 +65,8 @@ def map_blocks(
     def run() -> xarray.DataArray:
         return pieces.checked(func(pieces.block(), *args, **(kwargs or {})))
 
-    with collective("map_blocks", tensor.mesh) as here:
-        if here is None:
-            return pieces.joined(run())
-        made = agree_on(here.team, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run)
-        agree_on(here.team, f"a result of map_blocks: {pieces.text(made)}", lambda: None)
+    made = together("map_blocks", tensor.mesh, f"map_blocks of {tensor.shape} {tensor.dtype} along {names}", run)
+    together("map_blocks", tensor.mesh, f"a result of map_blocks: {pieces.text(made)}", lambda: None)
     return pieces.joined(made)
 
 
@@ -109,9 +106,8 @@ class _Pieces:
 
     def block(self) -> xarray.DataArray:
         """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
-        array, local = self._array, self._tensor.local if self._has_some else None
-        if local is None:
-            local = self._instead(array.dims, self._tensor.dtype)
+        array, tensor = self._array, self._tensor
+        local = tensor.local if self._has_some else self._instead(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
     def checked(self, made: object) -> xarray.DataArray:
@@ -154,8 +150,6 @@ class _Pieces:
         mesh = self._tensor.mesh
         layout = Layout([self._cuts.get(dim, ()) for dim in made.dims], mesh)
         shape = tuple(self._lengths[dim] if dim in self._cuts else n for dim, n in made.sizes.items())
-        if self._tensor.local is None:
-            return DTensor(None, layout, shape, made.dtype)
         local = contiguous(made.values)
         if not self._has_some:
             own = tuple(len(self._own[dim]) if dim in self._cuts else n for dim, n in made.sizes.items())

@@ -15,14 +15,15 @@ import xarray
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint
 from xarray.core import indexing
 
+from meshcomm.blocks.make import on_blocks
+from meshcomm.blocks.session import in_session
+from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._types import Array, Json, Shape
-from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.calls import collective, exchanging
 from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
 from meshcomm.storage.decoding import CODING, Coding, coding_of
@@ -160,9 +161,7 @@ def _matching(pattern: str, mesh: Mesh) -> list[PathLike]:
             raise FileNotFoundError(errno.ENOENT, "No file matches the pattern", pattern)
         return found
 
-    with collective("open", mesh) as here:
-        told: list[str] = look() if here is None else told_by_root(0, look, f"open {pattern}", mesh, here)
-    return list(told)
+    return list(looked_up("open", mesh, f"open {pattern}", look) or look())
 
 
 def _mesh_for(cuts: Cuts, mesh: Mesh | None) -> Mesh:
@@ -192,12 +191,9 @@ class File(AbstractDataStore):
         self.path, self.cuts, self.mesh = as_path(path, "open(path)"), cuts, mesh
         self.mask_and_scale = mask_and_scale
         self._prefix = "" if not group or not group.strip("/") else f"{group.strip('/')}/"
-        with collective("open", mesh) as here:
-            if here is None:
-                self.found = contents(self.path)
-            else:
-                with exchanging(here.team):
-                    self.base, self.found = told_contents(self.path, f"open {self.path}, group {group}", mesh, here)
+        call = f"open {self.path}, group {group}"
+        found = in_session("open", mesh, lambda here: told_contents(self.path, call, here))
+        self.base, self.found = found or (self.path, contents(self.path))
         shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
         self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
         if self._prefix and not self._shapes:
@@ -257,9 +253,8 @@ class File(AbstractDataStore):
             found: list[str] = texts(self.path, name, self.found.texts[name]).ravel().tolist()
             return found
 
-        with collective("open", self.mesh) as here:
-            call = f"texts {quote(name)} of {self.path}"
-            told = read() if here is None else told_by_root(0, read, call, self.mesh, here)
+        told = looked_up("open", self.mesh, f"texts {quote(name)} of {self.path}", read)
+        told = read() if told is None else told
         found = np.empty(len(told), object)
         found[:] = told
         return found.reshape(self.found.texts[name])
@@ -305,17 +300,12 @@ class _OnDisk(BackendArray):
         kept = Layout([axis for axis, item in zip(layout.axes, index, strict=True) if isinstance(item, slice)], mesh)
         dtype = None if self._decodes else self.dtype
         wanted = Wanted(file.path, {name: kept}, (name,), {name: index}, None, dtype, True, self._decodes)
-        with collective("load", mesh) as here:
-            if here is None:
-                (job,) = wanted.jobs(file.found, mesh)
-                tensor = job.target
-            else:
-                with exchanging(here.team):
-                    tensor = load_found(wanted, (file.base, file.found), mesh, here)[name]
+        tensor = load_found(wanted, (file.base, file.found), mesh)[name]
         if self._layout is not None:
             return tensor
-        if tensor.local is not None:
-            return tensor.local
+        found = on_blocks(np.asarray, tensor)
+        if found is not None:
+            return found
         with Store(file.path) as store:
             return np.asarray(store[name][index], self.dtype)
 

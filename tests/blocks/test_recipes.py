@@ -197,3 +197,22 @@ def test_what_is_offered_keeps_no_tensor():
             made = weakref.ref(call())
             gc.collect()
             assert made() is None
+
+
+def test_swaps_of_rows_are_found_after_rows_were_read_and_written():
+    (a,) = tensors("f8", n=14)
+    for i in (0, 1):
+        a[i] = a[i] * 2
+    with pytest.raises(ValueError, match="would write one row twice"):
+        a[0], a[1] = a[1], a[0]
+
+
+def test_recipes_keep_no_operand():
+    a, low = tensors("f8", "f8", n=15)
+    low[...] = 1
+    for _ in range(2):
+        np.clip(a, low, 3)
+    held = weakref.ref(low)
+    del low
+    gc.collect()
+    assert held() is None

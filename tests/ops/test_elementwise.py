@@ -7,7 +7,7 @@ import meshcomm as mc
 from meshcomm.errors import CollectiveMismatch, ShapeError
 from support.gradient_cases import on
 from support.operands import U, check, mesh_of, random
-from support.reference import on_ranks
+from support.reference import on_ranks, same_numbers
 
 # -- how operands meet ------------------------------------------------------------------------------------------------
 
@@ -70,6 +70,26 @@ def test_equal_layouts_move_nothing():
     with mc.simulate(4) as world:
         world.run(program)
         assert world.bytes_moved == [0] * 4
+
+
+@on_ranks(2)
+def test_powers_are_those_of_arrays():
+    """Arrays have other functions than numpy.power for some numbers of Python."""
+
+    def bits(found, expected):
+        assert same_numbers(found, expected)
+
+    layout = mc.Layout(["x"], mesh_of(2))
+    for dtype in ("f8", "f4", "c16", "i4", "?"):
+        a = random(5, dtype=dtype)
+        for exponent in (0, 1, 2, 3, -1, 0.5, 2.0, -1.0, True, np.float32(0.5)):
+            try:
+                with np.errstate(all="ignore"):
+                    expected = a**exponent
+            except ValueError:  # a negative power of integers
+                continue
+            with np.errstate(all="ignore"):
+                check(mc.distribute(a, layout) ** exponent, expected, exact=bits)
 
 
 @on_ranks(2)

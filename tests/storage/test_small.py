@@ -7,7 +7,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.storage import load, small, transfer
+from meshcomm.storage import small, transfer
 from support.sampling import sampled
 from support.saved import mesh_of_4, on
 
@@ -101,5 +101,5 @@ def test_an_error_in_a_batch(tmp_path, monkeypatch):
             mc.load(tmp_path / "c", check=False)
         mc.barrier(mesh_of_4())
 
-    monkeypatch.setattr(load.Batch, "read", fails)
+    monkeypatch.setattr(small.Batch, "read", fails)
     on(4, program)

@@ -28,7 +28,7 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
-from meshcomm.core.arrays.operators import LIKE, Operators
+from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
@@ -55,16 +55,17 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_view(kind):
-    """Set the class of what tells how a tensor shares memory."""
-    global _view_kind
-    _view_kind = kind
+def set_protocol(guarded, get, put, view):
+    """Set what NumPy's protocol has for calls that take the short way.
 
-
-def set_protocol(guarded, get, put):
-    """Set what calls a function whose warnings are to name the program's line, and what gets and writes an element."""
-    global _guarded, _element_of, _set_element
-    _guarded, _element_of, _set_element = guarded, get, put
+    Parameters
+    ----------
+    guarded: calls a function whose warnings are to name the line of the program
+    get, put: an element
+    view: the class of what tells how a tensor shares memory
+    """
+    global _guarded, _element_of, _set_element, _view_kind
+    _guarded, _element_of, _set_element, _view_kind = guarded, get, put, view
 
 
 def offer(recipe, tuple operands, result):
@@ -154,7 +155,7 @@ cdef class TensorBase:
             if made is not None:
                 return made
             return _long(_getitem, None, (self, index), {})
-        at = _static(index)
+        at = _NONE if type(index) is int else _static(index)  # rows are noted, for their swaps
         if at is _NONE:
             return _long(_getitem, None, (self, index), {})
         key = _getitem, at, None if self._view is None else self._view.strides
@@ -168,7 +169,7 @@ cdef class TensorBase:
                 _check_open(self._spec.mesh)
             if _set_element(self, index if type(index) is tuple else (index,), value):
                 return
-        at = _static(index)
+        at = _NONE if type(index) is int else _static(index)
         if at is _NONE or its is _NONE:
             _long(_setitem, None, (self, index, value), {})
             return
@@ -182,7 +183,9 @@ cdef class TensorBase:
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
-        return _function(self, func, args, kwargs)
+        # A class that takes tensors, too, is called by NumPy.
+        others = len(types) > 1 and any([getattr(each, "takes_tensors", False) for each in types])
+        return NotImplemented if others else _function(self, func, args, kwargs)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -206,9 +209,9 @@ cdef class TensorBase:
     def __pow__(self, other, modulo):
         if modulo is not None:
             return NotImplemented
-        if type(other) is int and other == 2:  # as arrays do: a square takes less time, and that of booleans is int8
-            return _unary(np_square, self, np_square)
-        return _binary(np_power, self, other, Operators.__pow__)
+        ufunc = power_by(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
+        one = ufunc.nin == 1
+        return _unary(ufunc, self, ufunc) if one else _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):
         if modulo is not None:
@@ -232,7 +235,7 @@ cdef class TensorBase:
     def __invert__(self): return _unary(np_invert, self, Operators.__invert__)
 
 cdef object np_add = np.add, np_subtract = np.subtract, np_multiply = np.multiply, np_divide = np.divide
-cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power, np_square = np.square
+cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power
 cdef object np_bitwise_and = np.bitwise_and, np_bitwise_or = np.bitwise_or, np_bitwise_xor = np.bitwise_xor
 cdef object np_less = np.less, np_less_equal = np.less_equal, np_greater = np.greater
 cdef object np_greater_equal = np.greater_equal, np_equal = np.equal, np_not_equal = np.not_equal
@@ -240,41 +243,36 @@ cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np
 
 
 cdef object _unary(ufunc, TensorBase tensor, long_way):
-    cdef tuple operands = (tensor,), key = (ufunc, tensor._spec)
-    made = _known(tensor, key, operands, None)
-    if made is not _NONE:
-        return _given(made)
-    _forget_offer()
-    return _given(_kept(tensor, key, operands, None, long_way(tensor)))
+    return _given(_operated(tensor, (ufunc, tensor._spec), (tensor,), None, long_way, (tensor,)))
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return _given(long_way(tensor, other))
-    return _given(_operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, other))
+    return _given(_operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, (tensor, other)))
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return _given(long_way(tensor, other))
-    return _given(_operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, other))
+    return _given(_operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, (tensor, other)))
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other), spec = tensor._spec
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, long_way, other)
+    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, long_way, (tensor, other))
 
 
-cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, other):
+cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, tuple args):
     made = _known(tensor, key, operands, out)
     if made is not _NONE:
         return made
     _forget_offer()
-    return _kept(tensor, key, operands, out, long_way(tensor, other))
+    return _kept(tensor, key, operands, out, long_way(*args))
 
 
 cdef object _OUT = "out"

@@ -1,15 +1,41 @@
 """The operators of tensors: NumPy's, which come back by its protocol, typed for editors and checkers."""
 
 import operator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import DType
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshcomm.core.arrays.dtensor import DTensor, Tensor
+
+
+def power_by(dtype: DType, exponent: object) -> np.ufunc:
+    """Return which ufunc ``array ** exponent`` calls: for some numbers of Python arrays have another one than power.
+
+    >>> power_by(np.dtype("f8"), 2), power_by(np.dtype("f8"), 3)
+    (<ufunc 'square'>, <ufunc 'power'>)
+    """
+    return _power_by(dtype, exponent) if type(exponent) in (int, float) else np.power
+
+
+class _Asked(np.ndarray):
+    """An array whose operators return the ufunc that they call."""
+
+    def __array_ufunc__(self, ufunc: np.ufunc, *others: object, **named: object) -> Value:
+        return ufunc
+
+
+@lru_cache(maxsize=256, typed=True)
+def _power_by(dtype: DType, exponent: Value) -> np.ufunc:
+    asked: Value = np.empty(0, dtype).view(_Asked)
+    return asked**exponent  # type: ignore[no-any-return]
 
 
 class Operators(NDArrayOperatorsMixin):

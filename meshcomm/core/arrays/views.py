@@ -18,7 +18,6 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import set_view
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.regroup import groups_of
@@ -53,9 +52,6 @@ class View(NamedTuple):
     writeable: bool = True
     origins: "tuple[ref[DTensor], ...]" = ()
     source: "tuple[ref[DTensor], Items] | None" = None
-
-
-set_view(View)
 
 
 def view_of(

@@ -55,6 +55,11 @@ class CyclicCut(NamedTuple):
         return False
 
     @property
+    def undealt(self) -> Consecutive:
+        """The cut into as many consecutive blocks."""
+        return Cut(self.length, self.blocks)
+
+    @property
     def period(self) -> int:
         """The elements after which the same device has its next run."""
         return min(self.block * self.blocks, LONGEST)
@@ -77,9 +82,64 @@ class CyclicCut(NamedTuple):
         inside: Indices = rounds * self.block + np.clip(rest - self.firsts(numbers), 0, self.block)
         return inside
 
+    def find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the devices that hold these elements, and where they are in their blocks.
+
+        >>> [each.tolist() for each in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
+        [[0, 1, 0], [2, 0, 3]]
+        """
+        numbers = self.owners(indices // self.block)
+        return numbers, self.before(numbers, indices)
+
+    def around(self, start: int, stop: int) -> Interval:
+        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is.
+
+        >>> CyclicCut(13, 2, 3, 0).around(5, 8)
+        (3, 8)
+        """
+        return start // self.block * self.block, stop
+
+    def flipped(self) -> "CyclicCut | None":
+        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+
+        None if the last run is shorter: it would be the first.
+
+        >>> CyclicCut(9, 2, 3, 0).flipped(), CyclicCut(8, 2, 3, 0).flipped()
+        (CyclicCut(length=9, blocks=2, block=3, offset=1), None)
+        """
+        count, rest = divmod(self.length, self.block)
+        return None if rest else self._replace(offset=(self.blocks - count - self.offset) % self.blocks)
+
+    def repeated(self, times: int) -> "CyclicCut":
+        """Return how the axis is cut if each element is there so many *times*, where it was."""
+        return self._replace(length=self.length * times, block=self.block * times)
+
     def lengths(self, numbers: Indices) -> Indices:
         """Return the number of elements that each device holds."""
         return self.before(numbers, self.length)
+
+    def runs_of(self, length: int) -> int:
+        """Return how many runs of consecutive elements a device with *length* elements has."""
+        return -(-length // self.block)
+
+    @property
+    def runs(self) -> int:
+        """How many runs of consecutive elements of one device the axis has."""
+        return self.runs_of(self.length)
+
+    def run(self, number: int) -> tuple[int, int, int]:
+        """Return ``(start, stop, device)`` of run *number*.
+
+        >>> cut = CyclicCut(7, 2, 3, 0)
+        >>> [cut.run(number) for number in range(cut.runs)]
+        [(0, 3, 0), (3, 6, 1), (6, 7, 0)]
+        """
+        start = number * self.block
+        return start, min(start + self.block, self.length), (number + self.offset) % self.blocks
+
+    def runs_within(self, start: int, stop: int) -> range:
+        """Return the numbers of the runs that share an index with ``start:stop``."""
+        return range(start // self.block, -(-stop // self.block))
 
     def span(self, number: int) -> Runs:
         """Return what one device holds."""
@@ -142,17 +202,31 @@ def length_of(span: Span) -> int:
     return span.length if isinstance(span, Runs) else span[1] - span[0]
 
 
-def intervals_of(span: Span) -> list[Interval]:
-    """Return the runs of *span*, in order; a run without elements is left out.
+def intervals_of(span: Span, start: int = 0, stop: int | None = None) -> list[Interval]:
+    """Return the runs of *span*, in order, or of its elements *start* to *stop*; one without elements is left out.
 
-    >>> intervals_of((2, 5)), intervals_of(Runs(3, 4, 3, 6))
-    ([(2, 5)], [(3, 6), (9, 10)])
+    >>> intervals_of((2, 5)), intervals_of(Runs(3, 4, 3, 6)), intervals_of(Runs(3, 4, 3, 6), 1, 4)
+    ([(2, 5)], [(3, 6), (9, 10)], [(4, 6), (9, 10)])
+    """
+    stop = length_of(span) if stop is None else stop
+    if start >= stop:
+        return []
+    if not isinstance(span, Runs):
+        return [(span[0] + start, span[0] + stop)]
+    first, last = global_indices(span, np.array([start, stop - 1], dtype=np.intp)).tolist()
+    begins = range(first - (first - span.first) % span.period, last + 1, span.period)
+    return [(max(begin, first), min(begin + span.block, last + 1)) for begin in begins]
+
+
+def extent_of(span: Span) -> Interval:
+    """Return the first index that *span* has, and the one behind its last.
+
+    >>> extent_of((2, 5)), extent_of(Runs(3, 4, 3, 6))
+    ((2, 5), (3, 10))
     """
     if not isinstance(span, Runs):
-        return [span] if span[0] < span[1] else []
-    starts = range(span.first, span.first + -(-span.length // span.block) * span.period, span.period)
-    lengths = [min(span.block, span.length - done) for done in range(0, span.length, span.block)]
-    return [(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+        return span
+    return span.first, int(global_indices(span, np.array([span.length - 1], dtype=np.intp))[0]) + 1
 
 
 def indices_of(span: Span) -> Indices:
@@ -172,6 +246,24 @@ def local_indices(span: Span, indices: Indices) -> Indices:
         return indices - span[0]
     rounds, inside = np.divmod(indices - span.first, span.period)
     return rounds * span.block + inside
+
+
+def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
+    """Return what a block that is *span* holds of the indices *begin* to *end*, from *begin* on, and where in it.
+
+    *end* is at most the length of the axis.
+
+    >>> held_within((3, 5), 4, 8), held_within(Runs(1, 4, 2, 3), 4, 6)
+    ((slice(0, 1, None), slice(1, 2, None)), (array([0, 1]), slice(2, 4, None)))
+    """
+    if not isinstance(span, Runs):
+        low = max(span[0], begin)
+        high = max(low, min(span[1], end))
+        return slice(low - begin, high - begin), slice(low - span[0], high - span[0])
+    beyond = np.arange(begin, end, dtype=np.intp) - span.first
+    held = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
+    first = int(local_indices(span, held[:1] + begin)[0]) if len(held) else 0
+    return held, slice(first, first + len(held))
 
 
 def global_indices(span: Span, indices: Indices) -> Indices:

@@ -108,6 +108,15 @@ class Layout:
         return specs
 
     @property
+    def specs_text(self) -> str:
+        """The specs as one text, as in `to_string`.
+
+        >>> Layout([("x", "y"), UNSHARDED], Mesh(range(6), [("x", 3), ("y", 2)])).specs_text
+        'x+y,unsharded'
+        """
+        return layout_text.specs_text(self.sharding_specs)
+
+    @property
     def axes(self) -> Axes:
         """The names of the mesh dimensions on each axis, ``()`` for UNSHARDED and for MATCH.
 
@@ -227,8 +236,7 @@ class Layout:
         """
         plain = cls(sharding_specs, mesh)
         refuse_match(plain)
-        numbers = [plain.block_numbers(device) for device in range(mesh.size)]
-        return cls(specs_of_blocks(plain.axes, numbers, shapes), mesh)
+        return cls(specs_of_blocks(plain.axes, plain.offset_to_shard(), shapes), mesh)
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> "Layout":
@@ -289,6 +297,15 @@ class Layout:
         ['unsharded', 'x']
         """
         return self._make(self._mesh, axes, None, LayoutType.STATIC)
+
+    def undealt(self, axes: Sequence[int]) -> Axes:
+        """Return `axes` with consecutive blocks over the same mesh dimensions where those given are `Cyclic`.
+
+        >>> from meshcomm import Cyclic
+        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).undealt([1])
+        (Cyclic('x', 2), ('y',))
+        """
+        return tuple(tuple(n) if a in axes and isinstance(n, Cyclic) else n for a, n in enumerate(self._axes))
 
     def matched(self, source: "Layout") -> "Layout":
         """Return this layout with MATCH replaced by what *source* has on that axis.
@@ -355,8 +372,7 @@ class Layout:
         numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        cuts = map(cut_of, self._axes, shape, self._shards)
-        return tuple(map(span_of, cuts, numbers))
+        return tuple(map(span_of, map(cut_of, self._axes, shape, self._shards), numbers))
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.

@@ -41,6 +41,16 @@ class Consecutive:
     is_consecutive: Literal[True] = True
     """Whether each block is one stretch of the axis; that of a block-cyclic axis is not."""
 
+    @property
+    def undealt(self) -> "Consecutive":
+        """The cut into as many consecutive blocks: this one."""
+        return self
+
+    @property
+    def period(self) -> int:
+        """The elements after which the same device would have its next run."""
+        return self.length
+
     def start(self, number: int) -> int:
         """Return the first index of block *number*; the number after the last one gives the end of the axis."""
         raise NotImplementedError
@@ -56,6 +66,35 @@ class Consecutive:
     def blocks_of(self, indices: Indices) -> Indices:
         """Return `block_of` for many elements."""
         raise NotImplementedError
+
+    def find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the numbers of the blocks that hold these elements, and where they are in them.
+
+        >>> [each.tolist() for each in Cut(7, 3).find(np.array([2, 3, 6]))]
+        [[0, 1, 2], [2, 0, 1]]
+        """
+        numbers = self.blocks_of(indices)
+        return numbers, indices - self.starts(numbers)
+
+    def around(self, start: int, stop: int) -> Interval:
+        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is: all."""
+        return 0, self.length
+
+    def flipped(self) -> "ChosenCut":
+        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+
+        >>> Cut(5, 2).flipped()
+        ChosenCut(boundaries=(0, 2, 5))
+        """
+        return ChosenCut(tuple(self.length - start for start in reversed(self.all_starts())))
+
+    def repeated(self, times: int) -> "ChosenCut":
+        """Return how the axis is cut if each element is there so many *times*, where it was.
+
+        >>> Cut(5, 2).repeated(2)
+        ChosenCut(boundaries=(0, 6, 10))
+        """
+        return ChosenCut(tuple(start * times for start in self.all_starts()))
 
     def filled_before(self, numbers: Indices) -> Indices:
         """Return how many of the blocks before each of these *numbers* have elements."""
@@ -93,6 +132,42 @@ class Consecutive:
         """Return the number of elements in each of many blocks."""
         starts, stops = self.intervals(numbers)
         return stops - starts
+
+    def before(self, numbers: Indices, index: Indices | int) -> Indices:
+        """Return how many of the elements before *index* each block holds.
+
+        >>> Cut(7, 3).before(np.array([0, 1, 2]), 4).tolist()
+        [3, 1, 0]
+        """
+        starts, stops = self.intervals(numbers)
+        return np.clip(index, starts, stops) - starts
+
+    def runs_of(self, length: int) -> int:
+        """Return how many runs of consecutive elements a block of *length* elements has."""
+        return 1
+
+    @property
+    def runs(self) -> int:
+        """How many runs of consecutive elements of one block the axis has. Empty blocks have none."""
+        return int(self.filled_before(np.array([self.blocks], dtype=np.intp))[0])
+
+    def run(self, number: int) -> tuple[int, int, int]:
+        """Return ``(start, stop, block)`` of run *number*.
+
+        >>> [Cut(2, 3).run(number) for number in range(Cut(2, 3).runs)], ChosenCut((0, 4, 4, 6)).run(1)
+        ([(0, 1, 0), (1, 2, 1)], (4, 6, 2))
+        """
+        return *self.interval(number), number
+
+    def runs_within(self, start: int, stop: int) -> range:
+        """Return the numbers of the runs that share an index with ``start:stop``, which is not empty.
+
+        >>> Cut(5, 8).runs_within(1, 3), ChosenCut((0, 4, 4, 6)).runs_within(3, 6)
+        (range(1, 3), range(0, 2))
+        """
+        ends = np.array([self.block_of(start), self.block_of(stop - 1)], dtype=np.intp)
+        first, last = self.filled_before(ends).tolist()
+        return range(first, last + 1)
 
     def overlapping(self, interval: Interval) -> range:
         """Return the numbers of the blocks that share an element with *interval*; empty blocks between are included.
@@ -245,6 +320,9 @@ class ChosenCut(_Chosen, Consecutive):
     def filled_before(self, numbers: Indices) -> Indices:
         filled: Indices = _arrays(self.boundaries)[1][numbers]
         return filled
+
+    def run(self, number: int) -> tuple[int, int, int]:
+        return super().run(int(np.searchsorted(_arrays(self.boundaries)[1], number, side="right")) - 1)
 
     @property
     def shortest(self) -> int:

@@ -274,6 +274,29 @@ def cut_of(names: Names, length: int, blocks: int) -> AnyCut:
     return names.cut(length, blocks) if isinstance(names, CutSpec) else Cut(length, blocks)
 
 
+def spec_of(names: Names, cut: AnyCut) -> Names:
+    """Return the spec by which mesh dimensions *names* cut an axis as *cut* says.
+
+    >>> spec_of(("x",), Cut(3, 2)), spec_of(("x",), Cyclic(("x",), 2).cut(8, 2))
+    (Cuts('x', (0, 2, 3)), Cyclic('x', 2))
+    """
+    return Cuts(names, cut.all_starts()) if cut.is_consecutive else Cyclic(names, cut.block, cut.offset)
+
+
+def is_stretch(had: Names, has: Names) -> bool:
+    """Return whether a block of an axis that is cut by *has* is one stretch of that of an axis cut by *had*."""
+    return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
+
+
+def fixed_length(spec: Names) -> int | None:
+    """Return the length that an axis with this spec must have, as it is cut at chosen boundaries; None if it has any.
+
+    >>> fixed_length(Cuts("x", (0, 3, 4))), fixed_length(("x",))
+    (4, None)
+    """
+    return spec.boundaries[-1] if isinstance(spec, Cuts) else None
+
+
 def renamed(spec: Names, names: Names) -> Names:
     """Return *spec* over other mesh dimensions, with the rule that it has, if it has one."""
     return spec.over(names) if isinstance(spec, CutSpec) else names

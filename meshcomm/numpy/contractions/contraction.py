@@ -30,11 +30,10 @@ from meshcomm.core._tuning import FLOP, MULTIPLIED_AT_ONCE, REDUCED_AT_ONCE
 from meshcomm.core._types import DType, FieldsOnly, Names, Shape
 from meshcomm.core.layouts.coordinates import devices_along, used
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.slicing import Items, Slice, Stretch, kept_slice
-from meshcomm.core.layouts.specs import CutSpec, Cyclic
+from meshcomm.core.layouts.specs import CutSpec, is_stretch
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
@@ -312,9 +311,7 @@ class Contraction(FieldsOnly):
             also = "; then gathered" if len(reduced) > 1 else ""
             lines.append(f"  result: partial sums over {'+'.join(self.summed)} are added up where they belong{also}")
         else:
-            lines.append(
-                f"  result: {'moves' if reduced else 'stays'}: {specs_text(self.result.layout.sharding_specs)}"
-            )
+            lines.append(f"  result: {'moves' if reduced else 'stays'}: {self.result.layout.specs_text}")
         if self.loops:
             along = ", then ".join(f"{width} of {self.lengths[i]} along {i}" for i, width in self.loops)
             lines.append(f"  in {counted(self.count(), 'panel')}: {along}")
@@ -322,10 +319,10 @@ class Contraction(FieldsOnly):
 
 
 def _text(factor: Factor, plan: Plan | None) -> str:
-    source = specs_text(factor.layout.sharding_specs)
+    source = factor.layout.specs_text
     if plan is None:
         return f"stays: {source}"
-    target = specs_text(plan.target.sharding_specs)
+    target = plan.target.specs_text
     return f"{source} -> {target}" + (": each device has it already" if only_cuts(plan) else "")
 
 
@@ -338,12 +335,7 @@ def only_cuts(plan: Plan) -> bool:
     """Return whether devices have all that they need, so that each takes a view of its block."""
     if 0 in plan.shape:  # then blocks without elements need not lie within each other
         return False
-    return not any(step.dims for step in plan.steps) and all(map(is_view, plan.source.axes, plan.target.axes))
-
-
-def is_view(had: Names, has: Names) -> bool:
-    """Return whether a block of an axis that is cut by *has* is one stretch of that of an axis cut by *had*."""
-    return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
+    return not any(step.dims for step in plan.steps) and all(map(is_stretch, plan.source.axes, plan.target.axes))
 
 
 def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:

@@ -20,7 +20,6 @@ from meshcomm.core.arrays.views import memory_order
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.cyclic import Runs, Span, length_of
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import same_grid
@@ -230,13 +229,13 @@ def _memory_order(tensor: DTensor) -> Order:
 
 def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
     texts = (
-        f"{factor.shape} {factor.dtype} in {specs_text(factor.layout.sharding_specs)}"
+        f"{factor.shape} {factor.dtype} in {factor.layout.specs_text}"
         + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
         for factor, order in zip(problem.operands, orders, strict=True)
     )
     subscripts = f"{','.join(f.indices for f in problem.operands)}->{problem.result.indices}"
     within = "" if limit is None else f" within {quote(limit)} bytes of scratch"
-    target = f"{problem.result.dtype} in {specs_text(problem.result.layout.sharding_specs)}"
+    target = f"{problem.result.dtype} in {problem.result.layout.specs_text}"
     return f"{name} {subscripts} of {', '.join(texts)} on {location_text(problem.mesh)} to {target}{within}"
 
 

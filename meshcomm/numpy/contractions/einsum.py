@@ -16,13 +16,12 @@ from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, seconds_text
 from meshcomm.core.layouts.coordinates import used
 from meshcomm.core.layouts.diagonal import kept_diagonal
-from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
-from meshcomm.core.layouts.layout_text import specs_text
+from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.layouts.refinement import same_grid
-from meshcomm.core.layouts.specs import Cyclic, free_names
+from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
 from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
@@ -253,11 +252,7 @@ def _without_repeats(factor: Factor) -> Factor:
         indices, shape, layout = factor.indices, factor.shape, factor.layout
         diagonal = kept_diagonal(layout, shape, found, 0, None)
         if diagonal is None:
-            axes: Axes = tuple(
-                tuple(names) if axis in found and isinstance(names, Cyclic) else names
-                for axis, names in enumerate(layout.axes)
-            )
-            layout = Layout(axes, layout.mesh)
+            layout = Layout(layout.undealt(found), layout.mesh)
             diagonal = kept_diagonal(layout, shape, found, 0, None)
             assert diagonal is not None
         others = [axis for axis in range(len(shape)) if axis not in found]
@@ -375,8 +370,8 @@ class EinsumPlan(FieldsOnly):
         return max(each.scratch_bytes for each in self.contractions)
 
     def __repr__(self) -> str:
-        texts = (f"{factor.shape} {specs_text(factor.layout.sharding_specs)}" for factor in self.operands)
-        lines = [f"einsum of {self.subscripts!r}: {', '.join(texts)} -> {specs_text(self.layout.sharding_specs)}"]
+        texts = (f"{factor.shape} {factor.layout.specs_text}" for factor in self.operands)
+        lines = [f"einsum of {self.subscripts!r}: {', '.join(texts)} -> {self.layout.specs_text}"]
         lines += [f"  {number}. {text}".replace("\n", "\n   ") for number, text in enumerate(self.contractions, 1)]
         lines.append(
             f"  each device receives at most {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')}, "

@@ -25,13 +25,12 @@ from meshcomm.core.layouts.coordinates import devices_along
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import refined
-from meshcomm.core.layouts.specs import CutSpec, Cyclic
+from meshcomm.core.layouts.specs import CutSpec, Cyclic, is_stretch
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contraction import (
     Contraction,
     Factor,
     arithmetic_seconds,
-    is_view,
     lengths_of,
     local_limit,
     pack_limit,
@@ -168,7 +167,7 @@ class Grid:
         if factor is self.problem.result:
             return self.keeps_result
         return self.received[self.problem.operands.index(factor)] == 0 and all(
-            is_view(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
+            is_stretch(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
         )
 
     @cached_property
@@ -286,8 +285,8 @@ class Grid:
 
     def _aligned(self, index: str, width: int) -> int:
         """Return a length of panels, at most *width*, with which they begin where blocks that are dealt round do."""
-        specs = (f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices)
-        blocks = {spec.block for spec in specs if isinstance(spec, Cyclic)}
+        specs = (f.layout.cyclic(f.indices.index(index)) for f in self.problem.factors if index in f.indices)
+        blocks = {spec.block for spec in specs if spec is not None}
         common = 1
         for block in blocks:
             common = common * block // gcd(common, block)
@@ -313,9 +312,9 @@ class Grid:
     def _share(self, widths: dict[str, int]) -> float:
         """Return the most elements of the result that a device adds up for a panel of these lengths."""
         result, share, partial = self.problem.result, 1.0, 1.0
-        for index, n, p, names in zip(result.indices, result.shape, self._own, result.layout.axes, strict=True):
+        for axis, (index, n, p) in enumerate(zip(result.indices, result.shape, self._own, strict=True)):
             width = widths.get(index, n)
-            share *= self._owned(names, n, p, width)
+            share *= self._owned(result.layout.cyclic(axis), n, p, width)
             partial *= -(-width // self.blocks[index])
         return min(share, max(partial / self.shares, 1.0)) if prod(self._own) == 1 else share
 
@@ -325,11 +324,9 @@ class Grid:
         return [devices_along(self.problem.mesh, names) for names in self.problem.result.layout.axes]
 
     @staticmethod
-    def _owned(names: Names, n: int, p: int, width: int) -> int:
+    def _owned(cyclic: Cyclic | None, n: int, p: int, width: int) -> int:
         """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
-        if isinstance(names, Cyclic):
-            return min(width, max(names.block, -(-width // p)))
-        return min(width, -(-n // p))
+        return min(width, -(-n // p) if cyclic is None else max(cyclic.block, -(-width // p)))
 
     def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> Loops | None:
         if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
@@ -343,9 +340,8 @@ class Grid:
             moved += received
             for number in inside:
                 axis = factor.indices.index(order[number])
-                names, n = factor.layout.axes[axis], factor.shape[axis]
-                p = devices_along(self.problem.mesh, names)
-                received *= self._owned(names, n, p, widths[number]) * p / widths[number]
+                n, p = factor.shape[axis], factor.layout.num_shards(axis)
+                received *= self._owned(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
             busiest += received
         added = sum(index not in self.problem.result.indices for index in order)
         return Loops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))

@@ -16,7 +16,6 @@ from meshcomm.core._tuning import LENT_FROM, SHORTEST_LENT
 from meshcomm.core._types import Array, Bytes
 from meshcomm.core.layouts.coordinates import coordinates_of, decode
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.teams import Group, Location
@@ -62,7 +61,7 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
             own, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
             if operand.layout.axes[axis] == wanted.axes[axis]:
                 continue
-            if not isinstance(own, Consecutive) or not isinstance(there, Consecutive):
+            if not (own.is_consecutive and there.is_consecutive):
                 return False
             if own.shortest < SHORTEST_LENT:
                 return False
@@ -151,7 +150,7 @@ class LentProduct:
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):
             own, span = layout.cut(axis, n), box[axis]
-            if layout.axes[axis] == wanted.axes[axis] or not isinstance(own, Consecutive):
+            if layout.axes[axis] == wanted.axes[axis] or not own.is_consecutive:
                 length = wanted.block_shape(operand.shape, device)[axis]
                 axes.append([(numbers[axis], slice(0, length), 0, length)])
                 continue

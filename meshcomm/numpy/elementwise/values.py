@@ -81,9 +81,11 @@ def clip(
     bounds = [unwrapped(x) for x in (low, high)]
     given = [x for x in bounds if x is not None]
 
+    lacking = [x is None for x in bounds]  # not the bounds, which a recipe would keep alive
+
     def clipped(block: Array, *others: Array, **into: Any) -> object:
         found = iter(others)
-        return np.clip(block, *(None if x is None else next(found) for x in bounds), **_single(into))
+        return np.clip(block, *(None if lacks else next(found) for lacks in lacking), **_single(into))
 
     return elementwise("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
 

@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import make, on_blocks
 from meshcomm.core._arguments import integer
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.views import moved_from, strides_of, view_of
 from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import sum
@@ -51,11 +51,7 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     found = _kept(tensor, rows, columns, offset)
     if found is not None:
         return view_of(tensor, found.local, found.layout, found.shape, strides, writeable=False)
-    plain = tuple(
-        tuple(names) if axis in (rows, columns) and isinstance(names, Cyclic) else names
-        for axis, names in enumerate(tensor.layout.axes)
-    )
-    moved = _kept(relaid(tensor, plain, "diagonal"), rows, columns, offset)
+    moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
     return moved_from(tensor, moved, strides, writeable=False)
 
@@ -67,12 +63,10 @@ def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | No
         return None
     others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
     layout = Layout([*(tensor.layout.axes[axis] for axis in others), found.spec], tensor.mesh)
-    local = tensor.local
-    if local is not None:
-        taken = [slice(None)] * tensor.ndim
-        taken[rows], taken[columns] = found.rows, found.columns
-        local = np.diagonal(local[tuple(taken)], 0, rows, columns)
-    return DTensor(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
+    taken = [slice(None)] * tensor.ndim
+    taken[rows], taken[columns] = found.rows, found.columns
+    local = on_blocks(lambda block: np.diagonal(block[tuple(taken)], 0, rows, columns), tensor)
+    return make(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
 
 
 @implements(np.trace, partly=True)

@@ -96,13 +96,7 @@ class _Where:
 @lru_cache(maxsize=1024)
 def _where(spec: TensorSpec) -> _Where | None:
     """Return where elements are; None for tensors whose elements go the long way."""
-    cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
-    consecutive = [cut for cut in cuts if isinstance(cut, Consecutive)]
-    if (
-        len(consecutive) < len(cuts)
-        or spec.dtype.kind not in KINDS
-        or spec.mesh.size > SMALL_MESHES
-        or 0 in spec.shape
-    ):
+    if spec.dtype.kind not in KINDS or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
         return None
-    return _Where(spec, consecutive)
+    cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
+    return _Where(spec, [cut.undealt for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None

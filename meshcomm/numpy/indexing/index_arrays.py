@@ -28,10 +28,8 @@ from meshcomm.core._types import Array, DType, Indices, Names, Shape
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut, global_indices
+from meshcomm.core.layouts.cyclic import AnyCut, global_indices
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
@@ -238,13 +236,7 @@ class _Axis(NamedTuple):
 
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the numbers of the blocks that have these elements, and where they are in them."""
-        if self.cut.blocks == 1:
-            return np.zeros((), dtype=np.intp), indices
-        if isinstance(self.cut, CyclicCut):
-            numbers = self.cut.owners(indices // self.cut.block)
-            return numbers, self.cut.before(numbers, indices)
-        numbers = self.cut.blocks_of(indices)
-        return numbers, indices - self.cut.starts(numbers)
+        return (np.zeros((), dtype=np.intp), indices) if self.cut.blocks == 1 else self.cut.find(indices)
 
 
 def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
@@ -275,7 +267,7 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[_Share], shape: Shape, of_ba
     of_base: the numbers of the axes, for messages
     """
     axis, cut = axes[0], axes[0].cut
-    if len(axes) == 1 and isinstance(cut, Consecutive):
+    if len(axes) == 1 and cut.is_consecutive:
         flat = np.ascontiguousarray(np.broadcast_to(indices[0].array, shape), dtype=np.int64).reshape(-1)
         owners, row_numbers = np.empty(len(flat), np.int32), np.empty(len(flat), np.intp)
         boundaries = np.array(cut.all_starts(), dtype=np.int64)
@@ -321,10 +313,9 @@ def _in_bounds(share: _Share, axis: int, length: int) -> Indices:
 
 
 def _text(name: str, base: DTensor, asked: Request) -> str:
-    specs = specs_text(base.layout.sharding_specs)
+    specs = base.layout.specs_text
     index = ", ".join(
-        f"{each.shape} {specs_text(each.layout.sharding_specs) if isinstance(each, DTensor) else 'plain'}"
-        for each in asked.indices
+        f"{each.shape} {each.layout.specs_text if isinstance(each, DTensor) else 'plain'}" for each in asked.indices
     )
     return f"{name} of {base.shape} {base.dtype} in {specs} on {location_text(base.mesh)} by {index} on {asked.axes}"
 

@@ -24,10 +24,9 @@ from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from
-from meshcomm.core.layouts.cyclic import CyclicCut
+from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
-from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import DTypeError, ShapeError
@@ -93,19 +92,17 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
     first, then = list[Item](), list[Item]()
     axes = list(tensor.layout.axes)
     for axis, item in enumerate(of_axes):
-        cut, n = tensor.layout.cut(axis, tensor.shape[axis]), tensor.shape[axis]
+        cut = tensor.layout.cut(axis, tensor.shape[axis])
         if isinstance(item, int):
             first.append(Stretch(item, 1))
             then.append(0)
             axes[axis] = ()  # every device along these mesh dimensions gets the elements
-        elif isinstance(cut, CyclicCut):
-            begin, end = _aligned_stretch(cut, item)
-            first.append(Stretch(begin, end - begin))
-            then.append(Stretch(item.start - begin, item.length, item.step))
+            continue
+        outer, inner = _around(cut, item)
+        first.append(outer)
+        then.append(inner)
+        if not cut.is_consecutive:
             axes[axis] = tuple(axes[axis])
-        else:
-            first.append(Stretch(0, n))
-            then.append(item)
     some = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
     rest = iter(then)
     return _taken(some, tuple(None if item is None else next(rest) for item in items))
@@ -124,10 +121,11 @@ def _forward(item: Item) -> Item:
     return Stretch(item.start + (item.length - 1) * item.step, item.length, -item.step)
 
 
-def _aligned_stretch(cut: CyclicCut, item: Stretch) -> tuple[int, int]:
-    """Return the ends of a stretch with all elements of *item* that begins with a block dealt round."""
+def _around(cut: AnyCut, item: Stretch) -> tuple[Stretch, Stretch]:
+    """Return a stretch with all elements of *item* that can stay where it is, and the elements as a stretch of it."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
-    return item.start // cut.block * cut.block, end
+    begin, end = cut.around(item.start, end)
+    return Stretch(begin, end - begin), Stretch(item.start - begin, item.length, item.step)
 
 
 # -- assignment -------------------------------------------------------------------------------------------------------
@@ -214,16 +212,11 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
         _copy_to(_taken(tensor, region), value, name)
         return
     # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
-    outer, inner = [], []
-    for axis, item in enumerate(region):
-        assert isinstance(item, Stretch)
-        cut = tensor.layout.cut(axis, tensor.shape[axis])
-        begin, end = _aligned_stretch(cut, item) if isinstance(cut, CyclicCut) else (0, tensor.shape[axis])
-        outer.append(Stretch(begin, end - begin))
-        inner.append(Stretch(item.start - begin, item.length, item.step))
-    around = _taken(tensor, tuple(outer))
+    stretches = [item for item in region if isinstance(item, Stretch)]  # all of them
+    both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
+    around = _taken(tensor, tuple(outer for outer, _ in both))
     usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), name)
-    _copy_to(_taken(usual, tuple(inner)), value, name)
+    _copy_to(_taken(usual, tuple(inner for _, inner in both)), value, name)
     _copy_to(around, usual)
 
 
@@ -405,7 +398,7 @@ def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | N
     The axes of the mask are sharded along the first one only, and no axis is dealt round.
     """
     blocks = tensor.layout.shape
-    axes = [tuple(names) if isinstance(names, Cyclic) else names for names in tensor.layout.axes]
+    axes = list(tensor.layout.undealt(range(tensor.ndim)))
     if any(count > 1 for count in blocks[1 : mask.ndim]):
         axes[: mask.ndim] = [tuple(chain.from_iterable(axes[: mask.ndim])), *((),) * (mask.ndim - 1)]
     rows = relaid(tensor, tuple(axes), GET)

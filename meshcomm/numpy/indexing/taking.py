@@ -16,9 +16,8 @@ from meshcomm.core._arguments import as_array, counted, integer, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute, from_local
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.core.layouts.specs import Cuts, spec_of
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.calls import collective, made_by_all
 from meshcomm.errors import ShapeError
@@ -221,8 +220,7 @@ def _only(name: str, counts: IndexArray) -> int:
 def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
     """Return each element as often as its count says. Collective over the mesh."""
     names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
-    if isinstance(tensor.layout.axes[axis], Cyclic):
-        tensor = relaid(tensor, _redistribute(tensor.layout, axis, names), "repeat")
+    tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
     line = Layout([tensor.layout.axes[axis]], mesh)
     if isinstance(counts, DTensor):
         at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
@@ -244,11 +242,10 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
             cuts = from_local(index, "cuts", mesh=mesh, sharding_specs=[names])
         spec, length = cuts.layout.axes[0], cuts.shape[0]
     else:
-        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts))
+        ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).undealt
         spec, length = names, ends[-1]
         if cut.blocks > 1:
-            assert not isinstance(cut, CyclicCut)
-            spec = Cuts(names, [ends[cut.start(number)] for number in range(cut.blocks + 1)])
+            spec = Cuts(names, [ends[start] for start in cut.all_starts()])
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
     local = None if tensor.local is None else taken(tensor.local, index, axis)
     return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), mesh), shape, tensor.dtype)
@@ -278,9 +275,7 @@ def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:
     cut = tensor.layout.cut(axis, tensor.shape[axis])
     if not names or cut.blocks == 1 or not times:
         return tuple(names)
-    if isinstance(cut, CyclicCut):
-        return Cyclic(tuple(names), cut.block * times, cut.offset)
-    return Cuts(tuple(names), [cut.start(number) * times for number in range(cut.blocks + 1)])
+    return spec_of(tuple(names), cut.repeated(times))
 
 
 @implements(np.tile)

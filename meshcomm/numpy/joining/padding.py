@@ -13,7 +13,6 @@ from meshcomm.blocks.align import relaid
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
@@ -50,7 +49,7 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     options = _options(mode, options)
     axes = list(tensor.layout.axes)
     for axis, width in enumerate(widths):
-        if any(width) and isinstance(tensor.layout.cut(axis, tensor.shape[axis]), CyclicCut):
+        if any(width) and not tensor.layout.cut(axis, tensor.shape[axis]).is_consecutive:
             axes[axis] = tuple(axes[axis])
     tensor = relaid(tensor, tuple(axes), "pad")
     if mode in ("constant", "empty"):
@@ -132,9 +131,8 @@ def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...
     """Return the layout and the shape of a tensor of which the first and the last blocks are larger."""
     axes = list(tensor.layout.axes)
     for axis, (before, after) in enumerate(widths):
-        cut = tensor.layout.cut(axis, tensor.shape[axis])
+        cut = tensor.layout.cut(axis, tensor.shape[axis]).undealt
         if cut.blocks > 1 and (before or after):
-            assert not isinstance(cut, CyclicCut)
             inner = [start + before for start in cut.all_starts()[1:-1]]
             axes[axis] = Cuts(tuple(axes[axis]), [0, *inner, cut.length + before + after])
     shape = tuple(n + before + after for n, (before, after) in zip(tensor.shape, widths, strict=True))

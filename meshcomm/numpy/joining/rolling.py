@@ -14,10 +14,9 @@ from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import moved_from, strides_of, view_of
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
-from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.core.layouts.specs import spec_of
 from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
@@ -70,11 +69,8 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
 def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:
     """Return how flipped blocks cut *axis* on the devices in reverse order; None if there is no such spec."""
     names, n = tuple(tensor.layout.axes[axis]), tensor.shape[axis]
-    cut = tensor.layout.cut(axis, n)
-    if not isinstance(cut, CyclicCut):
-        return Cuts(names, [n - start for start in reversed(cut.all_starts())])
-    count, rest = divmod(n, cut.block)
-    return None if rest else Cyclic(names, cut.block, (cut.blocks - count - cut.offset) % cut.blocks)
+    flipped = tensor.layout.cut(axis, n).flipped()
+    return None if flipped is None else spec_of(names, flipped)
 
 
 def _reversed(mesh: Mesh, names: Sequence[str]) -> Mesh:

@@ -15,9 +15,8 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.views import strides_of, view_of, within
-from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.core.layouts.specs import Cuts
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.indexing import indexed
 from meshcomm.numpy.joining.pieces import joined
@@ -55,11 +54,7 @@ def sliding_window_view(
     given = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
     axes = tuple(normalised_axes(each, tensor.ndim)[0] for each in given)  # one may be there twice
     beyond = _checked(tensor, axes, lengths, writeable)
-    plain = tuple(
-        tuple(names) if isinstance(names, Cyclic) and a in axes else names
-        for a, names in enumerate(tensor.layout.axes)
-    )
-    wide, firsts = _widened(relaid(tensor, plain, _NAME), beyond)
+    wide, firsts = _widened(relaid(tensor, tensor.layout.undealt(axes), _NAME), beyond)
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
     shape = (*(n - more for n, more in zip(tensor.shape, beyond, strict=True)), *lengths)
     strides = strides_of(tensor)
@@ -100,8 +95,7 @@ def _widened(tensor: DTensor, beyond: Sequence[int]) -> tuple[DTensor, Layout]:
 def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     """Return a tensor whose blocks also have so many elements behind them, as far as there are some. Collective."""
     n, layout, device = tensor.shape[axis], tensor.layout, tensor.mesh.rank
-    cut = layout.cut(axis, n)
-    assert not isinstance(cut, CyclicCut)
+    cut = layout.cut(axis, n).undealt
     ends = [cut.interval(number) for number in range(cut.blocks)]
     behind = [(stop, min(stop + more, n) if start < stop else stop) for start, stop in ends]
     names = tuple(layout.axes[axis])

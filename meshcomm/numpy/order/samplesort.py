@@ -30,8 +30,7 @@ from meshcomm.core._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, 
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.partition import Consecutive, Cut
+from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import exact_copy
@@ -116,7 +115,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
         if (block.shape, block.dtype) != expected:
             error = ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
         how = f"{'stable' * stable} {'with indices' * indexed}"
-        specs = specs_text(layout.sharding_specs)
+        specs = layout.specs_text
         call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
         agreed = lambda make: agree_on(team, f"the counts of {call}", make)  # noqa: E731 - with what it needs
         with exchanging(team):
@@ -361,9 +360,7 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
         if here is None:
             return None
         assert ordered.local is not None
-        cut = layout.cut(0, ordered.size)
-        assert isinstance(cut, Consecutive)
-        starts = np.array(cut.all_starts()[:-1])
+        starts = np.array(layout.cut(0, ordered.size).undealt.all_starts()[:-1])
         owners = np.searchsorted(starts, indices, side="right") - 1
         with exchanging(here.team):
             agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")

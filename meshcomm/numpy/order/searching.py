@@ -22,7 +22,6 @@ from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.agreement import fingerprint
@@ -89,7 +88,7 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
     how: the ranks answer
     """
     mesh, layout, shape = line.mesh, questions.layout, questions.shape
-    own = ", ".join(f"{t.shape} {t.dtype} in {specs_text(t.layout.sharding_specs)}" for t in (line, questions))
+    own = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
     text = f"{name} in and of {own} on {location_text(mesh)}, {how.side}"
     with collective(name, mesh) as here:
         if here is None:

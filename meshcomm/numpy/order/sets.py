@@ -25,7 +25,6 @@ from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.create import ones_like
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
@@ -116,7 +115,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
         return _of_blocks(tensor, wanted)
     indexed = wanted.indices or wanted.inverse
     found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
-    specs = specs_text(tensor.layout.sharding_specs)
+    specs = tensor.layout.specs_text
     text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
     with collective(name, tensor.mesh) as here:
         assert here is not None

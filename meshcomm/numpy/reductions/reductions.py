@@ -30,7 +30,6 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError
 
@@ -60,7 +59,7 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
 @lru_cache(maxsize=1024)
 def _prepared_inner(source: TensorSpec) -> tuple[Partial, Layout]:
     names = sharding(source.layout.mesh, source.layout.axes[0])
-    specs = specs_text(source.layout.sharding_specs)
+    specs = source.layout.specs_text
     text = f"inner product of two vectors of {source.shape} {source.dtype} in {specs}"
     partial = Partial(("inner", source), text, unchanged, names, "sum", source.dtype)
     return partial, Layout.replicated(source.layout.mesh, 0)

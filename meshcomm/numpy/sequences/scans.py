@@ -20,7 +20,6 @@ from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
 
@@ -99,13 +98,13 @@ def diff(
     if prepend is not None or append is not None:
         joined = [_as_edge(x, tensor, along) for x in (prepend, tensor, append) if x is not None]
         tensor = concatenate(joined, along)
-    axes = tensor.layout.axes
+    layout = tensor.layout
     before = (slice(None),) * along
     for _ in range(times):
         function = np.not_equal if tensor.dtype == bool else np.subtract
         found: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
         tensor = found
-    return relaid(tensor, axes, "numpy.diff") if isinstance(axes[along], Cyclic) else tensor
+    return relaid(tensor, layout.axes, "numpy.diff") if layout.cyclic(along) else tensor
 
 
 def _as_edge(x: Value, tensor: DTensor, along: int) -> Value:

@@ -16,7 +16,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import Cuts
+from meshcomm.core.layouts.specs import fixed_length
 from meshcomm.core.plans.costs import predicted_seconds
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
@@ -101,7 +101,7 @@ def _costs(plan: Plan) -> list[str]:
 
 def _table(what: Relayout, machine: Machine, per_node: int) -> list[str]:
     """Return the lines of a table: the same relayout of the same array with other numbers of ranks."""
-    if any(isinstance(spec, Cuts) for layout in (what.source, what.target) for spec in layout.axes):
+    if any(fixed_length(spec) is not None for layout in (what.source, what.target) for spec in layout.axes):
         return ["Chosen boundaries fit one number of ranks only, so there is no table for others."]
     rows = [("ranks", "mesh", "nodes", "received", "messages", "peak memory", "time")]
     meshes = {scaled(what.source.mesh.shape(), ranks) for ranks in RANKS}

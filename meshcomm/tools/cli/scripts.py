@@ -91,8 +91,9 @@ class Script:
         frame: FrameType | None = sys._getframe(1)
         if frame is not None and self._is_of_script(frame.f_globals) and frame.f_code.co_filename != os.devnull:
             self._warned = True
+            line = f"line {frame.f_lineno} of {frame.f_code.co_filename}"
             abort.say(
-                f"all ranks open {arguments[0]!r} for writing, at line {frame.f_lineno} of {frame.f_code.co_filename}. "
+                f"all ranks open {arguments[0]!r} for writing, at {line}. "
                 "Let one rank write it: import meshcomm as mc, and if mc.is_root(): ..."
             )
 

@@ -13,11 +13,11 @@ import numpy as np
 
 from meshcomm.core._types import Indices, Names
 from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count
-from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
+from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import Cuts, Cyclic
+from meshcomm.core.layouts.specs import fixed_length
 
 MOST_LISTED = 3
 """Runs of devices in a list; a longer list is shortened to the first two and the last one."""
@@ -59,38 +59,16 @@ class Ruler:
 
     def __init__(self, cut: AnyCut | None, blocks: int, dimension: str = "") -> None:
         self.cut, self.blocks, self.dimension = cut, blocks, dimension
-        self._filled: Indices | None = None
-        if cut is None:
-            self.count = blocks
-        elif isinstance(cut, CyclicCut):
-            self.count = -(-cut.length // cut.block)
-        elif isinstance(cut, Cut):
-            self.count = min(cut.length, blocks)  # the longer blocks come first, so empty ones come last
-        else:
-            self._filled = np.flatnonzero(cut.lengths(np.arange(blocks, dtype=np.intp))).astype(np.intp)
-            self.count = len(self._filled)
+        self.count = blocks if cut is None else cut.runs
 
     def stretch(self, number: int) -> Stretch:
         """Return the stretch with this *number*, from 0."""
-        cut = self.cut
-        if cut is None:
-            return Stretch(None, None, number, self.dimension)
-        if isinstance(cut, CyclicCut):
-            start = number * cut.block
-            return Stretch(start, min(start + cut.block, cut.length), (number + cut.offset) % cut.blocks)
-        block = number if self._filled is None else int(self._filled[number])
-        return Stretch(*cut.interval(block), block)
+        return Stretch(None, None, number, self.dimension) if self.cut is None else Stretch(*self.cut.run(number))
 
     def within(self, start: int, stop: int) -> range:
         """Return the numbers of the stretches that share an index with ``start:stop``, which is not empty."""
-        cut = self.cut
-        assert cut is not None
-        if isinstance(cut, CyclicCut):
-            return range(start // cut.block, -(-stop // cut.block))
-        first, last = cut.block_of(start), cut.block_of(stop - 1)
-        if self._filled is not None:
-            first, last = (int(np.searchsorted(self._filled, block)) for block in (first, last))
-        return range(first, last + 1)
+        assert self.cut is not None
+        return self.cut.runs_within(start, stop)
 
     def holding(self) -> Indices:
         """Return for each block whether it has elements."""
@@ -131,8 +109,8 @@ class View:
     def _ruler(self, axis: int) -> Ruler:
         if self.layout.is_single_device():
             return Ruler(None if self.shape is None else Cut(self.shape[axis], 1), 1)
-        names, blocks = self.axes[axis], self.layout.num_shards(axis)
-        length = self.shape[axis] if self.shape is not None else names.rule[-1] if isinstance(names, Cuts) else None
+        blocks = self.layout.num_shards(axis)
+        length = self.shape[axis] if self.shape is not None else fixed_length(self.axes[axis])
         return Ruler(None if length is None else self.layout.cut(axis, length), blocks)
 
     @property
@@ -202,9 +180,10 @@ class View:
     def _cut_text(self, axis: int) -> str:
         names, ruler = self.axes[axis], self.rulers[axis]
         over = f"over {'+'.join(names)}"
-        if isinstance(names, Cyclic):
-            return f"axis {axis} is dealt round {over} in blocks of {_counted(names.block, 'element')}"
-        how = " at chosen boundaries" if isinstance(names, Cuts) else ""
+        cyclic = self.layout.cyclic(axis)
+        if cyclic is not None:
+            return f"axis {axis} is dealt round {over} in blocks of {_counted(cyclic.block, 'element')}"
+        how = "" if fixed_length(names) is None else " at chosen boundaries"
         text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
         if ruler.cut is None:
             return text

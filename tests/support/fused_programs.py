@@ -1,0 +1,139 @@
+"""Random functions of elementwise operations and reductions, and what tells whether `fuse` leaves their results."""
+
+from random import Random
+
+import numpy as np
+
+import meshcomm as mc
+from support.reference import same_numbers
+
+U = mc.UNSHARDED
+
+SHAPES = [(7,), (5, 3), (1000,), (40, 110), (3, 4, 5), (0, 3), (700, 3), (2, 40_000)]
+DTYPES = ["f8", "f8", "f4", "i4", "i8", "u1", "?", "c16", "f2"]
+
+UNARY = [
+    *(np.negative, np.absolute, np.sqrt, np.exp, np.log, np.sin, np.tanh, np.square, np.sign, np.floor, np.isnan),
+    *(np.logical_not, np.conjugate, np.invert, np.real, np.imag, np.angle, np.nan_to_num, np.zeros_like, np.copy),
+    *(lambda x: x**2, lambda x: x**3, lambda x: x**0.5, lambda x: x**-1, lambda x: 2.0**x, lambda x: x.astype("f4")),
+    *(lambda x: 1 / x, lambda x: 3 - x, lambda x: x % 3, lambda x: np.clip(x, 0.25, 2), lambda x: x.clip(None, 2)),
+    *(
+        lambda x: np.modf(x)[1],
+        lambda x: np.round(x, 1),
+        lambda x: np.where(x, x, 2),
+        lambda x: np.multiply(x, 2, dtype="f8"),
+    ),
+    *(lambda x: np.float32(1.5) * x, lambda x: x.round(decimals=1), lambda x: np.clip(x, min=1), lambda x: x.real),
+]
+BINARY = [
+    *(np.add, np.subtract, np.multiply, np.true_divide, np.maximum, np.fmin, np.hypot, np.arctan2, np.less, np.equal),
+    *(np.logical_and, np.bitwise_xor, np.floor_divide, np.remainder, np.power, np.copysign, np.isclose),
+    *(lambda x, y: divmod(x, y)[0], lambda x, y: divmod(x, y)[1], lambda x, y: np.where(x > y, x, y)),
+    *(
+        lambda x, y: x + y * 2,
+        lambda x, y: (x != y) & (x > 1),
+        lambda x, y: np.clip(x, y, 5),
+        lambda x, y: x / (y + 1),
+    ),
+]
+OF_ALL = [  # sums of whole numbers are exact in any order
+    *(np.min, np.max, np.any, np.all, lambda x: np.sum(x > 1), lambda x: (x > 1).mean(), lambda x: np.prod(x == x)),
+    *(lambda x: (x < 1).sum(axis=-1), lambda x: x.max(axis=0), lambda x: np.argmax(x)),
+]
+USED = [
+    lambda x: x / (abs(x).max() + 1),
+    lambda x: x - (x > 0).sum(axis=0),
+    lambda x: x[..., :1] * x,
+    lambda x: x[0] + x,
+]
+
+
+def operands(random):
+    """Arrays that broadcast to a common shape: whole ones, rows, columns; in order of C or of Fortran."""
+    shape = random.choice(SHAPES)
+    made = []
+    for number in range(random.randint(1, 3)):
+        own = [1 if number and random.random() < 0.3 else n for n in shape][
+            random.randrange(len(shape)) if number else 0 :
+        ]
+        values = np.random.default_rng(random.randrange(2**32)).normal(size=own) * 3
+        with np.errstate(all="ignore"):
+            values = values.astype(random.choice(DTYPES))
+        made.append(np.asfortranarray(values) if random.random() < 0.2 else values)
+    return made
+
+
+def function_of(random, given):
+    """A random function that NumPy takes for such operands, which returns one result or several."""
+    steps, values = [], list(given)
+    reductions = random.random() < 0.5
+    while len(steps) < 8:
+        arity = random.choice((1, 2, 2))
+        of = [random.randrange(len(values)) for _ in range(arity)]
+        step = random.choice(BINARY if arity == 2 else USED if reductions and random.random() < 0.1 else UNARY)
+        try:
+            with np.errstate(all="ignore"):
+                made = step(*[values[each] for each in of])
+        except (TypeError, ValueError, OverflowError, IndexError):
+            continue
+        steps.append((step, of))
+        values.append(made)
+    ends = [(step, random.randrange(len(values))) for step in random.sample(OF_ALL, 2)] if reductions else []
+    returned = random.sample(range(len(given), len(values)), random.randint(1, 3))
+
+    def function(*args):
+        values = list(args)
+        for step, of in steps:
+            values.append(step(*[values[each] for each in of]))
+        results = [values[each] for each in returned]
+        results += [step(values[each]) for step, each in ends]
+        return tuple(results) if len(results) > 1 else results[0]
+
+    return function
+
+
+def program(seed):
+    """A random function, and operands."""
+    random = Random(seed)
+    while True:
+        given = operands(random)
+        function = function_of(random, given)
+        try:
+            with np.errstate(all="ignore"):
+                function(*given)
+        except ValueError:  # a minimum of no elements
+            continue
+        return function, given
+
+
+def alike(found, expected):
+    """Return whether results are equal bit for bit, and in the same layouts."""
+    if isinstance(expected, tuple):
+        return isinstance(found, tuple) and len(found) == len(expected) and all(map(alike, found, expected))
+    if isinstance(expected, mc.DTensor):
+        if (found.shape, found.dtype, found.layout) != (expected.shape, expected.dtype, expected.layout):
+            return False
+        return expected.local is None or alike(found.local, expected.local)
+    if type(found) is not type(expected):
+        return False
+    found, expected = np.asarray(found), np.asarray(expected)
+    if found.dtype != expected.dtype or found.shape != expected.shape:
+        return False
+    return same_numbers(found, expected)
+
+
+def on_tensors(seed, mesh):
+    """Compare a fused function of tensors in random layouts, of arrays and of numbers with the function itself."""
+    function, given = program(seed)
+    random, names = Random(seed), [name for name, _ in mesh.dims]
+    operands = []
+    for number, array in enumerate(given):
+        if number and random.random() < 0.2:
+            operands.append(array)  # the same one on all ranks
+            continue
+        specs = random.sample([*names, *[U] * array.ndim], array.ndim)
+        operands.append(mc.distribute(array, mc.Layout(specs, mesh)))
+    with np.errstate(all="ignore"):
+        expected, fused = function(*operands), mc.fuse(function)
+        for _ in range(2):  # the second time by what was kept
+            assert alike(fused(*operands), expected), seed
