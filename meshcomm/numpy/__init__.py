@@ -25,6 +25,7 @@ if _typing.TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
     from numpy import *  # noqa: F403
 
 _SUBMODULES = ("fft", "linalg", "random", "testing")
+__test__: dict[str, str] = {}  # for pytest, which would take numpy.test for a test
 _NAMES = "meshcomm.numpy.namespace.names"
 
 if not _typing.TYPE_CHECKING:

@@ -6,6 +6,7 @@ arguments, and nothing is sent.
 
 from collections.abc import Callable, Sequence
 from functools import wraps
+from inspect import getdoc
 from math import prod
 from typing import Any, TypeVar
 
@@ -34,7 +35,8 @@ def own(function: Made) -> Made:
     name = function.__name__
     OWN[name] = function
     function.__module__ = "meshcomm.numpy"
-    function.__doc__ = f"{function.__doc__}\n\nNumPy says:\n\n{getattr(np, name).__doc__}"
+    numpys = (getdoc(getattr(np, name)) or "").partition("\nExamples\n")[0].partition(">>>")[0]
+    function.__doc__ = f"{function.__doc__}\n\nNumPy says:\n\n{numpys}"
     return function
 
 
@@ -254,6 +256,7 @@ def _whole(name: str) -> Callable[..., Value]:
         kwargs.pop("like", None)
         return _tensors(numpys(*args, **kwargs), layout)
 
+    made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
     return own(made)
 
 
