@@ -9,6 +9,7 @@ from meshcomm import gradients as gradients
 from meshcomm import linalg as linalg
 from meshcomm import logical_devices as logical_devices
 from meshcomm import ndimage as ndimage
+from meshcomm import numpy as numpy
 from meshcomm import random as random
 from meshcomm.core.arrays.collectives import all_gather as all_gather
 from meshcomm.core.arrays.collectives import all_reduce as all_reduce
@@ -49,6 +50,7 @@ from meshcomm.core.ranks.barrier import barrier as barrier
 from meshcomm.core.ranks.meshes import create_mesh as create_mesh
 from meshcomm.core.ranks.meshes import default_mesh as default_mesh
 from meshcomm.core.ranks.meshes import get_default_mesh as get_default_mesh
+from meshcomm.core.ranks.meshes import is_root as is_root
 from meshcomm.core.ranks.meshes import run_on as run_on
 from meshcomm.core.ranks.simulate import simulate as simulate
 from meshcomm.errors import AxisError as AxisError

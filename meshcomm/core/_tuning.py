@@ -10,6 +10,14 @@ WHOLE_ARRAY = 2**26
 """Bytes of a sharded tensor. Up to this size ``numpy.asarray(t)`` gathers it. A compromise: libraries do so with
 labels and results, which are small; each rank needs the memory, and a program should ask for more by `to_numpy`."""
 
+WHOLE_BELOW = 2**16
+"""Bytes of an array that a program makes by a function of meshcomm.numpy. Smaller ones are whole on every rank.
+A compromise: a rank computes ``x * 2 + 1`` and ``x.sum()`` of all of a smaller one in about the time of a message."""
+
+LONG_ENOUGH = 8
+"""Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth.
+A compromise: small first axes, such as the colours of a picture, stay whole."""
+
 # -- planning ---------------------------------------------------------------------------------------------------------
 
 DEFAULT_SCRATCH = 2**25

@@ -1,1 +1,45 @@
-"""NumPy's verbs on tensors, and their gradients."""
+"""NumPy's names for tensors: ``import meshcomm.numpy as np``, and a NumPy program runs on all ranks of its job.
+
+What makes an array in NumPy makes a tensor here, on all ranks, cut as `meshcomm.numpy.namespace.rule` says. Functions
+are NumPy's own, which take tensors. All ranks run the same program with the same numbers.
+
+>>> import meshcomm as mc
+>>> import meshcomm.numpy as np
+>>> def program():
+...     x = np.arange(100_000.0)
+...     return x.local.size, float((2 * x).max())
+>>> with mc.simulate(2) as world:
+...     print(world.run(program))
+[(50000, 199998.0), (50000, 199998.0)]
+"""
+
+import sys as _sys
+import typing as _typing
+from importlib import import_module as _import_module
+
+import numpy as _np
+
+from meshcomm.core._mistakes import missing as _missing
+
+if _typing.TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
+    from numpy import *  # noqa: F403
+
+_SUBMODULES = ("fft", "linalg", "random", "testing")
+__test__: dict[str, str] = {}  # for pytest, which would take numpy.test for a test
+_NAMES = "meshcomm.numpy.namespace.names"
+
+if not _typing.TYPE_CHECKING:
+    __all__, __version__ = list(_np.__all__), _np.__version__
+
+    def __getattr__(name: str) -> object:
+        """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""
+        if name in _SUBMODULES:
+            return _import_module(f"{__name__}.{name}")
+        if name not in __all__:
+            raise _missing(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])
+        found = globals()[name] = _import_module(_NAMES).named(name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted(_np.__all__)

@@ -26,7 +26,7 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
 from meshcomm.errors import MeshcommError, ShapeError
-from meshcomm.numpy import composed, ufuncs  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements

@@ -88,6 +88,10 @@ class Drawing:
     def __repr__(self) -> str:
         return f"Generator(Philox), seed {quote(self._seeds.entropy)}, before call {self._call}"
 
+    def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
+        """Return the layout of what is drawn without ``layout=``."""
+        return default_layout(len(shape))
+
     def _next(self) -> Callable[[int], NumpyGenerator]:
         """Return the streams of the next call, by the numbers of tiles."""
         streams, call = self._streams, self._call
@@ -144,7 +148,7 @@ class Drawing:
                 raise DTypeError(f"out= is a {quote(out)}, but the result is of {dtype}")
             result = out
         else:
-            result = empty(shape, dtype, default_layout(len(shape)) if layout is None else layout)
+            result = empty(shape, dtype, self._layout_of(shape, as_dtype(dtype)) if layout is None else layout)
         cut = len(shape) - whole
         event = int(np.prod(shape[cut:], dtype=np.intp))
         stream = self._next()

@@ -17,13 +17,13 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.meshes import default_layout
 from meshcomm.numpy.indexing.taking import take, take_along_axis
 from meshcomm.numpy.order.order import argsort
 from meshcomm.numpy.shapes.shaping import axis_of, regrouped
 from meshcomm.random.distributions import Distributions
 from meshcomm.random.drawing import Seed, Size, Where
 
+_INDEX = np.dtype(np.int64)
 _FEW = 50
 """A choice of a fiftieth of all, or fewer, is made by NumPy alike on all ranks; larger ones by a sort of keys."""
 
@@ -96,11 +96,12 @@ class Generator(Distributions):
         """
         given = unwrapped(x)
         if isinstance(given, int | np.integer):
-            return self._order((max(0, int(given)),), default_layout(1) if layout is None else layout)
+            shape = (max(0, int(given)),)
+            return self._order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
         if not isinstance(given, DTensor):
             array = as_array(given)
             axis_of(axis, array.ndim)
-            given = _in_layout(array, layout)
+            given = self._in_layout(array, layout)
         reordered = self._taken(given, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
 
@@ -144,7 +145,7 @@ class Generator(Distributions):
         if np.ndim(tensor) == 0:
             raise TypeError(f"permuted takes a tensor or an array with axes, not {quote(tensor)}")
         if not isinstance(tensor, DTensor):
-            tensor = _in_layout(as_array(tensor), layout)
+            tensor = self._in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
             made = relaid(
@@ -198,7 +199,7 @@ class Generator(Distributions):
             one = int(self._next()(0).choice(n, p=weights))
             return one if source is None else np.take(source, one, along)
         shape = () if size is None else as_shape(size)
-        where = _index_layout(source, along, shape, layout)
+        where = self._index_layout(source, along, shape, layout)
         index = self._indices(max(0, int(n)), shape, replace, weights, where)
         if source is None:
             return index
@@ -206,6 +207,26 @@ class Generator(Distributions):
             source = replicated(source, where.mesh)
         chosen = take(source, index, along)
         return chosen if layout is None or layout == chosen.layout else relayout(chosen, layout)
+
+    # -- layouts ------------------------------------------------------------------------------------------------------
+
+    def _in_layout(self, array: Array, layout: Where) -> DTensor:
+        """Return an array, the same on all ranks, as a tensor in *layout*, or in the default one."""
+        return distribute(array, self._layout_of(array.shape, array.dtype) if layout is None else layout)
+
+    def _index_layout(self, source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
+        """Return the layout of the index of a choice: what *layout* cuts its axes by, or what cuts the *axis*.
+
+        The result has the axes of *shape* instead of *axis*.
+        """
+        if source is None:
+            return self._layout_of(shape, _INDEX) if layout is None else layout
+        if layout is not None and (not isinstance(source, DTensor) or layout.mesh == source.mesh):
+            return Layout(layout.axes[axis : axis + len(shape)], layout.mesh)
+        if not isinstance(source, DTensor):
+            return self._layout_of(shape, _INDEX)
+        cut = tuple(source.layout.axes[axis])
+        return Layout([cut if number == 0 else () for number in range(len(shape))], source.mesh)
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
@@ -256,26 +277,6 @@ class Generator(Distributions):
             return mapped(np.divide, keys, cut(np.asarray(weights, np.float64), layout))
 
 
-def _in_layout(array: Array, layout: Where) -> DTensor:
-    """Return an array, the same on all ranks, as a tensor in *layout*, or in the default one."""
-    return distribute(array, default_layout(array.ndim) if layout is None else layout)
-
-
 def _names(layout: Layout) -> Names:
     """Return the mesh dimensions that cut an index in *layout*, for an index of one axis."""
     return tuple(name for names in layout.axes for name in names)
-
-
-def _index_layout(source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
-    """Return the layout of the index of a choice: what *layout* cuts its axes by, or what cuts the *axis* chosen from.
-
-    The result has the axes of *shape* instead of *axis*.
-    """
-    if source is None:
-        return default_layout(len(shape)) if layout is None else layout
-    if layout is not None and (not isinstance(source, DTensor) or layout.mesh == source.mesh):
-        return Layout(layout.axes[axis : axis + len(shape)], layout.mesh)
-    if not isinstance(source, DTensor):
-        return default_layout(len(shape))
-    cut = tuple(source.layout.axes[axis])
-    return Layout([cut if number == 0 else () for number in range(len(shape))], source.mesh)

@@ -333,9 +333,9 @@ def test_repr_communicates_nothing_and_is_short():
 
 
 @on_ranks(2)
-def test_tensors_do_not_change_shape_layout_or_block():
+def test_tensors_do_not_change_layout_dtype_or_block():
     tensor = a_tensor()
-    for name in ("local", "layout", "shape", "dtype", "other"):
+    for name in ("local", "layout", "dtype", "other"):
         with pytest.raises(AttributeError):
             setattr(tensor, name, getattr(tensor, name, None))
     with pytest.raises(TypeError, match="truth"):
@@ -474,3 +474,20 @@ def test_texts_that_are_no_numbers_are_an_error_on_all_ranks():
 
     with mc.simulate(3) as world:
         assert world.run(program)[0] == [1, 2]
+
+
+@on_ranks(3)
+def test_a_shape_can_be_set():
+    mesh, array = mc.create_mesh(), np.arange(24).reshape(4, 6)
+    for specs in (["x", mc.UNSHARDED], [mc.UNSHARDED, "x"], [mc.UNSHARDED] * 2):
+        tensor = mc.distribute(array, Layout(specs, mesh))
+        for shape in (24, (2, -1), (3, 8)):
+            tensor.shape = shape
+            assert same_bits(tensor.to_numpy(), array.reshape(shape))
+        tensor[0, 0] += 7
+        assert tensor.to_numpy()[0, 0] == 7
+        with pytest.raises(mc.ShapeError):
+            tensor.shape = (7, 7)
+    columns = mc.distribute(array, Layout(["x", mc.UNSHARDED], mesh))[1:3]
+    with pytest.raises(AttributeError, match="if elements have to move"):
+        columns.shape = 12

@@ -20,6 +20,7 @@ from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.arrays.operators import Operators
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.standard import StandardMethods
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
@@ -57,6 +58,9 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
     def __setattr__(self, name: str, value: object) -> None:
         if name in {"real", "imag", "flat"}:  # as NumPy's: t.imag += 1 ends with this
             getattr(self, name)[...] = value
+            return
+        if name == "shape":  # Collective, as reshape is
+            self._reshape_in_place(self.reshape(value))  # type: ignore[arg-type]  # or NumPy's error
             return
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
@@ -236,6 +240,8 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
         return format(self.item(), spec) if spec else str(self)
 
     def __str__(self) -> str:
+        if is_scripted() and self.local is not None:
+            return np.array_str(self)  # type: ignore[arg-type]
         known = not self.shape and self.local is not None and self.layout.is_fully_replicated()
         return str(self.item()) if known else repr(self)
 
@@ -246,6 +252,8 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
         return f"DTensor of {self.shape} {self.dtype} in {specs_text(self.layout.sharding_specs)} on mesh {mesh}"
 
     def __repr__(self) -> str:
+        if is_scripted() and self.local is not None:
+            return np.array_repr(self)  # type: ignore[arg-type]
         if self.local is None:
             holds = "this rank is outside of the mesh"
         else:
@@ -264,7 +272,6 @@ for _each in (*vars(NumpyMethods).values(), *vars(Contents).values(), *vars(Stan
 
 _INSTEAD_OF_SETTING = {
     "local": "t.local[...] = block changes it in place, and from_local makes a new one",
-    "shape": "t.reshape(shape) makes a new one (Collective)",
     "layout": "t.relayout(layout) makes a new one (Collective)",
     "dtype": "t.astype(dtype) makes a new one",
 }

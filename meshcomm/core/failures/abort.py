@@ -16,7 +16,7 @@ from functools import cache
 from importlib import import_module
 from traceback import format_exception
 from types import ModuleType, TracebackType
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TextIO, TypeAlias
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._callers import in_short
@@ -65,6 +65,30 @@ ExceptHook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackT
 ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 
+class _Held:
+    """How this rank shows what it has printed, if only rank 0 shows its output; and where messages go."""
+
+    stderr: TextIO | None = None
+    show: Callable[[bool], object] | None = None
+
+
+def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
+    """Let messages of this package go to *stderr*, and an error of this rank alone call *show* first.
+
+    *show* takes whether to show what the rank has printed: not if rank 0 has the same error.
+    """
+    _Held.stderr, _Held.show = stderr, show
+
+
+def _show_held(shared: host_signals.Error | None) -> None:
+    show, _Held.show = _Held.show, None
+    if show is not None:
+        end = time.monotonic() + END_WITHIN / 2  # for rank 0 to come, if it has the same error
+        while shared is not None and 0 not in shared.ranks() and time.monotonic() < end:
+            time.sleep(POLL_TO)
+        show(shared is None or 0 not in shared.ranks())
+
+
 def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
     def excepthook(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
         if is_told_by_another(value):
@@ -78,6 +102,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
             if shared is not None:
                 shared = shared.settled(END_WITHIN)
             if shared is None or shared.ours:
+                _show_held(shared)
                 with in_short(value):
                     traceback = value.__traceback__ or traceback
                     if in_one_piece:  # as other ranks print, too
@@ -290,7 +315,9 @@ def say(text: str) -> None:
     with contextlib.suppress(Exception):  # a closed pipe does not keep us from ending
         sys.stdout.flush()
     with contextlib.suppress(Exception):
-        print(f"meshcomm: {text}\n", end="", file=sys.stderr, flush=True)  # in one piece, where others print, too
+        print(
+            f"meshcomm: {text}\n", end="", file=_Held.stderr or sys.stderr, flush=True
+        )  # in one piece, where others print, too
 
 
 @cache

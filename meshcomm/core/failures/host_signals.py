@@ -194,6 +194,7 @@ class Error:
     def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), end: float = 0.0) -> None:
         self._text, self._rank = text, rank
         self._printed: socket.socket | None = None
+        self._ranks = {rank}
         let_tell(tellers, end, lambda: _is_shown(f"prints {text}"))
         self._signal, self._first = _shown_or_connected(f"prints {text}")
         self.ours = self._first is None
@@ -224,11 +225,10 @@ class Error:
 
     def ranks(self) -> list[int]:
         """Return this rank and those that have found by now that it prints their error."""
-        found = {self._rank}
         for other in _accepted(self._signal):
             with other, contextlib.suppress(OSError, struct.error):  # one that has only looked sends nothing
-                found.update(_ONE.unpack(received(other)))
-        return sorted(found)
+                self._ranks.update(_ONE.unpack(received(other)))
+        return sorted(self._ranks)
 
 
 def _address(name: str) -> str:

@@ -208,6 +208,17 @@ def world_of(comm: "MPI.Intracomm | None") -> World:
     return (_world() if comm is None else _world_on(comm)).here()
 
 
+def is_root() -> bool:
+    """Return whether this is rank 0 of the program: for what one rank is to do, such as to write a file.
+
+    >>> import meshcomm as mc
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(mc.is_root))
+    [True, False]
+    """
+    return world_of(None).rank == 0
+
+
 @_hooks.provides("world")
 def _world() -> MPIWorld | SimulatedWorld:
     return current_world() or common_world()

@@ -6,6 +6,7 @@ relayout; print scripts for `slurm` and `pbs`.
 
     mpiexec -n 4 python -m meshcomm run script.py args...
     mpiexec -n 4 python -m meshcomm run -m module args...
+    python -m meshcomm run -n 4 --numpy script.py args...
     mpiexec -n 4 python -m meshcomm info
     mpiexec -n 4 python -m meshcomm calibrate machine.json
     mpiexec -n 4 python -m meshcomm bench relayout fft
@@ -33,6 +34,7 @@ from meshcomm.tools.cli.batch import SCRIPTS, script_command
 from meshcomm.tools.cli.bench.options import BENCH
 from meshcomm.tools.cli.commands import PROGRAM, Argument, Command, Commands, imported
 from meshcomm.tools.cli.hashes import same_hashes
+from meshcomm.tools.cli.launch import launch
 from meshcomm.tools.cli.once import print_once
 from meshcomm.tools.cli.plan import PLAN
 from meshcomm.tools.cli.show import SHOW
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown:
         _refuse(options.parser, unknown)
     try:
-        if options.command == "run" and arguments is None:
+        if options.command == "run" and arguments is None and options.ranks is None:
             same_hashes()
         if options.command is not None:
             code: int = options.action(options)
@@ -70,7 +72,9 @@ def _program(options: argparse.Namespace) -> int:
 
     if not options.program:
         _parser().error("run needs a script, or -m and a module")
-    run(options.program, options.module)
+    if options.ranks is not None:
+        launch(options.ranks)
+    run(options.program, options.module, options.numpy)
     return 0
 
 
@@ -95,9 +99,14 @@ COMMANDS = {
         help="run a Python program; if one rank fails or ends early, end the whole job",
         description="Run a Python program: mpiexec -n 4 python -m meshcomm run script.py args... "
         "The whole job ends, and says why, if a rank raises an exception that nothing catches, calls sys.exit with an "
-        "error, or ends while other ranks wait for it in a call of meshcomm.",
-        usage="python -m meshcomm run [-h] (script.py | -m module) [args ...]",
-        arguments=PROGRAM,
+        "error, or ends while other ranks wait for it in a call of meshcomm. "
+        "With --numpy the program is a script of NumPy, whose arrays are cut over the ranks.",
+        usage="python -m meshcomm run [-h] [-n RANKS] [--numpy] (script.py | -m module) [args ...]",
+        arguments=(
+            Argument("-n", dest="ranks", type=int, metavar="RANKS", help="start mpiexec with so many ranks"),
+            Argument("--numpy", action="store_true", help="import numpy in the program gives meshcomm.numpy"),
+            *PROGRAM,
+        ),
         action=_program,
     ),
     "info": Command(

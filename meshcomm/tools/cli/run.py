@@ -16,10 +16,16 @@ from meshcomm.core.ranks.mpi import MPIWorld
 from meshcomm.errors import MeshError
 
 
-def run(program: list[str], is_module: bool = False) -> None:
+def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> None:
     """Run *program*, a script or a module with its arguments, as ``__main__``. Collective over COMM_WORLD.
 
     If a rank fails, or ends while others wait for it, the job ends and says why.
+
+    Parameters
+    ----------
+    program: its path or its name, and its arguments
+    is_module: whether it is a module
+    of_numpy: whether it is a script of NumPy: see `meshcomm.tools.cli.scripts`
     """
     abort.install_hooks()
     watched = are_several() and abort.ends_jobs()
@@ -27,6 +33,10 @@ def run(program: list[str], is_module: bool = False) -> None:
         world = _world()
         world.team(range(world.size)).listen()
     sys.argv[:] = program
+    if of_numpy:
+        from meshcomm.tools.cli.scripts import Script
+
+        Script(Path(os.getcwd()) if is_module else Path(program[0]).resolve().parent).begin()
     try:
         _execute(program[0], is_module)
     except SystemExit as error:
@@ -72,7 +82,16 @@ def _own_frames(error: BaseException) -> TracebackType | None:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename in (__file__, *_RUNPY):
         traceback = traceback.tb_next
+    last = traceback
+    while last is not None and last.tb_next is not None:
+        if last.tb_next.tb_frame.f_code.co_filename == _SCRIPTS:  # an import of the script
+            last.tb_next = last.tb_next.tb_next
+        else:
+            last = last.tb_next
     return traceback
+
+
+_SCRIPTS = str(Path(__file__).with_name("scripts.py"))
 
 
 _RUNPY = (runpy.__file__, "<frozen runpy>")

@@ -1,0 +1,78 @@
+"""Scripts of NumPy, which know no tensors: where a result has no axes, they get numbers, as from NumPy's functions.
+
+All ranks of such a script make all its calls. So ``repr`` and ``str`` of a tensor may be Collective.
+"""
+
+import sys
+from types import FrameType
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core.arrays import _tensor
+from meshcomm.core.arrays._tensor import TensorBase
+from meshcomm.core.arrays.operators import LIKE
+
+_ARRAYS = frozenset(
+    (
+        *(np.reshape, np.squeeze, np.transpose, np.copy, np.broadcast_to, np.empty_like, np.zeros_like, np.ones_like),
+        *(np.full_like, np.where, np.real, np.imag, np.ravel, np.ndarray.astype, np.ndarray.view, *LIKE),
+    )
+)
+"""Functions whose results are arrays even without axes."""
+
+_BETWEEN = frozenset(
+    f"meshcomm.core.arrays.{name}" for name in ("contents", "dtensor", "methods", "operators", "scripted", "standard")
+)
+"""Modules with methods of tensors, which a program calls."""
+
+_scripted = False
+
+
+def set_scripted(on: bool) -> None:
+    """Say whether the program is a script of NumPy, whose calls all ranks make."""
+    global _scripted
+    _scripted = on
+    _tensor.set_script(for_script if on else None)
+
+
+def is_scripted() -> bool:
+    """Return whether the program is a script of NumPy, whose calls all ranks make."""
+    return _scripted
+
+
+def for_script(made: Value, function: object = None, index: Value = None) -> Value:
+    """Return what a call gives to a script: a number for a tensor without axes. Our own functions get the tensor.
+
+    Parameters
+    ----------
+    made: what the call has made
+    function: which function of NumPy, if it is no universal function
+    index: of an element or a slice
+    """
+    if isinstance(made, TensorBase):
+        if made.shape != () or function in _ARRAYS or _has_ellipsis(index) or not _asked_by_program():
+            return made
+        return _number(made)
+    several = isinstance(made, tuple) and any(isinstance(x, TensorBase) and x.shape == () for x in made)
+    if not several or not _asked_by_program():
+        return made
+    found = map(_number, made)
+    return type(made)(*found) if hasattr(made, "_fields") else tuple(found)
+
+
+def _number(x: Value) -> Value:
+    is_number = isinstance(x, TensorBase) and x.shape == () and x.local is not None
+    return x.local[()] if is_number else x
+
+
+def _has_ellipsis(index: Value) -> bool:
+    return index is Ellipsis or (type(index) is tuple and any(each is Ellipsis for each in index))
+
+
+def _asked_by_program() -> bool:
+    """Return whether the program made this call, and no function of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    return frame is None or not str(frame.f_globals.get("__name__")).startswith("meshcomm.")

@@ -1,0 +1,125 @@
+"""NumPy's functions for files: one rank writes, and each reads what it has of an array. Collective."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+import numpy as np
+
+from meshcomm.blocks.small import looked_up
+from meshcomm.core._arguments import quote
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import WHOLE_BELOW
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.numpy.namespace.making import by_blocks, mesh_of_program, of_array
+
+File: TypeAlias = str | os.PathLike[str] | BinaryIO
+
+
+def _whole(x: Value) -> Value:
+    """Return an array of NumPy that is *x*; of a tensor, on rank 0 of its mesh only."""
+    return x.to_numpy(root=0) if isinstance(x, DTensor) else x
+
+
+def _written(name: str, file: File, arrays: list[Value], write: Callable[[list[Value]], object]) -> None:
+    """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise."""
+    if not isinstance(file, str | os.PathLike):
+        write([x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
+        return
+    found = [_whole(x) for x in arrays]
+    looked_up(
+        f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {os.fspath(file)!r}", lambda: write(found) and None
+    )
+
+
+def save(file: File, arr: Value, allow_pickle: bool = True) -> None:
+    """Write an array to a ``.npy`` file: a large tensor in parallel. Collective."""
+    large = isinstance(arr, DTensor) and not arr.layout.is_fully_replicated()
+    if large and isinstance(file, str | os.PathLike):
+        path = os.fspath(file)
+        import_module("meshcomm.storage.save").save(
+            path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
+        )
+        return
+    _written("save", file, [arr], lambda found: np.save(file, found[0], allow_pickle))
+
+
+def _zipped(name: str) -> Callable[..., None]:
+    def savez(file: File, *args: Value, allow_pickle: bool = True, **kwds: Value) -> None:
+        def write(found: list[Value]) -> None:
+            unnamed, named = found[: len(args)], dict(zip(kwds, found[len(args) :], strict=True))
+            getattr(np, name)(file, *unnamed, allow_pickle=allow_pickle, **named)
+
+        _written(name, file, [*args, *kwds.values()], write)
+
+    savez.__name__ = name
+    savez.__doc__ = "Write arrays to a ``.npz`` file. Collective: rank 0 has all of them in its memory."
+    return savez
+
+
+savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
+
+
+def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
+    """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
+    _written("savetxt", fname, [X], lambda found: np.savetxt(fname, found[0], *args, **kwargs))
+
+
+def load(file: File, mmap_mode: str | None = None, allow_pickle: bool = False, **kwargs: Value) -> Value:
+    """Return the array in a ``.npy`` file as a tensor, or those of a ``.npz`` file. Each rank reads what it has."""
+    if mmap_mode in ("r+", "w+"):
+        raise TypeError(f"numpy.load: mmap_mode={mmap_mode!r} writes to the file: mc.save(path, t) does, in parallel")
+    is_path = isinstance(file, str | os.PathLike) and Path(file).suffix == ".npy"
+    large = is_path and Path(file).stat().st_size > WHOLE_BELOW  # type: ignore[arg-type]
+    try:
+        found = np.load(file, "r" if large else None, allow_pickle, **kwargs)
+    except ValueError:
+        if not large:
+            raise
+        found = np.load(file, None, allow_pickle, **kwargs)  # of objects, which are not mapped
+    if isinstance(found, np.memmap):
+        return by_blocks(found.shape, found.dtype, None, lambda slices: np.array(found[slices], order="C"))
+    if isinstance(found, np.ndarray):
+        return of_array(found)
+    return Arrays(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+
+
+class Arrays(Mapping[str, Value]):
+    """The arrays of a ``.npz`` file, as tensors: each is read when it is asked for."""
+
+    def __init__(self, file: np.lib.npyio.NpzFile) -> None:
+        self._file, self.files, self.close = file, file.files, file.close
+
+    def __getitem__(self, key: str) -> Value:
+        found = self._file[key]
+        return of_array(found) if isinstance(found, np.ndarray) else found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __enter__(self) -> "Arrays":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return repr(self._file)
+
+
+class memmap:  # noqa: N801 - NumPy's name
+    """Refuses to map a file, which ranks on other hosts may not have, and says what to use."""
+
+    def __init__(self, filename: Value, *args: Value, **kwargs: Value) -> None:
+        raise TypeError(
+            f"numpy.memmap of {quote(filename)}: tensors are not mapped to files. mc.open(path) reads and writes "
+            "slices of an array in a file, and mc.load(path) all of it, each rank its own block"
+        )
+
+
+OWN = {each.__name__: each for each in (save, savez, savez_compressed, savetxt, load, memmap)}

@@ -1,0 +1,21 @@
+"""numpy.random's names: one stream of numbers for all ranks; see `meshcomm.random.names`."""
+
+import typing as _typing
+from importlib import import_module as _import_module
+
+import numpy.random as _numpys
+
+if _typing.TYPE_CHECKING:
+    from numpy.random import *  # noqa: F403
+else:
+    __all__ = list(_numpys.__all__)
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = globals()[name] = _import_module("meshcomm.random.names").named(name)
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted(_numpys.__all__)

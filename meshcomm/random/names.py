@@ -1,0 +1,134 @@
+"""The names of numpy.random for `meshcomm.numpy`: one stream of numbers for all ranks, cut by the rule of creation.
+
+The numbers are those of `meshcomm.random`, the same on any number of ranks, and not NumPy's. Without a seed, rank 0
+draws one for all.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
+
+from meshcomm.blocks.small import looked_up
+from meshcomm.core._types import DType, Shape
+from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.numpy.namespace.making import layout_of, mesh_of_program
+from meshcomm.random import generator
+
+NAMES = frozenset(np.random.__all__)
+
+
+class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
+    """Random tensors in the layouts of the rule: see `default_rng`. Libraries take it for a generator of NumPy."""
+
+    def __init__(self, bit_generator: Any) -> None:
+        super().__init__(_seeds(bit_generator) if isinstance(bit_generator, BitGenerator) else bit_generator)
+        np.random.Generator.__init__(self, Philox(self._seeds))
+
+    __reduce__ = object.__reduce__  # type: ignore[assignment]  # as ours is pickled
+
+    def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
+        return layout_of(shape, dtype)
+
+
+def default_rng(seed: Any = None) -> Generator:
+    """Return a generator of random tensors, with the methods of numpy.random.Generator.
+
+    Without a *seed* it is Collective: rank 0 draws one for all.
+    """
+    if isinstance(seed, Generator):
+        return seed
+    return Generator(_seed_of_root(lambda: SeedSequence()) if seed is None else seed)
+
+
+def _seeds(bit_generator: Any) -> SeedSequence:
+    """Return the seeds of a generator of NumPy on rank 0. Collective, as other ranks may have drawn others."""
+    return _seed_of_root(lambda: bit_generator.seed_seq)
+
+
+def _seed_of_root(seeds: Any) -> SeedSequence:
+    def drawn() -> Any:
+        found = seeds()
+        return [np.asarray(found.entropy).tolist(), list(found.spawn_key)]
+
+    told = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
+    entropy, key = drawn() if told is None else told
+    return SeedSequence(entropy, spawn_key=tuple(key))
+
+
+class RandomState:
+    """The old interface of numpy.random: its functions are the methods of one of these."""
+
+    def __init__(self, seed: Any = None) -> None:
+        self._generator = default_rng(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        if name[0] == "_" or name not in NAMES:
+            raise AttributeError(f"numpy.random.RandomState has no attribute {name!r}")
+        return getattr(self._generator, name)
+
+    def seed(self, seed: Any = None) -> None:
+        """Begin the stream of this *seed*; Collective without one. Numbers that libraries draw begin anew, too."""
+        self._generator = default_rng(seed)
+        np.random.seed([*self._generator.bytes(4)] if seed is None else seed)
+
+    def get_state(self, legacy: bool = True) -> dict[str, Any]:
+        """Return what the next numbers depend on, for `set_state`."""
+        return self._generator.state
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._generator.state = state
+
+    def random_sample(self, size: Any = None) -> Any:
+        """Draw floats that are uniform in [0, 1)."""
+        return self._generator.random(size)
+
+    random = ranf = sample = random_sample
+
+    def rand(self, *shape: int) -> Any:
+        """Draw floats that are uniform in [0, 1), in an array of this *shape*."""
+        return self._generator.random(shape or None)
+
+    def randn(self, *shape: int) -> Any:
+        """Draw from the standard normal distribution, in an array of this *shape*."""
+        return self._generator.standard_normal(shape or None)
+
+    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
+        """Draw integers from *low* to below *high*, or below *low* if *high* is None."""
+        made = self._generator.integers(low, high, size, dtype)
+        return int(made) if size is None and dtype is int and np.ndim(made) == 0 else made
+
+    def random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
+        """Draw integers from *low* to *high*, or from 1 to *low* if *high* is None."""
+        first, last = (1, low) if high is None else (low, high)
+        return self._generator.integers(first, last, size, endpoint=True)
+
+
+_states: dict[tuple[int, int | None], RandomState] = {}
+
+
+def _state() -> RandomState:
+    """Return the state of the functions of the module, of this rank. Collective when it is first needed."""
+    key = id(mesh_of_program().world), watch.simulated
+    if key not in _states:
+        _states[key] = RandomState()
+    return _states[key]
+
+
+_KINDS = {each.__name__: each for each in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
+
+
+def named(name: str) -> Any:
+    """Return what *name* of numpy.random is in `meshcomm.numpy`."""
+    if name in _KINDS:
+        return _KINDS[name]
+    if name in ("Generator", "RandomState", "default_rng"):
+        return globals()[name]
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return getattr(_state(), name)(*args, **kwargs)
+
+    function.__name__, function.__doc__ = name, getattr(np.random, name).__doc__
+    return function

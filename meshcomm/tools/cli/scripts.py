@@ -1,0 +1,128 @@
+"""``run --numpy``: a script of NumPy that nobody changed, on all ranks.
+
+``import numpy`` in the script, and in modules beside it, gives `meshcomm.numpy`; libraries get NumPy. The output of
+rank 0 is shown, and that of another rank only if it fails without rank 0.
+"""
+
+import builtins
+import os
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import FrameType, ModuleType
+from typing import TextIO
+
+import numpy as np
+
+from meshcomm.blocks.small import looked_up
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.scripted import set_scripted
+from meshcomm.core.failures import abort
+from meshcomm.numpy.namespace.making import mesh_of_program
+
+_NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
+_PACKAGES = frozenset(("site-packages", "dist-packages"))
+
+
+class Script:
+    """A script of NumPy, and the folder of its modules."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder.resolve())
+        self._import = builtins.__import__
+        self._has = cache(self._find)
+        self._warned = False
+
+    def begin(self) -> None:
+        """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
+        set_scripted(True)
+        DTensor.__module__, DTensor.__name__, DTensor.__qualname__ = (
+            "numpy",
+            "ndarray",
+            "ndarray",
+        )  # for print(type(x))
+        builtins.__import__ = self._imported
+        rank, size = abort.comm_world()
+        if size > 1:
+            _seed_alike()
+        if rank:
+            hold_back()
+        if rank == 1:
+            sys.addaudithook(self._opened)
+
+    def _find(self, file: str) -> bool:
+        path = Path(file).resolve()
+        return path.is_relative_to(self._folder) and _PACKAGES.isdisjoint(path.parts)
+
+    def _is_of_script(self, names: Mapping[str, object] | None) -> bool:
+        """Return whether the module with these global *names* is the script, or beside it."""
+        if names is None:
+            return False
+        file = names.get("__file__")
+        return self._has(file) if isinstance(file, str) else names.get("__name__") == "__main__"
+
+    def _imported(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top, _, rest = name.partition(".")
+        if top != "numpy" or level or not self._is_of_script(globals):
+            return self._import(name, globals, locals, fromlist or (), level)
+        namespace = import_module(_NAMESPACE)
+        if rest in _SUBMODULES:
+            ours = import_module(f"{_NAMESPACE}.{rest}")
+            return ours if fromlist else namespace
+        found = self._import(name, globals, locals, fromlist or (), 0)
+        return found if rest and fromlist else namespace
+
+    def _opened(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Warn once that all ranks open a file of the script for writing: an audit hook."""
+        if event != "open" or self._warned or not isinstance(arguments[1], str) or not set("wax+") & {*arguments[1]}:
+            return
+        frame: FrameType | None = sys._getframe(1)
+        if frame is not None and self._is_of_script(frame.f_globals) and frame.f_code.co_filename != os.devnull:
+            self._warned = True
+            line = f"line {frame.f_lineno} of {frame.f_code.co_filename}"
+            abort.say(
+                f"all ranks open {arguments[0]!r} for writing, at {line}. "
+                "Let one rank write it: import meshcomm as mc, and if mc.is_root(): ..."
+            )
+
+
+def _seed_alike() -> None:
+    """Let Python's and NumPy's own random numbers, which libraries draw, be the same on all ranks. Collective."""
+    told = looked_up("a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32))
+    random.seed(told)
+    np.random.seed(told)
+
+
+def hold_back() -> None:
+    """Keep what this rank prints, for `abort.shown`, which shows it."""
+    out, err = sys.stdout, sys.stderr
+    files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
+    held = [TextIOWrapper(file, "utf-8", "replace", write_through=True) for file in files]
+    sys.stdout, sys.stderr = held
+
+    def show(other: bool) -> None:
+        sys.stdout, sys.stderr = out, err
+        for kept, stream in zip(held, (out, err), strict=True):
+            if other:
+                _copy(kept, stream)
+
+    abort.let_show(err, show)
+
+
+def _copy(kept: TextIO, stream: TextIO) -> None:
+    kept.flush()
+    kept.seek(0)
+    stream.write(kept.read())
+    stream.flush()

@@ -1,0 +1,125 @@
+"""Scripts of NumPy that nobody changed, by ``run --numpy``: what they print, their errors, and their exit codes."""
+
+import pytest
+
+COMMAND = ("-m", "meshcomm", "run", "--numpy")
+pytestmark = [pytest.mark.jobs, pytest.mark.any_mpi]
+
+NEIGHBOUR = """\
+import numpy
+from numpy.linalg import norm
+def scaled(x): return x / norm(x)
+def bad(x): return x.reshape(7, 3)
+"""
+
+SCRIPT = """\
+import sys
+import json
+import numpy as np
+import numpy.linalg as la
+from numpy import pi, zeros
+from neighbour import scaled
+x = np.linspace(0, 1, 100_001)
+print(__name__, sys.argv[1:], np.sin(2 * pi * x))
+A = np.arange(12).reshape(3, 4)
+A[1] = 7
+A[:, 2] += A[:, 1]
+for row in A:
+    print(row)
+print(A @ A.T, repr(scaled(A[0])), la.matrix_rank(A), [A.max()], {A[0, 0]: json.dumps(int(A.sum()))})
+if x.max() > 0.5 and isinstance(x, np.ndarray):
+    print(f"{x.max():.3f}", x.shape, x.dtype, zeros(3, "i4"))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.mark.parametrize("ranks", [None, 1, 3])
+def test_it_prints_what_numpy_prints(launch, script, ranks):
+    as_python = launch(None, script, "a", "-b")
+    ran = launch(ranks, *COMMAND, script, "a", "-b")
+    assert ran.code == as_python.code == 0, ran
+    assert ran.text == as_python.text
+
+
+def test_it_starts_the_ranks_itself(launch, script):
+    script.write_text("import meshcomm as mc, numpy as np; print(mc.create_mesh().size, np.ones(3), flush=True)")
+    ran = launch(None, "-m", "meshcomm", "run", "-n", "2", "--numpy", script)
+    assert (ran.code, ran.text) == (0, "2 [1. 1. 1.]\n"), ran
+
+
+def test_libraries_get_numpy(launch, script):
+    packages = script.parent / "site-packages"
+    packages.mkdir()
+    (packages / "library.py").write_text("import numpy\nname = numpy.__name__\n")
+    script.write_text(
+        f"import sys; sys.path.append({str(packages)!r})\nimport library, numpy, numpy.polynomial.polynomial as P\n"
+        "print(library.name, numpy.__name__, P.polyval(2, [1, 2]))"
+    )
+    ran = launch(2, *COMMAND, script)
+    assert (ran.code, ran.text) == (0, "numpy meshcomm.numpy 5.0\n"), ran
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "text"),
+    [
+        ("sys.exit(7)", 7, ""),
+        ("sys.exit('in words')", 1, "in words\n"),
+        ("import neighbour; neighbour.bad(np.zeros(20))", 1, "neighbour.py"),
+        ("1 / 0", 1, "ZeroDivisionError"),
+    ],
+)
+def test_ends_are_the_scripts(launch, script, line, code, text):
+    script.write_text(f"import sys\nimport numpy as np\nprint('begun', flush=True)\n{line}\n")
+    ran = launch(2, *COMMAND, script)
+    assert ran.code == code, ran
+    assert ran.text.count("begun") == 1, ran
+    assert text in ran.text, ran
+    assert "tools/cli" not in ran.text, ran
+
+
+def test_an_error_of_one_rank_shows_what_it_has_printed(launch, script):
+    script.write_text("import meshcomm as mc\nprint('of rank', mc.create_mesh().rank)\nif not mc.is_root(): 1 / 0\n")
+    ran = launch(2, *COMMAND, script)
+    assert ran.code == 1, ran
+    assert "of rank 1" in ran.text, ran
+    assert "ZeroDivisionError" in ran.text, ran
+
+
+def test_files_that_all_ranks_write_are_found(launch, script):
+    path = script.parent / "out.txt"
+    script.write_text(
+        "import meshcomm as mc, numpy as np\n"
+        f"for _ in range(2):\n    open({str(path)!r}, 'w').close()\n"
+        f"if mc.is_root():\n    open({str(path)!r} + '2', 'w').close()\n"
+    )
+    ran = launch(3, *COMMAND, script)
+    assert ran.code == 0, ran
+    assert ran.text.count("all ranks open") == 1, ran
+    assert "out.txt' for writing, at line 3 of" in ran.text, ran
+
+
+def test_random_numbers_are_the_same_on_any_number_of_ranks(launch, script):
+    script.write_text(
+        "import numpy as np\nnp.random.seed(1)\nprint(np.random.rand(3), np.random.normal(size=(100, 100)).max())\n"
+        "rng = np.random.default_rng\nprint(rng().random() == rng().random(), sorted(np.random.permutation(4)))\n"
+    )
+    alone = launch(None, *COMMAND, script)
+    assert alone.code == 0, alone
+    assert launch(3, *COMMAND, script).text == alone.text
+
+
+def test_module_and_wrong_number_of_ranks(launch, script, monkeypatch):
+    monkeypatch.chdir(script.parent)
+    ran = launch(2, *COMMAND, "-m", "script", "a")
+    assert ran.code == 0, ran
+    assert "__main__ ['a']" in ran.text, ran
+    wrong = launch(2, "-m", "meshcomm", "run", "-n", "2", "script.py")
+    assert wrong.code == 2, wrong
+    assert "this is a rank already" in wrong.text, wrong
