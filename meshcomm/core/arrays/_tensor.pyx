@@ -113,7 +113,7 @@ cdef class TensorBase:
         """Become *other*, which is this tensor in another shape: a view of it, or its elements after they moved."""
         view = other._view
         if self._view is not None and (view is None or view.root is not self._view.root):
-            raise AttributeError("the shape of a view cannot be set if elements have to move: t.reshape(shape) makes one")
+            raise AttributeError("the shape of a view cannot be set if elements move: t.reshape(shape) makes one")
         self.local, self._spec = other.local, other._spec
         if self._view is not None:
             self._view = view
