@@ -44,7 +44,7 @@ class Deferred(Waiting):
     """What a fused function gets instead of an array or a tensor, and what its operations make."""
 
     __slots__ = ()
-    takes_tensors = True  # NumPy's functions that get both call this class
+    is_fused = True  # tensors leave NumPy's functions of both to this class
     __hash__ = None  # type: ignore[assignment]  # as an array, whose == is elementwise
 
     # -- what arrays have ---------------------------------------------------------------------------------------------

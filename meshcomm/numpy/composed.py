@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
+from meshcomm.blocks.make import mapped, refuse_outside
 from meshcomm.blocks.map import elementwise, written
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.small import gathered
@@ -91,8 +92,7 @@ def trim_zeros(filt: DTensor, trim: str = "fb", axis: Axis = None) -> DTensor:
     of the mesh cannot know how long the result is: ``ShapeError``.
     """
     tensor = as_tensor("numpy.trim_zeros", filt)
-    if tensor.mesh.rank is None:
-        raise ShapeError("numpy.trim_zeros: a rank outside of the mesh cannot know where zeros end")
+    refuse_outside("numpy.trim_zeros", tensor.mesh, "where zeros end")
     wanted = trim.lower()
     if wanted not in ("fb", "bf", "f", "b"):
         raise ValueError(f"unexpected character(s) in `trim`: {quote(trim)}")
@@ -148,19 +148,18 @@ def _spaced(function: Callable[..., Any]) -> Function:
         ends: Value = [unwrapped(start), unwrapped(stop)]
         if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype
             ends = elementwise(name, lambda a, b: (a + np.zeros_like(b), b + np.zeros_like(a)), ends)
-        tensor: DTensor = next(end for end in ends if isinstance(end, DTensor))
-        (along,) = normalised_axes(axis, tensor.ndim + 1)
+        tensors = [end for end in ends if isinstance(end, DTensor)]
+        (along,) = normalised_axes(axis, tensors[0].ndim + 1)
 
-        def made(first: Array, last: Array) -> Array:
-            return np.asarray(function(first, last, num, endpoint, axis=along, **options), order="C")
+        def made(*blocks: Array) -> Array:
+            given = iter(blocks)
+            first, last = (next(given) if isinstance(end, DTensor) else end for end in ends)
+            return np.asarray(function(first, last, num, endpoint, axis=along, **options))
 
-        small = (1,) * tensor.ndim
-        dtype = made(*(np.ones(small, end.dtype) if isinstance(end, DTensor) else end for end in ends)).dtype
-        blocks = (end.local if isinstance(end, DTensor) else end for end in ends)
-        local = None if tensor.local is None else made(*blocks)
-        axes, shape = tensor.layout.axes, tensor.shape
-        layout = Layout((*axes[:along], (), *axes[along:]), tensor.mesh)
-        found = DTensor(local, layout, (*shape[:along], num, *shape[along:]), dtype)
+        dtype = made(*(np.ones((1,) * tensor.ndim, tensor.dtype) for tensor in tensors)).dtype
+        axes, shape = tensors[0].layout.axes, (*tensors[0].shape[:along], num, *tensors[0].shape[along:])
+        layout = Layout((*axes[:along], (), *axes[along:]), tensors[0].mesh)
+        found = mapped(made, *tensors, layout=layout, shape=shape, dtype=dtype)
         if not retstep:
             return found
         intervals = num - 1 if endpoint else num
@@ -208,8 +207,7 @@ def _of_whole(function: Function) -> Function:
 
     def computed(*args: Any, **kwargs: Any) -> object:
         mesh = mesh_of(map(unwrapped, (*args, *kwargs.values())))
-        if mesh.rank is None:
-            raise ShapeError(f"{name}: a rank outside of the mesh cannot know how many coefficients are left")
+        refuse_outside(name, mesh, "how many coefficients are left")
         found = function(
             *(gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for x in args),
             **{key: gathered(name, x) if isinstance(unwrapped(x), DTensor) else x for key, x in kwargs.items()},

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
+from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.map import elementwise, written
 from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
 from meshcomm.blocks.rules import mesh_of, without
@@ -120,10 +121,11 @@ def _reduced_whole(
     name, kind = f"numpy.{ufunc.__name__}.reduce", _kind_of_reduced(ufunc, tensor, axes, options, mask)
     whole = whole_along(tensor, axes, name)
     chosen_ones = {} if mask is None else {"where": aligned_blocks(name, [mask], whole.shape, whole.layout)[0]}
-    local = whole.local
-    if local is not None:
-        local = np.asarray(ufunc.reduce(local, axis=axis_of(axes, tensor.ndim), **options, **chosen_ones), order="C")
-    return DTensor(local, whole.layout.delete(axes), without(whole.shape, axes), kind)
+
+    def made(block: Array) -> Array:
+        return ufunc.reduce(block, axis=axis_of(axes, tensor.ndim), **options, **chosen_ones)  # type: ignore[no-any-return]
+
+    return mapped(made, whole, layout=whole.layout.delete(axes), shape=without(whole.shape, axes), dtype=kind)
 
 
 def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
@@ -141,8 +143,8 @@ def accumulate(ufunc: np.ufunc, array: Value, axis: int = 0, dtype: DTypeLike | 
 
     if ufunc in ASSOCIATIVE:
         return accumulated(Scan(name, of_block, ufunc, along, small.dtype), tensor)
-    local, layout = of_whole_blocks(tensor, [along], name, lambda block: ufunc.accumulate(block, along, dtype))
-    return DTensor(local, layout, tensor.shape, small.dtype)
+    made = of_whole_blocks(tensor, [along], name, lambda block: ufunc.accumulate(block, along, dtype))
+    return make(*made, tensor.shape, small.dtype)
 
 
 def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype: DTypeLike | None = None) -> DTensor:
@@ -161,8 +163,7 @@ def reduceat(ufunc: np.ufunc, array: Value, indices: Value, axis: int = 0, dtype
     def made(block: Array) -> Array:
         return np.asarray(ufunc.reduceat(block, at, along, dtype), order="C")
 
-    local, layout = of_whole_blocks(tensor, [along], name, made)
-    return DTensor(local, layout, shape, kind)
+    return make(*of_whole_blocks(tensor, [along], name, made), shape, kind)
 
 
 def outer(ufunc: np.ufunc, a: Value, b: Value, **options: Value) -> Value:

@@ -27,7 +27,8 @@ ONLY_IN = {
     r"\b(?<!np\.)shares_memory\b": "ranks/|transport/choose",  # what a way is chosen by
     r"\.relay_pays\b|\"relay_pays\"": "transport/choose",
     r"def __del__": "nowhere",  # what MPI frees, all ranks free together
-    r"allow_pickle|\bmpi4py.*\b(futures|util)\b": "nowhere",
+    r"allow_pickle": r"numpy/namespace/files\.py",  # an argument of NumPy's
+    r"\bmpi4py.*\b(futures|util)\b": "nowhere",
     r"^(import meshcomm\b(?!\.)|from meshcomm import (?!_|errors\b))": "tools/cli/|__init__|_public",  # public names
     r"(import|from) (torch|jax|cupy)\b": "torch",  # programs without them do not pay for them
     # Messages, and collective calls.

@@ -173,9 +173,8 @@ cdef class TensorBase:
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
-        # A class that takes tensors, too, is called by NumPy.
-        others = len(types) > 1 and any([getattr(each, "takes_tensors", False) for each in types])
-        return NotImplemented if others else _function(self, func, args, kwargs)
+        # In a fused function, NumPy calls the other class.
+        return NotImplemented if any([hasattr(t, "is_fused") for t in types]) else _function(self, func, args, kwargs)
 
     # -- operators ----------------------------------------------------------------------------------------------------
 
@@ -200,8 +199,7 @@ cdef class TensorBase:
         if modulo is not None:
             return NotImplemented
         ufunc = power_by(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
-        one = ufunc.nin == 1
-        return _unary(ufunc, self, ufunc) if one else _binary(np_power, self, other, Operators.__pow__)
+        return _unary(ufunc, self, ufunc) if ufunc.nin == 1 else _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):
         if modulo is not None:
@@ -416,11 +414,14 @@ cdef object _kept(TensorBase tensor, key, tuple args, out, made):
         return made
     _forget_offer()
     operands = tuple([x() if type(x) is ref else x for x in <tuple>offered[1]])
-    if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in operands if type(x) is _KIND]:
-        return made
+    recipe = offered[0]
+    if [id(x) for x in args] != [id(x) for x in operands]:
+        if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in operands]:
+            return made
+        recipe = OfTensors(recipe)
     if len(tensor._spec.recipes) >= _most:
         tensor._spec.recipes.clear()
-    tensor._spec.recipes[_own(key)] = _bound(offered[0], operands, args)
+    tensor._spec.recipes[_own(key)] = recipe
     return made
 
 
@@ -436,46 +437,16 @@ cdef class Recipe:
         return _guarded(self.run, operands, {} if out is None else {"out": (out,)})
 
 
-cdef class Bound(Recipe):
-    """A recipe of tensors that are not all arguments of the call, or in another order, and of what is no tensor.
+cdef class OfTensors(Recipe):
+    """A recipe of the tensors among the arguments of a call: the others it has from its signature."""
 
-    *numbers* are the numbers of arguments, for tensors; anything else is an operand itself.
-    """
-
-    cdef readonly tuple numbers
     cdef readonly Recipe of
 
-    def __init__(self, of, numbers):
-        self.of, self.numbers = of, numbers
+    def __init__(self, of):
+        self.of = of
 
     cdef object make(self, tuple operands, out):
-        cdef list given = [operands[(<_Number>x).at] if type(x) is _Number else x for x in self.numbers]
-        return self.of.make(tuple(given), out)
-
-
-cdef class _Number:
-    cdef Py_ssize_t at
-
-
-cdef object _bound(recipe, tuple operands, tuple args):
-    """Return *recipe* as one of *args*, the arguments of a call, which have all tensors of *operands* in order."""
-    cdef Py_ssize_t at = 0
-    cdef list numbers = []
-    cdef _Number number
-    cdef bint same = len(operands) == len(args)
-    for x in operands:
-        if type(x) is _KIND:
-            while type(args[at]) is not _KIND:
-                at += 1
-            number = _Number()
-            number.at = at
-            same = same and len(numbers) == at
-            at += 1
-            numbers.append(number)
-        else:
-            same = same and args[len(numbers)] is x
-            numbers.append(x)
-    return recipe if same else Bound(recipe, tuple(numbers))
+        return self.of.make(tuple([x for x in operands if type(x) is _KIND]), out)
 
 
 cdef class OnBlocks(Recipe):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import tensors_of
+from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
@@ -27,7 +28,7 @@ from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.calls import Collective, join_and_raise, leave_with
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.core.ranks.meshes import location_in, location_text
+from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Location
 from meshcomm.core.transport.exchange import Order
 from meshcomm.errors import LayoutError, MeshError, ShapeError
@@ -212,11 +213,11 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
     if contraction.moves:
         subject = (name, problem, limit, tuple(map(_memory_order, tensors)))
         block = _CONTRACT(name, (mesh, mesh), subject, subject, tuple([tensor.local for tensor in tensors]))
-    elif (here := location_in(mesh)) is not None:  # no other machine would move anything
-        block = _local(contraction, here.device)(*[tensor.local for tensor in tensors])
+    else:  # no other machine would move anything
+        block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor.local for tensor in tensors]))
     found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = found if found.mesh is mesh else Layout(found.axes, mesh)
-    return DTensor(block, layout, problem.result.shape, problem.result.dtype)
+    return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
 def _memory_order(tensor: DTensor) -> Order:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
+from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import store, written
 from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
 from meshcomm.core._arguments import as_array, counted, quote
@@ -24,7 +25,6 @@ from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import contracted, matmul
 from meshcomm.numpy.elementwise.signatures import implements
@@ -358,11 +358,10 @@ def cross(  # noqa: PLR0917 - NumPy's
     shape = (*broadcast_shape(name, [x.shape[:-1] for x in (left, right)]), 3)
     layout = common_layout(shape, [x for x in (left, right) if isinstance(x, DTensor)])
     blocks = aligned_blocks(name, (left, right), shape, layout)
-    local = None if location_in(layout.mesh) is None else _crossed(blocks[0], blocks[1], dtype)
-    made = DTensor(local, layout, shape, dtype)
+    local = on_device(layout.mesh, lambda _: _crossed(blocks[0], blocks[1], dtype))
     if 3 in (left.shape[-1], right.shape[-1]):
-        return _call(np.moveaxis, made, -1, axes[-1])
-    return DTensor(local, Layout(layout.axes[:-1], layout.mesh), shape[:-1], dtype)
+        return _call(np.moveaxis, make(local, layout, shape, dtype), -1, axes[-1])
+    return make(local, Layout(layout.axes[:-1], layout.mesh), shape[:-1], dtype)
 
 
 def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DType:

@@ -12,20 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, replicated
+from meshcomm.blocks.make import make, refuse_outside
 from meshcomm.blocks.map import elementwise, written
 from meshcomm.blocks.rules import mesh_of
-from meshcomm.blocks.small import gathered
+from meshcomm.blocks.small import gathered, looked_up, together
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
-from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.calls import agree_on, collective
-from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
 from meshcomm.numpy.elementwise.values import astype
 
@@ -183,39 +181,36 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
     if prod(n for number, n in enumerate(tensor.shape) if number != along) == 0:
         raise ValueError("Cannot apply_along_axis when any iteration dimensions are 0")
     lines = whole_along(tensor, [along], name)
-    layout, mesh, block = lines.layout, lines.mesh, lines.local
+    layout, mesh = lines.layout, lines.mesh
+    refuse_outside(name, mesh, "what the function returns")
     shapes = [layout.block_shape(lines.shape, device) for device in range(mesh.size)]
     filled = [all(n for number, n in enumerate(shape) if number != along) for shape in shapes]
     call = f"{name} along axis {along} of {tensor.shape} {tensor.dtype}"
-    with collective(name, mesh) as here:
-        if here is None or block is None:
-            raise ShapeError(f"{name}: a rank outside of the mesh cannot know what the function returns")
+    own = layout.block_shape(lines.shape)
 
-        def compute() -> Array | None:
-            if not filled[here.device]:
-                return None
-            return np.asarray(np.apply_along_axis(func1d, along, block, *args, **kwargs), order="C")
+    def compute() -> Array | None:
+        if not all(n for number, n in enumerate(own) if number != along):
+            return None
+        return np.asarray(np.apply_along_axis(func1d, along, lines.local, *args, **kwargs), order="C")
 
-        made = agree_on(here.team, call, compute)
+    made = together(name, mesh, call, compute)
 
-        def look() -> tuple[Shape, str]:
-            assert made is not None
-            return made.shape[along : made.ndim - (tensor.ndim - along - 1)], dtype_text(made.dtype)
+    def look() -> tuple[Shape, str]:
+        assert made is not None
+        return made.shape[along : made.ndim - (tensor.ndim - along - 1)], dtype_text(made.dtype)
 
-        told, text = told_by_root(filled.index(True), look, call, mesh, here)
+    told, text = looked_up(name, mesh, call, look, filled.index(True))
 
-        def check() -> None:
-            if made is not None and list(look()[0]) != list(told):
-                raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {told}")
+    def check() -> None:
+        if made is not None and list(look()[0]) != list(told):
+            raise ValueError(f"{name}: the function must return arrays of one shape, not {look()[0]} and {told}")
 
-        agree_on(here.team, f"{call}: its results have one shape", check)
+    together(name, mesh, f"{call}: its results have one shape", check)
     dtype, axes = dtype_of_text(text), layout.axes
-    own = shapes[here.device]
-    local = (
-        np.empty((*own[:along], *told, *own[along + 1 :]), dtype) if made is None else made.astype(dtype, copy=False)
-    )
+    block = np.empty((*own[:along], *told, *own[along + 1 :]), dtype) if made is None else made
     shape = (*tensor.shape[:along], *told, *tensor.shape[along + 1 :])
-    return DTensor(local, Layout((*axes[:along], *((),) * len(told), *axes[along + 1 :]), mesh), shape, dtype)
+    axes = (*axes[:along], *((),) * len(told), *axes[along + 1 :])
+    return make(block.astype(dtype, copy=False), Layout(axes, mesh), shape, dtype)
 
 
 @implements(np.apply_over_axes)
@@ -270,9 +265,9 @@ def _bits(
     tensor, axis = (tensor.ravel(), 0) if axis is None else (tensor, axis)
     (along,) = normalised_axes(axis, tensor.ndim)
     function(np.zeros((1,) * tensor.ndim, tensor.dtype), along)  # NumPy's error for the dtype, on all ranks
-    local, layout = of_whole_blocks(tensor, [along], name, lambda block: function(block, along))
     shape = (*tensor.shape[:along], length(tensor.shape[along]), *tensor.shape[along + 1 :])
-    return DTensor(local, layout, shape, np.dtype(np.uint8))
+    made = of_whole_blocks(tensor, [along], name, lambda block: function(block, along))
+    return make(*made, shape, np.dtype(np.uint8))
 
 
 _WITH_OUT = ("numpy.fix", "numpy.isneginf", "numpy.isposinf")  # as their second argument

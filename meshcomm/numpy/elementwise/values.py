@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import mapped
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import ADVICE
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.views import alike_strides, check_writable, strides_of, view_of
 from meshcomm.core.memory.copies import exact_copy
-from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import DTypeError
 from meshcomm.numpy.elementwise.signatures import implements
 
@@ -35,16 +35,11 @@ def astype(
     kind = as_dtype(np.empty(0, tensor.dtype).astype(dtype, casting=casting).dtype)  # type: ignore[call-overload]
     if kind == tensor.dtype:
         return tensor.copy() if copy else tensor
-    local = tensor.local
-    if local is not None and tensor.dtype.kind in "SU" and kind.kind not in "SUV":
-        block = local
-        with collective("astype", tensor.mesh) as here:
-            assert here is not None
-            call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
-            local = agree_on(here.team, call, lambda: block.astype(kind, order="C"))
-    else:
-        return mapped(methodcaller("astype", kind, order="C"), tensor, dtype=kind, short=True, guarded=True)
-    return DTensor(local, tensor.layout, tensor.shape, kind)
+    convert = methodcaller("astype", kind, order="C")
+    if tensor.dtype.kind in "SU" and kind.kind not in "SUV":
+        call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
+        return together("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
+    return mapped(convert, tensor, dtype=kind, short=True, guarded=True)
 
 
 @implements(np.ndarray.view)
@@ -66,7 +61,7 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
             )
         shape = (*shape[:-1], last // kind.itemsize)
         strides = (*(stride * size // kind.itemsize for stride in strides[:-1]), 1)
-    local = None if tensor.local is None else tensor.local.view(kind)
+    local = on_blocks(lambda block: block.view(kind), tensor)
     return view_of(tensor, local, tensor.layout, shape, strides, dtype=kind)
 
 
@@ -114,16 +109,15 @@ def imag(val: object) -> object:
     tensor = as_tensor("imag", val)
     if tensor.dtype.kind == "c":
         return _component(tensor, np.imag)
-    local = None if tensor.local is None else np.zeros(tensor.local.shape, tensor.dtype)
+    local = on_blocks(lambda block: np.zeros(block.shape, block.dtype), tensor)
     strides = alike_strides(tensor.shape, strides_of(tensor))
     return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
 
 
 def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
-    local = None if tensor.local is None else function(tensor.local)
     strides = tuple(2 * stride for stride in strides_of(tensor))  # in elements of half the size
     dtype = as_dtype(np.empty(0, tensor.dtype).real.dtype)
-    return view_of(tensor, local, tensor.layout, tensor.shape, strides, dtype=dtype)
+    return view_of(tensor, on_blocks(function, tensor), tensor.layout, tensor.shape, strides, dtype=dtype)
 
 
 def _outs(name: str, out: object) -> tuple[DTensor, ...]:

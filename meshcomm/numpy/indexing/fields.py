@@ -5,8 +5,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import text_as_scalar
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.views import c_strides, moved_from, strides_of, view_of
 from meshcomm.core.layouts.layout import Layout
@@ -21,7 +23,7 @@ def field(tensor: DTensor, name: str) -> DTensor:
         raise ValueError(f"no field of name {name}; the tensor has {', '.join(tensor.dtype.names)}")
     kind = tensor.dtype[name]
     base, inner = kind.subdtype or (kind, ())
-    local = None if tensor.local is None else tensor.local[name]
+    local = on_blocks(operator.itemgetter(name), tensor)
     step = -(-tensor.dtype.itemsize // max(1, base.itemsize))  # more than 1 where other fields lie between
     strides = (*(step * each for each in strides_of(tensor)), *c_strides(inner))
     layout = tensor.layout if not inner else Layout([*tensor.layout.axes, *((),) * len(inner)], tensor.mesh)
@@ -31,12 +33,14 @@ def field(tensor: DTensor, name: str) -> DTensor:
 def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
     """Return some fields of all elements, a copy that refuses writes, where NumPy has a view."""
     kind = _checked(tensor, names)
-    local = None
-    if tensor.local is not None:
-        local = np.zeros(tensor.local.shape, kind)
+
+    def copied(block: Array) -> Array:
+        made = np.zeros(block.shape, kind)
         for name in names:
-            local[name] = tensor.local[name]
-    return moved_from(tensor, DTensor(local, tensor.layout, tensor.shape, kind), strides_of(tensor))
+            made[name] = block[name]
+        return made
+
+    return moved_from(tensor, mapped(copied, tensor, dtype=kind), strides_of(tensor))
 
 
 def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:

@@ -19,8 +19,8 @@ import numpy as np
 
 from meshcomm._kernels import find_rows
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rows import Owned, Ranks, Write, deliver, fetch
+from meshcomm.blocks.make import mapped, on_blocks
+from meshcomm.blocks.rows import Owned, Ranks, Write, deliver, fetch, ranks_along
 from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of, sharding
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
@@ -34,10 +34,8 @@ from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import DTypeError, ShapeError
 
 Take: TypeAlias = Callable[[DTensor, Items], DTensor]
@@ -320,15 +318,7 @@ def _text(name: str, base: DTensor, asked: Request) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} on {location_text(base.mesh)} by {index} on {asked.axes}"
 
 
-def _group(here: Location, base: DTensor, names: Names, text: str) -> Ranks | None:
-    """Return the ranks that exchange rows; None if no index is for a sharded axis."""
-    if not names:
-        return None
-    group, position = group_along(here, base.mesh, names)
-    return Ranks(group, position, fingerprint(text))
-
-
-def _agreed(here: Location, text: str, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
+def _agreed(ranks: Ranks, text: str, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
@@ -337,7 +327,7 @@ def _agreed(here: Location, text: str, base: DTensor, asked: Request, local: tup
         names = _names(base, asked.axes)
         return _owned([_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
 
-    return agree_on(here.team, text, make)
+    return agree_on(ranks.group.team, text, make)
 
 
 # -- get --------------------------------------------------------------------------------------------------------------
@@ -363,19 +353,19 @@ def get(name: str, base: DTensor, asked: Request) -> DTensor:
     result = Layout(specs, base.mesh)
     names = _names(base, asked.axes)
     text = _text(name, base, asked)
-    with collective(name, base.mesh) as here:
-        if here is None:
-            return DTensor(None, result, shape, base.dtype)
-        with exchanging(here.team):
-            own = layout.block_shape(asked.shape, here.device)
-            owned = _agreed(here, text, base, asked, (own, index))
-            assert base.local is not None
-            made = new_block(result.block_shape(shape, here.device), base.dtype)
+
+    def fetched(block: Array) -> Array:
+        with ranks_along(name, base.mesh, names, text) as ranks, exchanging(ranks.group.team):
+            own = layout.block_shape(asked.shape)
+            owned = _agreed(ranks, text, base, asked, (own, index))
+            made = new_block(result.block_shape(shape), base.dtype)
             rows = np.moveaxis(made, range(at, at + count), range(count))
             rows = rows.reshape(prod(own), *rows.shape[count:])  # a view: the axes of the index are together
-            block = np.moveaxis(base.local, asked.axes, range(len(asked.axes)))
-            fetch(_group(here, base, names, text), block, len(asked.axes), owned, rows)
-    return DTensor(made, result, shape, base.dtype)
+            block = np.moveaxis(block, asked.axes, range(len(asked.axes)))
+            fetch(ranks if names else None, block, len(asked.axes), owned, rows)
+        return made
+
+    return mapped(fetched, base, layout=result, shape=shape)
 
 
 def _names(base: DTensor, axes: Sequence[int]) -> Names:
@@ -434,33 +424,32 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
     everywhere = not names or (plain and (constant or not isinstance(spread, DTensor)))
     layout = _flat_layout(base, asked, () if everywhere else names)
     index = [_local_index(name, each, asked.shape, layout) for each in asked.indices]
-    local: Array | None = None
+    own_rows: Array | None = None
     if spread is not None:
         cut = [()] * len(asked.shape) if constant else layout.axes
         to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
         shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
-        local = _local_rows(name, spread, shape, to, base.dtype if how is None else None)
+        own_rows = _local_rows(name, spread, shape, to, base.dtype if how is None else None)
     text = _text(name, base, asked)
     if value is not None and not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
-    with collective(name, base.mesh) as here:
-        if here is None:
-            return
-        with exchanging(here.team):
-            own = layout.block_shape(asked.shape, here.device)
-            owned = _agreed(here, text, base, asked, (own, index))
-            assert base.local is not None
-            block = np.moveaxis(base.local, asked.axes, range(count))
-            lines = None if local is None else _lines(local, None if constant else own, block, count)
+
+    def delivered(block: Array) -> None:
+        with ranks_along(name, base.mesh, names, text) as ranks, exchanging(ranks.group.team):
+            own = layout.block_shape(asked.shape)
+            owned = _agreed(ranks, text, base, asked, (own, index))
+            block = np.moveaxis(block, asked.axes, range(count))
+            lines = None if own_rows is None else _lines(own_rows, None if constant else own, block, count)
             write = _writer(block, lines if constant else None, how)
             if constant:
                 lines = None
             if names and everywhere:
-                mine = np.flatnonzero(owned.owners == group_along(here, base.mesh, names)[1])
+                mine = np.flatnonzero(owned.owners == ranks.position)
                 owned = Owned(owned.owners[mine], owned.row_numbers[mine])
                 lines = None if lines is None else lines[mine]
-            ranks = None if everywhere else _group(here, base, names, text)
-            deliver(ranks, block.shape[:count], owned, lines, write, sums=how is not None)
+            deliver(None if everywhere else ranks, block.shape[:count], owned, lines, write, sums=how is not None)
+
+    on_blocks(delivered, base)
 
 
 def _writer(block: Array, constant: Array | None, how: np.ufunc | None) -> Write:

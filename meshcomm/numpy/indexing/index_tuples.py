@@ -11,17 +11,18 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.make import indices_along, make, on_device
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import mesh_of
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_array, quote
 from meshcomm.core._types import Array, Indices, Names, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.layouts.cyclic import indices_of
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import free_names
-from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.indexing import setitem
@@ -51,11 +52,7 @@ def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
     """Return 0, 1, ..., *n* - 1 along an *axis* that *names* cut; the other ones of *ndim* axes have length 1."""
     shape: Shape = tuple(n if number == axis else 1 for number in range(ndim))
     layout = Layout([names if number == axis else () for number in range(ndim)], mesh)
-    local: Indices | None = None
-    if mesh.rank is not None:
-        local = indices_of(layout.block_box(shape, mesh.rank)[axis])
-        local = local.reshape([-1 if number == axis else 1 for number in range(ndim)])
-    return DTensor(local, layout, shape, np.dtype(np.intp))
+    return make(on_device(mesh, lambda _: indices_along(layout, shape, axis)), layout, shape, np.dtype(np.intp))
 
 
 def flattened(name: str, operand: object) -> IndexArray:
@@ -154,7 +151,7 @@ def check_within(
         check()
         return
     text = f"{name} of indices of {', '.join(str(each.shape) for each in arrays)} in {bounds}"
-    made_by_all(name, mesh_of(tensors), text, check)
+    together(name, mesh_of(tensors), text, check)
 
 
 # -- tuples -----------------------------------------------------------------------------------------------------------

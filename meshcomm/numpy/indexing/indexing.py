@@ -15,13 +15,12 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
-from meshcomm.blocks.make import mapped, viewed
+from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside, viewed
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
 from meshcomm.core.arrays.create import from_local
-from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from
 from meshcomm.core.layouts.cyclic import AnyCut
@@ -92,16 +91,16 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
     first, then = list[Item](), list[Item]()
     axes = list(tensor.layout.axes)
     for axis, item in enumerate(of_axes):
-        cut = tensor.layout.cut(axis, tensor.shape[axis])
+        its_cut = tensor.layout.cut(axis, tensor.shape[axis])
         if isinstance(item, int):
             first.append(Stretch(item, 1))
             then.append(0)
             axes[axis] = ()  # every device along these mesh dimensions gets the elements
             continue
-        outer, inner = _around(cut, item)
+        outer, inner = _around(its_cut, item)
         first.append(outer)
         then.append(inner)
-        if not cut.is_consecutive:
+        if not its_cut.is_consecutive:
             axes[axis] = tuple(axes[axis])
     some = relaid(_taken(tensor, tuple(first)), tuple(axes), f"t{index_text(items)}")
     rest = iter(then)
@@ -173,9 +172,7 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
 
 def fetch_again(source: DTensor, items: Items, moved: DTensor) -> None:
     """Bring *moved*, a slice of *source* that had to move, up to date. Collective over the mesh."""
-    found = _moved(source, items)
-    if moved.local is not None and found.local is not None:
-        np.copyto(opaque(moved.local), opaque(found.local))
+    changed(lambda block, new: np.copyto(opaque(block), opaque(new)), moved, _moved(source, items))
 
 
 def assign_back(source: DTensor, items: Items, moved: DTensor) -> None:
@@ -328,10 +325,11 @@ def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int
     """
     whole = relaid(value, tuple(names if axis in stays else () for axis, names in enumerate(value.layout.axes)), SET)
     layout = Layout([() if axis is None else whole.layout.axes[axis] for axis in axes], value.mesh)
-    local = whole.local
-    if local is not None:
-        local = local.reshape([1 if axis is None else local.shape[axis] for axis in axes])
-    return DTensor(local, layout, shape, value.dtype)
+
+    def reshaped(block: Array) -> Array:
+        return block.reshape([1 if axis is None else block.shape[axis] for axis in axes])
+
+    return mapped(reshaped, whole, layout=layout, shape=shape)
 
 
 def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
@@ -339,11 +337,9 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
     found: Operand | None = value
     if isinstance(value, DTensor):
         found = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh).local
-    elif isinstance(value, np.ndarray) and value.ndim > 0 and region.mesh.rank is not None:
-        axes = aligned_axes(value.shape, region.shape, region.layout)
-        found = cut_out(value, Layout(axes, region.mesh).block_box(value.shape, region.mesh.rank))
-    if region.local is not None:
-        _copy(region.local, found)
+    elif isinstance(value, np.ndarray) and value.ndim > 0:
+        found = cut(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh)).local
+    on_blocks(lambda block: _copy(block, found), region)
 
 
 def _copy(block: Array, value: Operand | None) -> None:
@@ -384,8 +380,7 @@ def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
 
 
 def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
-    if rows.local is None or chosen is None:
-        raise ShapeError("t[mask]: a rank outside of the mesh cannot know how many elements are chosen")
+    refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
     axes = (tuple(rows.layout.axes[0]), *rows.layout.axes[ndim:])
     specs = Layout([tuple(names) for names in axes], rows.mesh).sharding_specs
     with collective(GET, rows.mesh):
@@ -411,21 +406,18 @@ def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
     if isinstance(mask, DTensor):
         return relaid(mask, layout.axes, GET, tensor.mesh).local
     (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
-    device = tensor.mesh.rank
-    return None if device is None else cut_out(np.asarray(agreed), layout.block_box(mask.shape, device))
+    return cut(np.asarray(agreed), layout).local
 
 
 def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:
     """Run ``tensor[mask] = value``. Collective over the mesh if *mask* has to move, or *value* has axes."""
     if not isinstance(value, DTensor) and not shape_of(value):
         chosen = _block_of_mask(mask, tensor)
-        if tensor.local is not None and chosen is not None:
-            tensor.local[chosen] = value
+        on_blocks(lambda block: operator.setitem(block, chosen, value), tensor)
         return
     rows, chosen = _in_rows(tensor, mask)
     picked = _picked(rows, chosen, mask.ndim)
     _assign(picked, parsed(Ellipsis, picked.shape), value)
-    assert rows.local is not None
-    rows.local[chosen] = picked.local
+    changed(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:
         _copy_to(tensor, rows)

@@ -6,6 +6,7 @@ as one of bool. The results have one axis, with `Cuts`: each rank has the indice
 
 import numpy as np
 
+from meshcomm.blocks.make import make, mapped, refuse_outside
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.whole import in_flat_order
@@ -15,7 +16,6 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.cyclic import global_indices
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import collective
-from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 
 
@@ -45,10 +45,9 @@ def argwhere(a: DTensor) -> DTensor:
     """Return where *a* is not zero, as numpy.argwhere: a row of indices for each element. Collective over the mesh."""
     tensor = as_tensor("numpy.argwhere", a)
     found = where_true("numpy.argwhere", np.atleast_1d(truth(tensor)))  # type: ignore[arg-type]
-    first, axes = found[0], found[: tensor.ndim]
-    lines = [each.local for each in axes]
-    made = np.stack(lines, axis=1) if lines else np.zeros((len(first.local), 0), np.intp)
-    return DTensor(made, Layout((*first.layout.axes, ()), first.mesh), (*first.shape, tensor.ndim), first.dtype)
+    first = found[0]
+    layout, shape = Layout((*first.layout.axes, ()), first.mesh), (*first.shape, tensor.ndim)
+    return mapped(lambda *lines: np.stack(lines, axis=1)[:, : tensor.ndim], *found, layout=layout, shape=shape)
 
 
 @implements(np.flatnonzero, partly=True)
@@ -72,8 +71,7 @@ def flat_true(name: str, mask: DTensor) -> DTensor:
     found = where_true(name, mask)
     if len(found) == 1:
         return found[0]
-    flat = np.ravel_multi_index([each.local for each in found], mask.shape) if mask.size else found[0].local
-    return DTensor(flat, found[0].layout, found[0].shape, found[0].dtype)
+    return mapped(lambda *each: np.ravel_multi_index(each, mask.shape) if mask.size else each[0], *found)
 
 
 def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
@@ -82,11 +80,8 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
     *name* is the operation. ``ShapeError`` on a rank outside of the mesh.
     """
     rows = in_flat_order(mask, name)
-    if rows.local is None:
-        raise ShapeError(f"{name}: a rank outside of the mesh cannot know how many elements are chosen")
-    device = rows.mesh.rank
-    assert device is not None
-    box = rows.layout.block_box(rows.shape, device)
+    refuse_outside(name, rows.mesh, "how many elements are chosen")
+    box = rows.layout.block_box(rows.shape)
     found = [
         np.ascontiguousarray(global_indices(span, each))
         for span, each in zip(box, np.nonzero(rows.local), strict=True)
@@ -94,7 +89,7 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
     names = sharding(rows.mesh, [each for spec in rows.layout.axes for each in spec])
     with collective(name, rows.mesh):
         first = from_local(found[0], "cuts", mesh=rows.mesh, sharding_specs=[names])
-    return tuple(DTensor(each, first.layout, first.shape, first.dtype) for each in found)
+    return tuple(make(each, first.layout, first.shape, first.dtype) for each in found)
 
 
 def indices_of_mask(mask: DTensor | Array) -> tuple[DTensor | Array, ...]:

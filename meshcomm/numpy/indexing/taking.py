@@ -10,16 +10,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.make import make, mapped, on_blocks, on_device, refuse_outside
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import aligned_axes
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_array, counted, integer, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute, from_local
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import Cuts, spec_of
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
@@ -81,6 +84,17 @@ def rows_on(tensor: DTensor, axis: int, indices: Indices, number: int) -> DTenso
     return indexed("pad", tensor, (*[slice(None)] * axis, index))
 
 
+def stretches(name: str, tensor: DTensor, axis: int, ends: Sequence[Interval]) -> DTensor:
+    """Return stretches of a sharded *axis*, one for each of its blocks, between these *ends*. Collective.
+
+    *name* is the operation.
+    """
+    layout, sizes = tensor.layout, [stop - start for start, stop in ends]
+    line = Layout([Cuts(tuple(layout.axes[axis]), sizes=sizes)], tensor.mesh)
+    mine = on_device(tensor.mesh, lambda device: np.arange(*ends[layout.block_numbers(device)[axis]], dtype=np.intp))
+    return indexed(name, tensor, (*(slice(None),) * axis, make(mine, line, (sum(sizes),), np.dtype(np.intp))))
+
+
 @implements(np.take_along_axis, partly=True)
 def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None = -1) -> DTensor:
     """Return the elements at *indices* along *axis*, which are others for each line. Collective over the mesh.
@@ -115,11 +129,13 @@ def take_along_axis(arr: DTensor, indices: DTensor | ArrayLike, axis: int | None
     if not _at_hand(tensor, layout, number):
         return indexed(name, tensor, beside_index(tensor, at_hand, number))
     text = f"{name} of {tensor.shape} {tensor.dtype} by {at_hand.shape} {at_hand.dtype} on axis {number}"
-    block, index = tensor.local, at_hand.local
-    local = made_by_all(
-        name, tensor.mesh, text, lambda: None if block is None else np.take_along_axis(block, index, number)
-    )
-    return DTensor(local, layout, shape, tensor.dtype)
+
+    def made() -> DTensor:
+        return mapped(
+            lambda block, own: np.take_along_axis(block, own, number), tensor, at_hand, layout=layout, shape=shape
+        )
+
+    return together(name, tensor.mesh, text, made)
 
 
 def _at_hand(tensor: DTensor, layout: Layout, axis: int) -> bool:
@@ -228,16 +244,16 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
         agree_on_plain(name, [tensor, counts], mesh)
         at_hand = distribute(counts, line)
 
-    def check() -> None:
-        wrong = [] if at_hand.local is None else at_hand.local[at_hand.local < 0]
+    def indices(block: Array) -> Indices:
+        wrong = block[block < 0]
         if len(wrong):
             raise ShapeError(f"repeat by {wrong[0]}: counts are not negative")
+        return np.repeat(np.arange(len(block), dtype=np.intp), block)
 
-    made_by_all(name, mesh, f"{name} of {tensor.shape} by {at_hand.shape} {at_hand.dtype} on axis {axis}", check)
-    index = None if at_hand.local is None else np.repeat(np.arange(len(at_hand.local), dtype=np.intp), at_hand.local)
+    text = f"{name} of {tensor.shape} by {at_hand.shape} {at_hand.dtype} on axis {axis}"
+    index = together(name, mesh, text, lambda: on_blocks(indices, at_hand))
     if isinstance(counts, DTensor):
-        if index is None:
-            raise ShapeError(f"{name}: a rank outside of the mesh cannot know how often elements are repeated")
+        refuse_outside(name, mesh, "how often elements are repeated")
         with collective(name, mesh):
             cuts = from_local(index, "cuts", mesh=mesh, sharding_specs=[names])
         spec, length = cuts.layout.axes[0], cuts.shape[0]
@@ -247,8 +263,13 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
         if cut.blocks > 1:
             spec = Cuts(names, [ends[start] for start in cut.all_starts()])
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
-    local = None if tensor.local is None else taken(tensor.local, index, axis)
-    return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), mesh), shape, tensor.dtype)
+    layout = Layout(_redistribute(tensor.layout, axis, spec), mesh)
+    return mapped(
+        lambda block: taken(block, index, axis),  # type: ignore[arg-type]  # where there is a block, there are counts
+        tensor,
+        layout=layout,
+        shape=shape,
+    )
 
 
 def taken(block: Array, indices: Indices, axis: int) -> Array:
@@ -265,8 +286,10 @@ def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
     """Return each element so many *times*, where it was."""
     spec = _repeated_spec(tensor, axis, times)
     shape = (*tensor.shape[:axis], tensor.shape[axis] * times, *tensor.shape[axis + 1 :])
-    local = None if tensor.local is None else np.repeat(opaque(tensor.local), times, axis).view(tensor.dtype)
-    return DTensor(local, Layout(_redistribute(tensor.layout, axis, spec), tensor.mesh), shape, tensor.dtype)
+    layout = Layout(_redistribute(tensor.layout, axis, spec), tensor.mesh)
+    return mapped(
+        lambda block: np.repeat(opaque(block), times, axis).view(block.dtype), tensor, layout=layout, shape=shape
+    )
 
 
 def _repeated_spec(tensor: DTensor, axis: int, times: int) -> Names:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
@@ -120,15 +121,13 @@ def _joined(
 def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> DTensor:
     """Return tensors joined along an axis that is not sharded."""
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
-    blocks: list[Array | None] = []
-    for piece in arrays:
-        if isinstance(piece, DTensor):
-            blocks.append(astype(relaid(piece, layout.axes, name), dtype, copy=False).local)
-        else:
-            blocks.append(distribute(piece.astype(dtype, copy=False), layout).local)
-    found = [block for block in blocks if block is not None]
-    local = join_blocks(found, axis, dtype) if found else None
-    return DTensor(local, layout, shape, dtype)
+    tensors = [
+        astype(relaid(piece, layout.axes, name), dtype, copy=False)
+        if isinstance(piece, DTensor)
+        else distribute(piece.astype(dtype, copy=False), layout)
+        for piece in arrays
+    ]
+    return mapped(lambda *blocks: join_blocks(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
 
 
 def _checked(name: str, layout: object, shape: Shape) -> Layout:

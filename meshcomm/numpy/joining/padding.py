@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import make, mapped, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -152,15 +153,16 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTenso
     np.pad(
         np.empty((0,) * tensor.ndim, tensor.dtype), 1, constant_values=values
     )  # raises on all ranks what NumPy raises
-    local, device = tensor.local, tensor.mesh.rank
-    if local is not None and device is not None:
+
+    def padded(device: int) -> Array:
         numbers = zip(tensor.layout.block_numbers(device), tensor.layout.shape, strict=True)
         mine = [
             (before if number == 0 else 0, after if number == blocks - 1 else 0)
             for (before, after), (number, blocks) in zip(widths, numbers, strict=True)
         ]
-        local = np.pad(local, mine, constant_values=values) if mine else local.copy()
-    return DTensor(local, layout, shape, tensor.dtype)
+        return np.pad(tensor.local, mine, constant_values=values) if mine else tensor.local.copy()
+
+    return make(on_device(tensor.mesh, padded), layout, shape, tensor.dtype)
 
 
 def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
@@ -168,18 +170,15 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
     n, (before, after) = tensor.shape[axis], width
     ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
     blocks = tensor.layout.num_shards(axis)
-    whole: list[Array | None]
-    if blocks == 1:
-        block = tensor.local
-        whole = [None if block is None else taken(block, end, axis) for end in ends]
-    else:
-        whole = [
-            rows_on(tensor, axis, end, number).local if len(end) else None
-            for end, number in zip(ends, (0, blocks - 1), strict=True)
-        ]
+    pieces = [tensor]
+    if blocks > 1:
+        pieces = [*(rows_on(tensor, axis, ends[0], 0) for _ in ends[0][:1]), tensor]
+        pieces += [rows_on(tensor, axis, ends[1], blocks - 1) for _ in ends[1][:1]]
+
+    def put_together(*found: Array) -> Array:
+        if blocks == 1:
+            found = taken(found[0], ends[0], axis), found[0], taken(found[0], ends[1], axis)
+        return joined(found, axis, tensor.dtype)
+
     layout, shape = _grown(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
-    local: Array | None = None
-    if tensor.local is not None:
-        found = [block for block in (whole[0], tensor.local, whole[1]) if block is not None]
-        local = joined(found, axis, tensor.dtype)
-    return DTensor(local, layout, shape, tensor.dtype)
+    return mapped(put_together, *pieces, layout=layout, shape=shape)

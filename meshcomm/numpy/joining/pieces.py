@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import changed
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.slicing import kept_slice, parsed
@@ -23,8 +24,7 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
         return
     region = getitem(result, where)
     moved = relaid(piece, region.layout.axes, name, result.mesh)
-    if region.local is not None and moved.local is not None:
-        np.copyto(opaque(region.local), opaque(moved.local))
+    changed(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)
 
 
 def joined(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
-from meshcomm.blocks.make import mapped
+from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
@@ -17,7 +17,7 @@ from meshcomm.core.arrays.views import moved_from, strides_of, view_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
 from meshcomm.core.layouts.specs import spec_of
-from meshcomm.core.memory.copies import contiguous, opaque
+from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements
@@ -43,12 +43,11 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
     strides = tuple(-step if a in axes else step for a, step in enumerate(strides_of(tensor)))
     if not cut:
-        local = tensor.local if tensor.local is None or not axes else np.flip(tensor.local, axes)
+        local = on_blocks(lambda block: np.flip(block, axes) if axes else block, tensor)
         return view_of(tensor, local, tensor.layout, tensor.shape, strides)
     if is_passing(tensor):
         whole = everywhere(tensor, "flip")
-        turned = mapped(lambda block: np.flip(block, axes), whole)
-        return moved_from(tensor, cut_by(tensor.layout, turned), strides)
+        return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), strides)
     plain = list(tensor.layout.axes)
     for a in cut:
         if _flipped_spec(tensor, a) is None:  # the last of the blocks dealt round is shorter: it would be the first
@@ -60,9 +59,9 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
         assert spec is not None
         specs[a] = spec
     layout = Layout(specs, _reversed(tensor.mesh, [name for a in cut for name in specs[a]]))
-    local = None if source.local is None else np.flip(source.local, axes)
+    turned = make(on_blocks(lambda block: np.flip(block, axes), source), layout, tensor.shape, tensor.dtype)
     with collective("flip", layout.mesh, tensor.mesh):
-        moved = relayout(DTensor(local, layout, tensor.shape, tensor.dtype), tensor.layout)
+        moved = relayout(turned, tensor.layout)
     return moved_from(tensor, moved, strides)
 
 
@@ -142,10 +141,7 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
     whole = [a for a in offsets if a not in sharded]
     if whole:
         by = tuple(offsets[a] for a in whole)
-        local = None
-        if tensor.local is not None:
-            local = contiguous(np.roll(opaque(tensor.local), by, tuple(whole)).view(tensor.dtype))
-        tensor = DTensor(local, tensor.layout, tensor.shape, tensor.dtype)
+        tensor = mapped(lambda block: np.roll(opaque(block), by, tuple(whole)).view(block.dtype), tensor)
     if not sharded:
         return tensor
     result = empty(tensor.shape, tensor.dtype, tensor.layout)

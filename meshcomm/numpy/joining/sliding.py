@@ -10,15 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import on_blocks
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.views import strides_of, view_of, within
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.specs import Cuts
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.indexing.indexing import indexed
+from meshcomm.numpy.indexing.taking import stretches
 from meshcomm.numpy.joining.pieces import joined
 
 _NAME = "numpy.lib.stride_tricks.sliding_window_view"
@@ -58,9 +58,7 @@ def sliding_window_view(
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
     shape = (*(n - more for n, more in zip(tensor.shape, beyond, strict=True)), *lengths)
     strides = strides_of(tensor)
-    local = (
-        None if wide.local is None else _windows(wide.local, firsts.block_shape(shape[: tensor.ndim]), axes, lengths)
-    )
+    local = on_blocks(lambda block: _windows(block, firsts.block_shape(shape[: tensor.ndim]), axes, lengths), wide)
     return view_of(wide, local, layout, shape, (*strides, *(strides[a] for a in axes)), writeable=False)
 
 
@@ -94,21 +92,12 @@ def _widened(tensor: DTensor, beyond: Sequence[int]) -> tuple[DTensor, Layout]:
 
 def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     """Return a tensor whose blocks also have so many elements behind them, as far as there are some. Collective."""
-    n, layout, device = tensor.shape[axis], tensor.layout, tensor.mesh.rank
+    n, layout = tensor.shape[axis], tensor.layout
     cut = layout.cut(axis, n).undealt
     ends = [cut.interval(number) for number in range(cut.blocks)]
     behind = [(stop, min(stop + more, n) if start < stop else stop) for start, stop in ends]
-    names = tuple(layout.axes[axis])
-    sizes = [stop - start for start, stop in behind]
-    mine = behind[0 if device is None else layout.block_numbers(device)[axis]]
-    wanted = Layout([Cuts(names, sizes=sizes)], tensor.mesh)
-    local = None if device is None else np.arange(*mine, dtype=np.intp)
-    index = DTensor(local, wanted, (sum(sizes),), np.dtype(np.intp))
-    edges = indexed(_NAME, tensor, (*(slice(None),) * axis, index))
-    block = None
-    if tensor.local is not None:
-        assert edges.local is not None
-        block = joined([tensor.local, edges.local], axis, tensor.dtype)
+    edges = stretches(_NAME, tensor, axis, behind)
+    block = on_blocks(lambda *blocks: joined(blocks, axis, tensor.dtype), tensor, edges)
     return within(block, layout, tensor.shape, tensor.dtype, tensor.shape)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.map import store
 from meshcomm.blocks.rules import mesh_of, sample, sharding
 from meshcomm.blocks.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
@@ -122,8 +123,8 @@ def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
     if axis is None and tensor.ndim != 1:
         return _line(tensor, how, sharding(tensor.mesh, [each for names in layout.axes for each in names]), kind)
     if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
-        local, whole = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
-        return relaid(DTensor(local, whole, shape, kind), layout.axes, name)
+        made = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
+        return relaid(make(*made, shape, kind), layout.axes, name)
     names = layout.axes[axes[0]]
     line = _without_others(tensor, axes[0], name)
     result = _with_others(_line(line, how, names, kind), axes[0], shape)
@@ -145,30 +146,29 @@ def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
     target, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
         whole = relaid(tensor, ((),) * tensor.ndim, how.name)
-        local = None if whole.local is None else how.of(whole.local, None)
-        return relaid(DTensor(local, Layout([()], tensor.mesh), shape, dtype), target.axes, how.name)
+        layout = Layout([()], tensor.mesh)
+        made = mapped(lambda block: how.of(block, None), whole, layout=layout, shape=shape, dtype=dtype)
+        return relaid(made, target.axes, how.name)
     if how.indexed or how.is_stable:
         tensor = in_flat_order(tensor, how.name)
     found = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
     values = found.indices if found.indices is not None else found.values
-    return DTensor(None, target, shape, dtype) if values.local is None else relaid(values, target.axes, how.name)
+    return relaid(values, target.axes, how.name)
 
 
 def _without_others(tensor: DTensor, axis: int, operation: str) -> DTensor:
     """Return *tensor* with *axis* only; the others have one element. Collective over the mesh if they are sharded."""
     names = tuple(spec if number == axis else () for number, spec in enumerate(tensor.layout.axes))
     line = relaid(tensor, names, operation)
-    local = None if line.local is None else line.local.reshape(-1)
-    return DTensor(local, Layout([names[axis]], tensor.mesh), (tensor.size,), tensor.dtype)
+    layout = Layout([names[axis]], tensor.mesh)
+    return mapped(lambda block: block.reshape(-1), line, layout=layout, shape=(tensor.size,))
 
 
 def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:
     """Return the tensor of one axis with that of *shape*: the others have one element."""
-    names = [line.layout.axes[0] if number == axis else () for number in range(len(shape))]
-    local = line.local
-    if local is not None:
-        local = local.reshape([-1 if number == axis else 1 for number in range(len(shape))])
-    return DTensor(local, Layout(names, line.mesh), shape, line.dtype)
+    layout = Layout([line.layout.axes[0] if number == axis else () for number in range(len(shape))], line.mesh)
+    lengths = [-1 if number == axis else 1 for number in range(len(shape))]
+    return mapped(lambda block: block.reshape(lengths), line, layout=layout, shape=shape)
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -274,12 +274,11 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     layout, shape, kind = first.layout, first.shape, np.dtype(np.intp)
     tensors = [relaid(x, layout.axes, name) if isinstance(x, DTensor) else distribute(x, layout) for x in agreed]
     if not shape:
-        return DTensor(None if first.local is None else np.zeros((), kind), layout, shape, kind)
+        return mapped(lambda _: np.zeros((), kind), first, dtype=kind)
     (along,) = normalised_axes(axis, first.ndim)
     if layout.num_shards(along) == 1 or not is_one_line(shape, (along,)) or not first.size:
         wholes = [whole_along(x, (along,), name) for x in tensors]
-        local = None if first.local is None else np.lexsort([x.local for x in wholes], axis=along)
-        return relaid(DTensor(local, wholes[0].layout, shape, kind), layout.axes, name)
+        return relaid(mapped(lambda *keys: np.lexsort(keys, along), *wholes, dtype=kind), layout.axes, name)
     lines = [_without_others(x, along, name) for x in tensors]
     order = argsort(lines[0], kind="stable")
     for line in lines[1:]:

@@ -16,15 +16,15 @@ Blocks come out a few elements longer or shorter than those of the usual cut. So
 and at last sends those beyond its block of the usual cut to the ranks around it. All others stay where they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from time import monotonic_ns
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rows import Ranks
+from meshcomm.blocks.make import make, on_blocks
+from meshcomm.blocks.rows import Ranks, ranks_along
 from meshcomm.blocks.rules import sharding
 from meshcomm.core._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
 from meshcomm.core._types import Array, DType, Indices
@@ -35,7 +35,7 @@ from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Group
@@ -104,35 +104,31 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
     """
     mesh, layout = tensor.mesh, tensor.layout
     names = sharding(mesh, [each for spec in layout.axes for each in spec])
-    with collective(name, mesh) as here:
-        if here is None:
-            outside = Layout([names], mesh)
-            none = DTensor(None, outside, (tensor.size,), np.dtype(np.intp)) if indexed else None
-            return InOrder(DTensor(None, outside, (tensor.size,), tensor.dtype), none)
-        team, block = here.team, tensor.local
-        assert block is not None
-        expected, error = (layout.block_shape(tensor.shape, here.device), tensor.dtype), None
+    how = f"{'stable' * stable} {'with indices' * indexed}"
+    call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text} on {location_text(mesh)}"
+
+    def ordered(block: Array) -> tuple[Sequence[Array | None], list[int]]:
+        expected, error = (layout.block_shape(tensor.shape), tensor.dtype), None
         if (block.shape, block.dtype) != expected:
             error = ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
-        how = f"{'stable' * stable} {'with indices' * indexed}"
-        specs = layout.specs_text
-        call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(mesh)}"
-        agreed = lambda make: agree_on(team, f"the counts of {call}", make)  # noqa: E731 - with what it needs
-        with exchanging(team):
+        with ranks_along(name, mesh, names, call) as ranks, exchanging(ranks.group.team):
+            team = ranks.group.team
             agree(team, call, error)
-            group, position = group_along(here, mesh, names)
-            indices = _flat_indices(tensor, here.device) if indexed else None
-            work = _Sort(group, group.communicator(), position, len(group.members), tensor.size)
-            found, lengths = work.run(block.reshape(-1), indices, stable, agreed)
-    even = lengths == np.diff(Cut(tensor.size, len(lengths)).all_starts()).tolist()
-    result = Layout([names if even else Cuts(names, sizes=lengths)], mesh)
-    made = [DTensor(array, result, (tensor.size,), array.dtype) for array in found]
-    return InOrder(made[0], made[1] if indexed else None)
+            indices = _flat_indices(tensor) if indexed else None
+            work = _Sort(ranks.group, ranks.communicator, ranks.position, ranks.size, tensor.size)
+            return work.run(block.reshape(-1), indices, stable, lambda f: agree_on(team, f"the counts of {call}", f))
+
+    usual = Layout([names], mesh)
+    even = np.diff(usual.cut(0, tensor.size).undealt.all_starts()).tolist()
+    found, lengths = on_blocks(ordered, tensor) or ([None, None], even)
+    result = usual if lengths == even else Layout([Cuts(names, sizes=lengths)], mesh)
+    values = make(found[0], result, (tensor.size,), tensor.dtype)
+    return InOrder(values, make(found[1], result, (tensor.size,), np.dtype(np.intp)) if indexed else None)
 
 
-def _flat_indices(tensor: DTensor, device: int) -> Indices:
+def _flat_indices(tensor: DTensor) -> Indices:
     """Return the indices of this block in the global array in C order."""
-    box = tensor.layout.block_box(tensor.shape, device)
+    box = tensor.layout.block_box(tensor.shape)
     axis = next(axis for axis in range(tensor.ndim) if tensor.layout.num_shards(axis) > 1)
     row = prod(tensor.shape[axis + 1 :])
     start, stop = box[axis][:2]
@@ -355,19 +351,19 @@ def _counted(array: Array, value: object) -> tuple[int, int]:
 
 def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     """Return these elements of a tensor that `in_order` made, on every rank of the mesh. Collective over the mesh."""
-    mesh, layout = ordered.mesh, ordered.layout
-    with collective(name, mesh) as here:
-        if here is None:
-            return None
-        assert ordered.local is not None
-        starts = np.array(layout.cut(0, ordered.size).undealt.all_starts()[:-1])
-        owners = np.searchsorted(starts, indices, side="right") - 1
-        with exchanging(here.team):
-            agree(here.team, f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}")
-            group, position = group_along(here, mesh, layout.axes[0])
-            mine = indices[owners == position] - starts[position]
-            texts = gathered(group, group.communicator(), ordered.local[mine].tobytes())
+    layout = ordered.layout
+    call = f"{name} of {ordered.dtype} at {indices.tolist()} of {ordered.size}"
+    starts = np.array(layout.cut(0, ordered.size).undealt.all_starts()[:-1])
+    owners = np.searchsorted(starts, indices, side="right") - 1
+
+    def told(block: Array) -> Array:
+        with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks, exchanging(ranks.group.team):
+            agree(ranks.group.team, call)
+            mine = indices[owners == ranks.position] - starts[ranks.position]
+            texts = gathered(ranks.group, ranks.communicator, block[mine].tobytes())
         found = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
             found[owners == number] = np.frombuffer(text, ordered.dtype)
         return found
+
+    return on_blocks(told, ordered)

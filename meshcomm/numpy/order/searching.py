@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.reduce import added_up, group_along
-from meshcomm.blocks.rows import Ranks, ask
+from meshcomm.blocks.reduce import added_up
+from meshcomm.blocks.rows import ask, ranks_along
 from meshcomm.blocks.rules import Operand, mesh_of, sample, shape_of, sharding
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array, DType
@@ -24,8 +25,7 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
@@ -64,9 +64,8 @@ def as_whole(operand: Operand) -> Array:
     """Return all elements of an *operand* that is not sharded; of the dtype only, on a rank outside of the mesh."""
     if not isinstance(operand, DTensor):
         return np.asarray(operand)
-    if not operand.size or operand.local is None:
-        return np.empty(operand.shape if not operand.size else (0,) * operand.ndim, operand.dtype)
-    return operand.local
+    found = on_blocks(np.asarray, operand) if operand.size else np.empty(operand.shape, operand.dtype)
+    return np.empty((0,) * operand.ndim, operand.dtype) if found is None else found
 
 
 def replicated(operand: Operand, mesh: Mesh) -> DTensor:
@@ -87,23 +86,23 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
     questions: values to look for
     how: the ranks answer
     """
-    mesh, layout, shape = line.mesh, questions.layout, questions.shape
+    mesh = line.mesh
     own = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
     text = f"{name} in and of {own} on {location_text(mesh)}, {how.side}"
-    with collective(name, mesh) as here:
-        if here is None:
-            return DTensor(None, layout, shape, how.dtype)
-        with exchanging(here.team):
-            made = agree_on(here.team, text, lambda: new_block(questions.local.shape, how.dtype))
-            ranks = Ranks(*group_along(here, mesh, tuple(line.layout.axes[0])), fingerprint(text))
-            block, asked = line.local, np.ascontiguousarray(questions.local).reshape(-1)
+
+    def found(asked: Array, block: Array) -> Array:
+        with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks, exchanging(ranks.group.team):
+            made = agree_on(ranks.group.team, text, lambda: new_block(asked.shape, how.dtype))
+            asked = np.ascontiguousarray(asked).reshape(-1)
             texts = gathered(ranks.group, ranks.communicator, block[:1].tobytes())
             filled = np.array([position for position, each in enumerate(texts) if each], dtype=np.int32)
             begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), asked, how.side)
             owners = filled[np.maximum(begins - 1, 0)]
-            start = line.layout.block_box(line.shape, here.device)[0][0]
+            start = line.layout.block_box(line.shape)[0][0]
             ask(ranks, owners, asked, lambda some: how.make(block, start, some), made.reshape(-1))
-    return DTensor(made, layout, shape, how.dtype)
+        return made
+
+    return mapped(found, questions, line, dtype=how.dtype)
 
 
 # -- searchsorted -----------------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ def searchsorted(
         found = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
         return answered(name, in_flat_order(held, name), values, found)
     # In whatever order the blocks are: as many elements are before a value as are before it in each block.
-    local = None if held.local is None else np.asarray(np.searchsorted(held.local, as_whole(values), side), _INDEX)
+    local = on_blocks(lambda block: np.asarray(np.searchsorted(block, as_whole(values), side), _INDEX), held)
     return added_up(f"searchsorted {side}", held, local, shape_of(values), _INDEX)
 
 
@@ -207,7 +206,7 @@ def isin(
         line = in_order(name, others, stable=False, indexed=False).values
         found = answered(name, line, wanted, Answers("right", _is_there, np.dtype(bool)))
     else:
-        local = None if others.local is None else np.asarray(np.isin(as_whole(wanted), others.local))
+        local = on_blocks(lambda block: np.asarray(np.isin(as_whole(wanted), block)), others)
         found = added_up("isin", others, local, wanted.shape, np.dtype(bool), op="max")
     return _of_blocks(name, np.logical_not, found) if invert else found
 
@@ -261,4 +260,4 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
 def _all(compare: np.ufunc, first: DTensor, last: DTensor) -> bool:
     """Return whether all elements compare so; true on a rank outside of the mesh. Collective over the mesh."""
     found: DTensor = compare(first, last).all()
-    return found.local is None or bool(found)
+    return on_blocks(bool, found) is not False

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rows import Ranks, deliver
+from meshcomm.blocks.make import make, refuse_outside
+from meshcomm.blocks.rows import Ranks, deliver, ranks_along
 from meshcomm.blocks.rules import mesh_of, sharding
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._arguments import normalised_axes
@@ -28,10 +28,8 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.index_arrays import owned_elements
@@ -96,8 +94,7 @@ def unique(
     ([1], [2, 0, 2], [2]) ([2, 3], [1, 0], [1, 2])
     """
     tensor = as_tensor("numpy.unique", ar)
-    if tensor.mesh.rank is None:
-        raise ShapeError("numpy.unique: a rank outside of the mesh cannot know how many distinct elements there are")
+    refuse_outside("numpy.unique", tensor.mesh, "how many distinct elements there are")
     wanted = _Wanted(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
     if axis is not None:
         (axis,) = normalised_axes(axis, tensor.ndim)
@@ -117,24 +114,21 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
     specs = tensor.layout.specs_text
     text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
-    with collective(name, tensor.mesh) as here:
-        assert here is not None
-        with exchanging(here.team):
-            own = tensor.layout.block_shape(tensor.shape, here.device) if wanted.inverse else (0,)
-            inverse = agree_on(here.team, text, lambda: new_block(own, _INDEX))
-            ranks = Ranks(*group_along(here, tensor.mesh, names), fingerprint(text))
-            runs = _runs(ranks, found.values, here.device, wanted.equal_nan)
-            if wanted.inverse:
-                _number(ranks, tensor, found, runs, inverse)
+    with ranks_along(name, tensor.mesh, names, text) as ranks, exchanging(ranks.group.team):
+        own = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
+        inverse = agree_on(ranks.group.team, text, lambda: new_block(own, _INDEX))
+        runs = _runs(ranks, found.values, wanted.equal_nan)
+        if wanted.inverse:
+            _number(ranks, tensor, found, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.told)], tensor.mesh), (sum(runs.told),)
     blocks = [found.values.local[runs.first]]
     if wanted.indices and found.indices is not None:
         blocks.append(found.indices.local[runs.first])
     if wanted.counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
-    results = [DTensor(block, layout, shape, block.dtype) for block in blocks]
+    results = [make(block, layout, shape, block.dtype) for block in blocks]
     if wanted.inverse:
-        results.insert(1 + wanted.indices, DTensor(inverse, tensor.layout, tensor.shape, _INDEX))
+        results.insert(1 + wanted.indices, make(inverse, tensor.layout, tensor.shape, _INDEX))
     return results
 
 
@@ -142,10 +136,10 @@ def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
     blocks = wanted.of(tensor.local)
     line = Layout([_names(tensor)], tensor.mesh)
-    results = [DTensor(block, line, block.shape, block.dtype) for block in blocks]
+    results = [make(block, line, block.shape, block.dtype) for block in blocks]
     number = 1 + wanted.indices
     if wanted.inverse and blocks[number].ndim == tensor.ndim:
-        results[number] = DTensor(blocks[number], tensor.layout, tensor.shape, _INDEX)
+        results[number] = make(blocks[number], tensor.layout, tensor.shape, _INDEX)
     return results
 
 
@@ -166,10 +160,10 @@ class _Runs(NamedTuple):
     told: list[int]
 
 
-def _runs(ranks: Ranks, ordered: DTensor, device: int, equal_nan: bool) -> _Runs:
+def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered.local
-    start = ordered.layout.block_box(ordered.shape, device)[0][0]
+    start = ordered.layout.block_box(ordered.shape)[0][0]
     ends = gathered(ranks.group, ranks.communicator, block[-1:].tobytes())
     before = [np.frombuffer(text, block.dtype) for text in ends[: ranks.position] if text]
     first = np.ones(len(block), dtype=bool)
@@ -226,11 +220,11 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
     rest = rows.shape[1:]
     fields = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(rest))])
     lines = np.ascontiguousarray(opaque(rows.local)).view(tensor.dtype).reshape(len(rows.local), prod(rest))
-    results = _unique(DTensor(lines.view(fields)[:, 0], Layout([names], mesh), rows.shape[:1], fields), wanted)
+    results = _unique(make(lines.view(fields)[:, 0], Layout([names], mesh), rows.shape[:1], fields), wanted)
     first = results[0]
     block = first.local.view(tensor.dtype).reshape(len(first.local), *rest)
     layout = Layout([*first.layout.axes, *((),) * len(rest)], mesh)
-    results[0] = move(DTensor(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
+    results[0] = move(make(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
     return results
 
 

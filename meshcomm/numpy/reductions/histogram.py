@@ -3,13 +3,13 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.align import agree_on_plain, relaid, replicated
+from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import max, min
@@ -55,24 +55,21 @@ def histogram(
     if uniform and range is None:
         range = _limits(tensor)  # of ones on a rank outside of the mesh: it does not know the elements
     edges = np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range)
-    local = None
-    if tensor.local is not None:
-        its_weights = None if factors is None else factors.local
+
+    def counted(block: Array, loads: Array | None = None) -> Array:
         with np.errstate(all="ignore"):  # it must not stop one rank before a communication
-            local = np.histogram(tensor.local, bins, range if uniform else None, weights=its_weights)[0].astype(kind)
-    counts = added_up(f"histogram{given}", tensor, local, (len(edges) - 1,), kind)
-    if density:
-        counts = _density(counts, edges)
-    layout = Layout([()], tensor.mesh)
-    return counts, DTensor(None if tensor.local is None else edges, layout, edges.shape, edges.dtype)
+            return np.histogram(block, bins, range if uniform else None, weights=loads)[0].astype(kind)
+
+    share = on_blocks(counted, tensor, *(() if factors is None else (factors,)))
+    counts = added_up(f"histogram{given}", tensor, share, (len(edges) - 1,), kind)
+    return _density(counts, edges) if density else counts, replicated(edges, tensor.mesh)
 
 
 def _as_numbers(tensor: DTensor) -> DTensor:
     """Return a tensor of bool as one of uint8, as NumPy does."""
     if tensor.dtype != np.bool_:
         return tensor
-    local = None if tensor.local is None else tensor.local.view(np.uint8)
-    return DTensor(local, tensor.layout, tensor.shape, np.dtype(np.uint8))
+    return mapped(lambda block: block.view(np.uint8), tensor, dtype=np.dtype(np.uint8))
 
 
 def _agreed(tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | None) -> tuple[ArrayLike, DTensor | None]:
@@ -107,16 +104,9 @@ def _limits(tensor: DTensor) -> tuple[float, float] | None:
     """Return the minimum and the maximum of all elements; None on a rank outside of the mesh. Collective."""
     if tensor.size == 0:
         return 0, 1
-    low, high = min(tensor), max(tensor)
-    if low.local is None or high.local is None:
-        return None
-    found: tuple[float, float] = low.local[()], high.local[()]  # type: ignore[assignment]  # numbers of the dtype
-    return found
+    return on_blocks(lambda low, high: (low[()], high[()]), min(tensor), max(tensor))
 
 
 def _density(counts: DTensor, edges: Array) -> DTensor:
-    local = counts.local
-    if local is not None:
-        local = np.asarray(local / np.array(np.diff(edges), float) / local.sum())
-    kind = np.result_type(counts.dtype, float)
-    return DTensor(local, counts.layout, counts.shape, kind)
+    widths, kind = np.array(np.diff(edges), float), np.result_type(counts.dtype, float)
+    return mapped(lambda block: block / widths / block.sum(), counts, dtype=kind)

@@ -11,14 +11,15 @@ from typing import SupportsIndex
 
 import numpy as np
 
+from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.reduce import Reduction, reduced
 from meshcomm.blocks.rules import result_dtype
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.cyclic import global_indices
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 
@@ -127,11 +128,12 @@ def _located_number(
 def _refuse_missing(name: str, result: DTensor) -> None:
     """Raise ``ValueError`` on all ranks if a block of *result* has -1 somewhere. Collective over the mesh."""
 
-    def check() -> None:
-        if result.local is not None and np.any(result.local < 0):
+    def check(block: Array) -> None:
+        if np.any(block < 0):
             raise ValueError("All-NaN slice encountered")
 
-    made_by_all(name, result.mesh, f"the result of {name} of shape {result.shape}", check)
+    text = f"the result of {name} of shape {result.shape}"
+    together(name, result.mesh, text, lambda: on_blocks(check, result))
 
 
 def _checked(name: str, tensor: DTensor, axis: SupportsIndex | None) -> tuple[int, ...]:
@@ -155,9 +157,7 @@ def _candidates(
     function: Callable[..., object], block: Array, axis: int | None, layout: Layout, shape: tuple[int, ...]
 ) -> Array:
     """Return the first extreme of a block along *axis*: its value, and its index in a global array of *shape*."""
-    device = layout.mesh.rank
-    assert device is not None
-    box = layout.block_box(shape, device)
+    box = layout.block_box(shape)
     if axis is None:
         found = np.unravel_index(np.asarray(function(block), np.intp), block.shape)
         index = np.zeros((), np.int64)

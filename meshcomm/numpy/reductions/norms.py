@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.reduce import Reduction, reduced
 from meshcomm.blocks.rules import result_dtype, sharding
 from meshcomm.core._arguments import normalised_axes, quote
@@ -149,5 +150,4 @@ def _norm_of_matrices(
     order = (f"order {ord!r} over axes {axes}",)
     how = Reduction("norm", (summed,), total, total, "sum", wide, options=order, takes_empty=True)
     found = extreme(reduced(how, tensor, keepdims=True), axes, keepdims)
-    local = None if found.local is None else found.local.astype(kind, copy=False)
-    return DTensor(local, found.layout, found.shape, kind)
+    return mapped(lambda block: block.astype(kind, copy=False), found, dtype=kind)

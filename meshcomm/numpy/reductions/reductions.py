@@ -47,13 +47,12 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
         return None
     if is_passing(a) and is_passing(b):
         both = [each if each.layout.num_shards(0) == 1 else relaid(each, ((),), "inner product") for each in (a, b)]
-        return mapped(lambda x, y: np.asarray(np.dot(x, y)), *both, layout=a.layout._recut(()), shape=())
+        return mapped(np.dot, *both, layout=a.layout._recut(()), shape=())
     # By value: two layouts may be one object on some ranks only, and all ranks must go the same way.
     if a.layout.axes != b.layout.axes:
         return None
     partial, layout = _prepared_inner(a._spec)
-    share = None if a.local is None else np.asarray(np.dot(a.local, b.local))
-    return run_partial(partial, DTensor(share, layout, (), a.dtype), layout, ())
+    return run_partial(partial, mapped(np.dot, a, b, layout=layout, shape=()), layout, ())
 
 
 @lru_cache(maxsize=1024)
@@ -239,10 +238,8 @@ def spread(t: DTensor | ArrayLike, axes: tuple[int, ...], shape: Shape, layout: 
         t = relayout(t, narrow)
     if t.layout.axes != narrow.axes or t.mesh is not layout.mesh:
         t = relayout(t, narrow)
-    local = t.local
-    if local is not None:
-        device = layout.mesh.rank
-        assert device is not None
-        wide = np.expand_dims(local, axes)
-        local = exact_copy(np.broadcast_to(wide, layout.block_shape(shape, device)))
-    return DTensor(local, layout, shape, t.dtype)
+
+    def wide(block: Array) -> Array:
+        return exact_copy(np.broadcast_to(np.expand_dims(block, axes), layout.block_shape(shape)))
+
+    return mapped(wide, t, layout=layout, shape=shape)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import tensors_of
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.small import gathered
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value
@@ -150,8 +151,8 @@ def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTenso
         raise ValueError("x must be a one-dimensional array or sequence.")
     count = len(tensor) if N is None else N
     kind = np.vander(np.ones(1, tensor.dtype), count).dtype
-    local = None if tensor.local is None else np.vander(tensor.local, count, increasing)
-    return DTensor(local, Layout([*tensor.layout.axes, ()], tensor.mesh), (len(tensor), count), kind)
+    layout, shape = Layout([*tensor.layout.axes, ()], tensor.mesh), (len(tensor), count)
+    return mapped(lambda block: np.vander(block, count, increasing), tensor, layout=layout, shape=shape, dtype=kind)
 
 
 @implements(np.polyval, partly=True)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import tensors_of
+from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
@@ -17,10 +18,9 @@ from meshcomm.core._types import Array, Axis
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.indexing.indexing import indexed
+from meshcomm.numpy.indexing.taking import stretches
 from meshcomm.numpy.joining.joining import concatenate
 
 Mode: TypeAlias = Literal["valid", "same", "full"]
@@ -279,20 +279,14 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
         return first, max(min(stop + offset, n), first) if start < stop else first
 
     spans = [needed(number) for number in range(cut.blocks)]
-    device = mesh.rank
-    windows = line
-    number = 0 if device is None else layout.block_numbers(device)[0]
-    if cut.blocks > 1:
-        sizes = [stop - first for first, stop in spans]
-        wanted = Layout([Cuts(tuple(layout.axes[0]), sizes=sizes)], mesh)
-        local = None if device is None else np.arange(*spans[number], dtype=np.intp)
-        windows = indexed(name, line, DTensor(local, wanted, (sum(sizes),), np.dtype(np.intp)))
-    block = windows.local
-    if block is None:
-        return DTensor(None, layout, (length,), dtype)
-    start, stop = cut.interval(number)
-    if start == stop:
-        return DTensor(np.empty(0, dtype), layout, (length,), dtype)
-    first, last = spans[number]
-    found = np.convolve(block[first:last] if cut.blocks == 1 else block, kernel)
-    return DTensor(found[start + offset - first : stop + offset - first].copy(), layout, (length,), dtype)
+    windows = stretches(name, line, 0, spans) if cut.blocks > 1 else line
+
+    def of(device: int) -> Array:
+        number = layout.block_numbers(device)[0]
+        (start, stop), (first, last) = cut.interval(number), spans[number]
+        if start == stop:
+            return np.empty(0, dtype)
+        found = np.convolve(windows.local[first:last] if cut.blocks == 1 else windows.local, kernel)
+        return found[start + offset - first : stop + offset - first].copy()
+
+    return make(on_device(mesh, of), layout, (length,), dtype)

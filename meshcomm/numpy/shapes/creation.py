@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import replicated, tensors_of
+from meshcomm.blocks.make import indices_along, mapped
 from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
@@ -118,15 +119,14 @@ def _triangle(name: str, matrices: DTensor, inside: Triangle) -> DTensor:
         raise ShapeError(f"{name} takes matrices, or a row for all rows of one, but this tensor has no axes")
     if tensor.ndim == 1:
         tensor = broadcast_to(tensor, tensor.shape * 2)
-    local, device, zero = tensor.local, tensor.mesh.rank, np.zeros((), tensor.dtype)
+    zero = np.zeros((), tensor.dtype)
     dtype = np.where(True, zero, zero).dtype  # in native byte order, as numpy.tril has it
-    if local is not None:
-        assert device is not None
-        rows, columns = (
-            tensor.layout.global_indices(tensor.shape, device, axis) for axis in (tensor.ndim - 2, tensor.ndim - 1)
-        )
-        local = np.asarray(np.where(inside(rows[:, np.newaxis], columns), local, zero), order="C")
-    return DTensor(local, tensor.layout, tensor.shape, dtype)
+
+    def kept(block: Array) -> Array:
+        rows, columns = (indices_along(tensor.layout, tensor.shape, tensor.ndim - back) for back in (2, 1))
+        return np.where(inside(rows, columns), block, zero)
+
+    return mapped(kept, tensor, dtype=dtype)
 
 
 @implements(np.meshgrid)

@@ -10,7 +10,7 @@ from operator import index, methodcaller
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import viewed
+from meshcomm.blocks.make import make, on_blocks, on_device, viewed
 from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
@@ -129,11 +129,11 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, strides: Strides 
         return made if strides is None else moved_from(tensor, made, strides)
     made = _reblocked(tensor, how.result, shape)
     if strides is not None and _keeps_views(tensor, shape):
-        if tensor._view is None and made.local is not None and made.dtype.kind in "biufcmM":
-            return viewed(methodcaller("reshape", made.local.shape), tensor, made.layout, shape, strides)
+        if tensor._view is None and made.dtype.kind in "biufcmM":
+            lengths = on_device(made.mesh, lambda device: made.layout.block_shape(shape, device))
+            return viewed(methodcaller("reshape", lengths), tensor, made.layout, shape, strides)
         return view_of(tensor, made.local, made.layout, shape, strides)
-    local = made.local
-    if local is not None and tensor.local is not None and (not local.size or np.may_share_memory(local, tensor.local)):
+    if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), made, tensor):
         made = made.copy()  # as a block may be a view where the global array is not
     return made if strides is None else moved_from(tensor, made, strides)
 
@@ -162,11 +162,9 @@ def _keeps_views(tensor: DTensor, shape: Shape) -> bool:
 
 def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
     """Return a tensor of the same elements, whose blocks have the same elements in the same order."""
-    layout, local = Layout(axes, tensor.mesh), tensor.local
-    if local is not None:
-        assert layout.mesh.rank is not None
-        local = opaque(local).reshape(layout.block_shape(shape, layout.mesh.rank)).view(local.dtype)
-    return DTensor(local, layout, shape, tensor.dtype)
+    layout = Layout(axes, tensor.mesh)
+    local = on_blocks(lambda block: opaque(block).reshape(layout.block_shape(shape)).view(block.dtype), tensor)
+    return make(local, layout, shape, tensor.dtype)
 
 
 def c_order(name: str, order: object) -> None:
@@ -195,7 +193,7 @@ def _own(made: DTensor) -> DTensor:
     """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
     assert made._view is not None
     is_own = made._view.root is None and made._view.writeable
-    return DTensor(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
+    return make(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
 
 
 @implements(np.ravel)
@@ -334,9 +332,7 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
     stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
     kept = tuple(() if i in stretched else names for i, names in enumerate(tensor.layout.axes))
     narrow, layout = relaid(tensor, kept, "broadcast_to"), Layout(((),) * added + kept, tensor.mesh)
-    local, device = narrow.local, layout.mesh.rank
-    if local is not None and device is not None:
-        local = np.broadcast_to(local, layout.block_shape(lengths, device))
+    local = on_blocks(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), narrow)
     steps = (0 if i in stretched else step for i, step in enumerate(strides_of(tensor)))
     return view_of(narrow, local, layout, lengths, ((0,) * added + tuple(steps)), writeable=False)
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.make import make, on_blocks, on_device
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import Operand, broadcast_shape, mesh_of, shape_of
 from meshcomm.core._tracing import Value
@@ -113,10 +114,8 @@ def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
 def _overlaps(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
     given = [unwrapped(a), unwrapped(b)]
     mesh, blocks = mesh_of(given), [x.local if isinstance(x, DTensor) else x for x in given]
-    here = not [x for x in blocks if x is None] and function(*blocks, max_work)
-    local = None if mesh.rank is None else np.array([here])
-    found = any(DTensor(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))).local
-    return None if found is None else bool(found)
+    local = on_device(mesh, lambda _: np.array([function(*blocks, max_work)]))
+    return on_blocks(bool, any(make(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))))
 
 
 def _closeness(equal_nan: bool) -> Callable[..., Array]:
@@ -146,5 +145,4 @@ def _everywhere(name: str, function: Callable[..., object], operands: Sequence[o
     with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
         result = elementwise(name, function, operands)
     assert isinstance(result, DTensor)
-    found = all(result).local
-    return None if found is None else bool(found)
+    return on_blocks(bool, all(result))

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.align import agree_on_plain, replicated
+from meshcomm.blocks.make import make, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.blocks.small import gathered
@@ -54,8 +55,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     tensor, least = _like(listed, loads), integer(minlength, "minlength", TypeError)
     kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
     factors = None if loads is None else weights_like(name, tensor, loads)
-    if tensor.local is None:
-        raise ShapeError(f"{name}: a rank outside of the mesh cannot know the largest element")
+    refuse_outside(name, tensor.mesh, "the largest element")
     # Two numbers in one reduction: whether there are negative elements, as which NumPy counts too large ones, and the
     # largest element.
     ends = np.array([0, -1], np.int64)
@@ -177,18 +177,18 @@ def _of_points(
     limits = _limits(points, edges, limits)
     made = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
     shape, kind = tuple(len(each) - 1 for each in made), np.dtype(float)
-    line = DTensor(points.local, Layout(points.layout.axes[:1], mesh), points.shape[:1], points.dtype)
+    line = make(points.local, Layout(points.layout.axes[:1], mesh), points.shape[:1], points.dtype)
     factors = None if loads is None else weights_like(name, line, agreed[-1])
-    local = None
-    if points.local is not None:
-        its_weights = None if factors is None else factors.local
+
+    def counted(block: Array, loads: Array | None = None) -> Array:
         with np.errstate(all="ignore"):  # it must not stop one rank before a communication
-            local = np.ascontiguousarray(np.histogramdd(points.local, edges, limits, weights=its_weights)[0])
-    counts = added_up(name, points, local, shape, kind)
-    if density and counts.local is not None:
-        counts = DTensor(_density(counts.local, made), counts.layout, shape, kind)
-    flat = Layout([()], mesh)
-    return counts, [DTensor(None if local is None else each, flat, each.shape, each.dtype) for each in made]
+            return np.ascontiguousarray(np.histogramdd(block, edges, limits, weights=loads)[0])
+
+    share = on_blocks(counted, points, *(() if factors is None else (factors,)))
+    counts = added_up(name, points, share, shape, kind)
+    if density:
+        counts = mapped(lambda block: _density(block, made), counts)
+    return counts, [replicated(each, mesh) for each in made]
 
 
 def _edges(name: str, bins: Value) -> Array:
@@ -226,8 +226,10 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
             raise ShapeError(f"{name}: the coordinates along each axis have one axis and one length, not {shapes}")
     columns = [weights_like(name, first, x) for x in operands]
     kind = np.result_type(*(column.dtype for column in columns))
-    local = None if first.local is None else np.stack([column.local for column in columns], axis=1, dtype=kind)
-    return DTensor(local, Layout([*first.layout.axes, ()], first.mesh), (first.size, len(columns)), kind)
+    layout, shape = Layout([*first.layout.axes, ()], first.mesh), (first.size, len(columns))
+    return mapped(
+        lambda *blocks: np.stack(blocks, axis=1, dtype=kind), *columns, layout=layout, shape=shape, dtype=kind
+    )
 
 
 def _limits(points: DTensor, edges: Sequence[Value], limits: Value) -> list[Value]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid, replicated
+from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import elementwise, written
 from meshcomm.blocks.rules import mesh_of, sharding, without
 from meshcomm.blocks.small import gathered
@@ -192,7 +193,7 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
             return np.array(np.broadcast_to(np.asarray(found, result.dtype), shape), order="C")
 
         local, whole = of_whole_blocks(tensor, axes, name, of)
-        made = DTensor(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
+        made = make(local, Layout(result.axes(whole.axes), tensor.mesh), result.shape, result.dtype)
     return relaid(made, result.axes(tensor.layout.axes), name)
 
 
@@ -227,25 +228,23 @@ def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _Result) -> DTensor:
     """Return the statistic of all elements, on all devices. Collective over the mesh."""
     ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
-    layout, size = Layout([()] * len(result.shape), tensor.mesh), tensor.size
-    if ordered.local is None:
-        return DTensor(None, layout, result.shape, result.dtype)
-    assert statistic.of_line is not None
 
     def pick(indices: list[int]) -> Array:
         found = picked(statistic.name, ordered, np.array(indices, dtype=np.intp))
         assert found is not None
         return found
 
-    last = pick([tensor.size - 1])  # NaN and NaT are behind all others
-    if statistic.ignores_nan and _is_nan(last[0]):
-        nans = sum(elementwise("isnan", np.isnan, [tensor])).local  # type: ignore[arg-type]  # one tensor
-        size -= int(nans[()]) if nans is not None else 0
-    if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
-        found = statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
-    else:
-        found = statistic.of_line(size, pick)
-    return DTensor(np.array(found, result.dtype).reshape(result.shape), layout, result.shape, result.dtype)
+    def found() -> ArrayLike:
+        size, last = tensor.size, pick([tensor.size - 1])  # NaN and NaT are behind all others
+        if statistic.ignores_nan and _is_nan(last[0]):
+            size -= int(sum(elementwise("isnan", np.isnan, [tensor])).local[()])  # type: ignore[arg-type]  # one tensor
+        if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
+            return statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
+        assert statistic.of_line is not None
+        return statistic.of_line(size, pick)
+
+    block = on_device(tensor.mesh, lambda _: np.array(found(), result.dtype).reshape(result.shape))
+    return make(block, Layout([()] * len(result.shape), tensor.mesh), result.shape, result.dtype)
 
 
 def _spread_along(tensor: DTensor, axes: tuple[int, ...], operation: str) -> DTensor:
