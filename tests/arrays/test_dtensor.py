@@ -488,6 +488,3 @@ def test_a_shape_can_be_set():
         assert tensor.to_numpy()[0, 0] == 7
         with pytest.raises(mc.ShapeError):
             tensor.shape = (7, 7)
-    columns = mc.distribute(array, Layout(["x", mc.UNSHARDED], mesh))[1:3]
-    with pytest.raises(AttributeError, match="if elements have to move"):
-        columns.shape = 12

@@ -175,7 +175,7 @@ TABLE = [
     mistake("len of a number", "len(t.sum())", "TypeError", "no length"),
     mistake("np.asarray", "np.asarray(mc.empty((2**24, 5), 'i1', rows))", "TypeError", "t.local", "t.to_numpy()"),
     mistake("np.array", "np.array(mc.empty((2**24, 5), 'i1', rows))", "TypeError", "t.local", "t.to_numpy()"),
-    mistake("a new shape", "setattr(t, 'shape', (24,))", "AttributeError", "t.reshape(shape)"),
+    mistake("a new shape", "setattr(t, 'shape', (5, 5))", "ShapeError", "as many elements"),
     mistake("another block", "setattr(t, 'local', array)", "AttributeError", "t.local[...] = block"),
     mistake("another layout", "setattr(t, 'layout', columns)", "AttributeError", "t.relayout(layout)"),
     mistake("a new attribute", "setattr(t, 'name', 'a')", "AttributeError", "cannot be given another name"),

@@ -109,20 +109,11 @@ cdef class TensorBase:
         """The mesh of the layout."""
         return self._spec.mesh
 
-    def _reshape_in_place(self, TensorBase other):
-        """Become *other*, which is this tensor in another shape: a view of it, or its elements after they moved."""
-        view = other._view
-        if self._view is not None and (view is None or view.root is not self._view.root):
-            raise AttributeError("the shape of a view cannot be set if elements move: t.reshape(shape) makes one")
-        self.local, self._spec = other.local, other._spec
-        if self._view is not None:
-            self._view = view
-
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        cdef object made = self._by_ufunc(ufunc, method, inputs, kwargs)
-        return made if _script is None or kwargs.get("out") is not None else _script(made)
+        made = self._by_ufunc(ufunc, method, inputs, kwargs)
+        return made if script is None or kwargs.get("out") is not None else script(made)
 
     cdef object _by_ufunc(self, ufunc, method, tuple inputs, dict kwargs):
         cdef object out = None, key, made
@@ -143,8 +134,7 @@ cdef class TensorBase:
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
-        cdef object made = self._item(index)
-        return made if _script is None else _script(made, None, index)
+        return self._item(index) if script is None else script(self._item(index), None, index)
 
     cdef object _item(self, index):
         cdef object at, key, made
@@ -241,21 +231,21 @@ cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np
 
 
 cdef object _unary(ufunc, TensorBase tensor, long_way):
-    return _given(_operated(tensor, (ufunc, tensor._spec), (tensor,), None, long_way, (tensor,)))
+    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None, long_way, (tensor,))
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
-        return _given(long_way(tensor, other))
-    return _given(_operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, (tensor, other)))
+        return long_way(tensor, other)
+    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, (tensor, other))
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
-        return _given(long_way(tensor, other))
-    return _given(_operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, (tensor, other)))
+        return long_way(tensor, other)
+    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, (tensor, other))
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
@@ -267,29 +257,19 @@ cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
 
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, tuple args):
     made = _known(tensor, key, operands, out)
-    if made is not _NONE:
-        return made
-    _forget_offer()
-    return _kept(tensor, key, operands, out, long_way(*args))
+    if made is _NONE:
+        _forget_offer()
+        made = _kept(tensor, key, operands, out, long_way(*args))
+    return made if script is None or out is not None else script(made)
 
 
 cdef object _OUT = "out"
-cdef object _script = None  # what gives results to a script of NumPy: see meshcomm.core.arrays.scripted
-
-
-def set_script(give):
-    """Set what gives results to the program; None for one that knows tensors."""
-    global _script
-    _script = give
-
-
-cdef inline object _given(made):
-    return made if _script is None else _script(made)
+script = None  # what gives results to a script of NumPy, if it is one: see meshcomm.core.arrays.scripted
 
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
     made = _by_function(tensor, function, args, kwargs)
-    return made if _script is None or kwargs.get("out") is not None else _script(made, function)
+    return made if script is None or kwargs.get("out") is not None else script(made, function)
 
 
 cdef object _by_function(TensorBase tensor, function, tuple args, dict kwargs):
@@ -393,10 +373,8 @@ cdef bint _is_element(TensorBase tensor, index):
         return False
     if type(index) is int:
         return len(<tuple>tensor._spec.shape) == 1
-    if type(index) is not tuple:
-        return False
     ndim = len(<tuple>tensor._spec.shape)
-    if ndim == 0 or len(<tuple>index) != ndim:
+    if type(index) is not tuple or ndim == 0 or len(<tuple>index) != ndim:
         return False
     for x in <tuple>index:
         if type(x) is not int:

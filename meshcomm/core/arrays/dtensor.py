@@ -60,10 +60,20 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
             getattr(self, name)[...] = value
             return
         if name == "shape":  # Collective, as reshape is
-            self._reshape_in_place(self.reshape(value))  # type: ignore[arg-type]  # or NumPy's error
+            self._reshape(self.reshape(value))  # type: ignore[arg-type]  # or NumPy's error
             return
         instead = _INSTEAD_OF_SETTING.get(name, "change its block in place, or make a new one")
         raise AttributeError(f"a DTensor cannot be given another {name}: {instead}")
+
+    def _reshape(self, made: "DTensor") -> None:
+        """Become *made*, which is this tensor in another shape: a view of it, or its elements after they moved."""
+        is_view = made._view is not None and made._view.root is not None
+        if self._view is not None and not is_view:
+            raise AttributeError(
+                "the shape of a view cannot be set if elements have to move: t.reshape(shape) makes one"
+            )
+        view = None if self._view is None else made._view
+        TensorBase.__init__(self, made.local, made.layout, made.shape, made.dtype, view)
 
     if not TYPE_CHECKING:  # a checker is to find what is missing
 

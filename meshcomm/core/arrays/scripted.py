@@ -33,7 +33,7 @@ def set_scripted(on: bool) -> None:
     """Say whether the program is a script of NumPy, whose calls all ranks make."""
     global _scripted
     _scripted = on
-    _tensor.set_script(for_script if on else None)
+    _tensor.script = for_script if on else None
 
 
 def is_scripted() -> bool:

@@ -31,6 +31,8 @@ _numpys: Any = np
 OWN: dict[str, Callable[..., Any]] = {}
 """The functions here, by NumPy's names."""
 
+_FEW = WHOLE_BELOW // 16  # numbers of any dtype, which are made at once
+
 
 def own(function: Made) -> Made:
     """Register *function*, and give it the text of NumPy's function of this name."""
@@ -221,6 +223,8 @@ def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | Non
 @own
 def arange(*args: Value, dtype: DTypeLike | None = None, layout: Layout | None = None, **kwargs: Value) -> Value:
     """Return the numbers from *start* up to *stop*, *step* apart, with NumPy's bits."""
+    if len(args) == 1 and type(args[0]) is int and args[0] <= _FEW and not kwargs and layout is None:
+        return of_array(_numpys.arange(args[0], dtype=dtype))
     given = {key: _number(each) for key, each in kwargs.items() if key in ("start", "stop", "step")}
     numbers = [_number(each) for each in args]
     few = [*numbers, *given.values()]
@@ -283,6 +287,8 @@ def linspace(
     layout: Layout | None = None,
 ) -> Value:
     """Return *num* numbers from *start* to *stop*, evenly spaced, with NumPy's bits."""
+    if num <= _FEW and type(start) in (int, float) and type(stop) in (int, float):
+        return _tensors(_numpys.linspace(start, stop, num, endpoint, retstep, dtype, axis), layout)
     first, last = (_number(x) if np.ndim(x) == 0 else np.asarray(x) for x in (start, stop))
     few, scalars = num * 8 < WHOLE_BELOW, np.ndim(first) == 0 and np.ndim(last) == 0
     if few or not scalars or not np.isscalar(first):

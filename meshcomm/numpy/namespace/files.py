@@ -34,7 +34,7 @@ def _written(name: str, file: File, arrays: list[Value], write: Callable[[list[V
     )
 
 
-def save(file: File, arr: Value, allow_pickle: bool = True) -> None:
+def save(file: File, arr: Value, **options: Value) -> None:
     """Write an array to a ``.npy`` file: a large tensor in parallel. Collective."""
     large = isinstance(arr, DTensor) and not arr.layout.is_fully_replicated()
     if large and isinstance(file, str | os.PathLike):
@@ -43,14 +43,14 @@ def save(file: File, arr: Value, allow_pickle: bool = True) -> None:
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _written("save", file, [arr], lambda found: np.save(file, found[0], allow_pickle))
+    _written("save", file, [arr], lambda found: np.save(file, found[0], **options))
 
 
 def _zipped(name: str) -> Callable[..., None]:
-    def savez(file: File, *args: Value, allow_pickle: bool = True, **kwds: Value) -> None:
+    def savez(file: File, *args: Value, **kwds: Value) -> None:
         def write(found: list[Value]) -> None:
             unnamed, named = found[: len(args)], dict(zip(kwds, found[len(args) :], strict=True))
-            getattr(np, name)(file, *unnamed, allow_pickle=allow_pickle, **named)
+            getattr(np, name)(file, *unnamed, **named)
 
         _written(name, file, [*args, *kwds.values()], write)
 
@@ -67,18 +67,18 @@ def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # no
     _written("savetxt", fname, [X], lambda found: np.savetxt(fname, found[0], *args, **kwargs))
 
 
-def load(file: File, mmap_mode: str | None = None, allow_pickle: bool = False, **kwargs: Value) -> Value:
+def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
     """Return the array in a ``.npy`` file as a tensor, or those of a ``.npz`` file. Each rank reads what it has."""
     if mmap_mode in ("r+", "w+"):
         raise TypeError(f"numpy.load: mmap_mode={mmap_mode!r} writes to the file: mc.save(path, t) does, in parallel")
     is_path = isinstance(file, str | os.PathLike) and Path(file).suffix == ".npy"
     large = is_path and Path(file).stat().st_size > WHOLE_BELOW  # type: ignore[arg-type]
     try:
-        found = np.load(file, "r" if large else None, allow_pickle, **kwargs)
+        found = np.load(file, "r" if large else None, **options)
     except ValueError:
         if not large:
             raise
-        found = np.load(file, None, allow_pickle, **kwargs)  # of objects, which are not mapped
+        found = np.load(file, None, **options)  # of objects, which are not mapped
     if isinstance(found, np.memmap):
         return by_blocks(found.shape, found.dtype, None, lambda slices: np.array(found[slices], order="C"))
     if isinstance(found, np.ndarray):

@@ -57,7 +57,7 @@ class Script:
 
     def _find(self, file: str) -> bool:
         path = Path(file).resolve()
-        return path.is_relative_to(self._folder) and _PACKAGES.isdisjoint(path.parts)
+        return path.is_relative_to(self._folder) and not any(each.name in _PACKAGES for each in path.parents)
 
     def _is_of_script(self, names: Mapping[str, object] | None) -> bool:
         """Return whether the module with these global *names* is the script, or beside it."""
