@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import getdoc
 from math import prod
+from operator import setitem
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
@@ -118,8 +120,7 @@ def full(
     made = _filled("empty", shape, kind, layout)
     if isinstance(made, DTensor) and np.ndim(fill_value) == 0:
         number = fill_value.item() if isinstance(fill_value, DTensor) else fill_value
-        if made.local is not None:
-            made.local[...] = number
+        changed(lambda block: setitem(block, ..., number), made)
     else:
         made[...] = fill_value
     return made

@@ -7,6 +7,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.make import make
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
@@ -17,7 +19,6 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks.agreement import checks_every_call
-from meshcomm.core.ranks.calls import made_by_all
 from meshcomm.core.ranks.meshes import common_world, create_mesh, get_default_mesh, location_in
 from meshcomm.core.ranks.simulate import current_world
 from meshcomm.core.ranks.teams import World
@@ -46,7 +47,7 @@ class Home:
         """Return the tensor of a small array, whose memory it takes."""
         block = array if type(array) is np.ndarray and array.flags.c_contiguous else np.array(array, order="C")
         outside = not self.everyone and location_in(self.mesh) is None
-        return DTensor(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
+        return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
 
 
 _homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
@@ -102,7 +103,7 @@ def _note(array: Array, mesh: Mesh) -> None:
     if here is None or len(here.team.ranks) == 1:
         return
     if checks_every_call():
-        made_by_all("numpy.array", mesh, lambda _: f"numpy.array of {create.plain_text(array)}", lambda: None)
+        together("numpy.array", mesh, lambda _: f"numpy.array of {create.plain_text(array)}", lambda: None)
     else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
         here.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
