@@ -11,7 +11,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "meshcomm"
 PICTURE = Path(__file__).parent / "layers.svg"
 
-CONTRACTS = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+ALL = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+CONTRACTS = [contract for contract in ALL if contract["type"] == "layers"]
 
 
 def _names(number: int) -> list[str]:
