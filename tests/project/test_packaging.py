@@ -60,7 +60,7 @@ def test_compiled_modules_do_not_link_to_mpi():
         assert any(each.startswith("libc.") for each in needed), name  # the list was read
         assert not [each for each in needed if "mpi" in each], name
         binary = compiled.read_bytes()
-        assert b"\0memcpy" in binary, name
+        assert b"\0PyInit_" in binary, name  # the names of symbols are in it
         assert b"\0MPI_" not in binary, name
 
 

@@ -121,7 +121,8 @@ def contracted(
         for number in sorted(turn, reverse=True):
             del tensors[number]
         tensors.append(_contract(name, (problem, contraction), taken, plan.limit))
-    if len(plan.path) == 1 and all(isinstance(each, DTensor) for each in given):
+    as_given = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
+    if len(plan.path) == 1 and as_given and all(isinstance(each, DTensor) for each in given):
         (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
 
         def again(*operands: DTensor) -> DTensor:
