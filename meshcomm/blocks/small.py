@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
-from meshcomm.core._types import Array, Bytes, Shape
+from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
@@ -75,8 +75,8 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
         return None if here is None else told_by_root(root, look, call, mesh, here)
 
 
-_HEADER = np.dtype(np.int64)
-_LONGEST = SMALL_MESSAGE - _HEADER.itemsize
+_HEADER = 8  # bytes
+_LONGEST = SMALL_MESSAGE - _HEADER
 
 
 def is_passing(tensor: DTensor) -> bool:
@@ -96,7 +96,7 @@ def everywhere(tensor: DTensor, name: str) -> DTensor:
         team, block, sizes, found = here.team, as_bytes(contiguous(tensor.local)), _sizes(spec), b""
         if tensor.nbytes <= _LONGEST:
             number, text = _number(name, spec), lambda: _text(name, spec)
-            found = exchanged(team, number, text, block)
+            found = exchanged(team, number, text, block.tobytes())
             step = SMALL_MESSAGE
         else:
             with exchanging(team):
@@ -107,7 +107,7 @@ def everywhere(tensor: DTensor, name: str) -> DTensor:
                 found = came.tobytes()
         whole = np.empty(spec.shape, dtype)
         for position, shape, at in _filled(spec):
-            begin = position * step + _HEADER.itemsize if step else sum(sizes[:position])
+            begin = position * step + _HEADER if step else sum(sizes[:position])
             opaque(whole)[at] = opaque(np.ndarray(shape, dtype, found, begin))
     return DTensor(whole, target, spec.shape, dtype)
 
@@ -124,12 +124,12 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     """
     with collective(name, spec.mesh) as here:
         assert here is not None
-        came = exchanged(here.team, number ^ _number("t[index]", spec), lambda: name, np.frombuffer(data, np.uint8))
-        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + _HEADER.itemsize
+        came = exchanged(here.team, number ^ _number("t[index]", spec), lambda: name, data)
+        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + _HEADER
         return came[begin : begin + spec.dtype.itemsize]
 
 
-def exchanged(team: Team, number: int, text: Callable[[], str], data: Bytes) -> bytes:
+def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes) -> bytes:
     """Return the messages of all ranks of *team*: each a header, *data*, and what fills it up. Collective.
 
     Parameters
@@ -138,18 +138,15 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: Bytes) -> 
     data: bytes of this rank, `SMALL_MESSAGE` at most, less those of the header
     """
     size, count = SMALL_MESSAGE, len(team.ranks)
-    header = number ^ team.call_digest
-    message = np.zeros(size, np.uint8)
-    message[: _HEADER.itemsize].view(_HEADER)[0] = header
-    message[_HEADER.itemsize : _HEADER.itemsize + len(data)] = data
-    came = np.empty(size * count, np.uint8)
+    header = (number ^ team.call_digest).to_bytes(_HEADER, "little", signed=True)
+    message, came = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
+    offsets = [*range(0, size * count, size)]
     with exchanging(team):
-        everyone = came, [size] * count, list(range(0, size * count, size))
-        team.everyone.communicator().allgatherv(message, everyone)
-        headers = came.reshape(count, size)[:, : _HEADER.itemsize].copy().view(_HEADER)
-        if (headers != header).any():
+        team.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
+        found = came.tobytes()
+        if any(found[at : at + _HEADER] != header for at in offsets):
             agree(team, text())
-    return came.tobytes()
+    return found
 
 
 @lru_cache(maxsize=256)

@@ -13,7 +13,6 @@ from meshcomm.blocks.small import one_of_all
 from meshcomm.core._tuning import SMALL_MESHES
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Consecutive
 
 KINDS = "biufc"
@@ -71,7 +70,7 @@ class _Where:
         self._numbers = [layout.block_numbers(device) for device in range(mesh.size)]
         self._mesh = mesh
         self.is_whole = layout.is_fully_replicated()
-        self.result: Layout = layout._recut(())
+        self.result = TensorSpec(layout._recut(()), (), spec.dtype).layout  # the one that is found at once
         self._shape, self._cuts = spec.shape, cuts
         self._owners = {numbers: device for device, numbers in reversed(list(enumerate(self._numbers)))}
 
