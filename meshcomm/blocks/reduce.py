@@ -145,13 +145,16 @@ def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
 class Reduction(NamedTuple):
     """A reduction of NumPy over some axes: how one device makes it, and how several do together.
 
+    It is kept for later calls with the same name, options, axes and dtype of tensors of one spec. So its functions may
+    depend on these and on this rank only. *share* also gets stretches of a block along other axes, and one element.
+
     Parameters
     ----------
     name: of NumPy's function
     axes: which are reduced, ascending
     whole: makes the result from a block that has these axes as a whole: NumPy's function
     share: makes the share of a device from its block
-    merge: how the shares are reduced
+    merge: how the shares are reduced: ``sum``, ``prod``, ``min`` or ``max``, or a function of their rows
     dtype: of the result
     shares: the dtype of the shares, by default that of the result
     finish: makes the result from what the shares were reduced to

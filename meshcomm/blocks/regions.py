@@ -27,7 +27,7 @@ def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     Parameters
     ----------
     tensor: in consecutive blocks
-    find: returns the box, in global indices
+    find: returns the box in global indices, from and to for each axis
     call: what the ranks compare
     """
     names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
