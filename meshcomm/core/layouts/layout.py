@@ -109,10 +109,10 @@ class Layout:
 
     @property
     def specs_text(self) -> str:
-        """The specs as one text, as in `to_string`.
+        """The specs as one text, as in messages.
 
         >>> Layout([("x", "y"), UNSHARDED], Mesh(range(6), [("x", 3), ("y", 2)])).specs_text
-        'x+y,unsharded'
+        '[x+y, unsharded]'
         """
         return layout_text.specs_text(self.sharding_specs)
 
