@@ -216,3 +216,20 @@ def test_recipes_keep_no_operand():
     del low
     gc.collect()
     assert held() is None
+
+
+@pytest.mark.parametrize("odd", [np.int64(7), (np.int64(7), 2), (-3, 2)])
+def test_an_element_goes_one_way_whatever_an_index_is_made_of(odd):
+    """Ranks that take the short way, and one that does not, make the same exchange."""
+    whole = np.arange(40.0).reshape(10, 4)
+    given, plain = (whole[:, 0], 7) if isinstance(odd, np.int64) else (whole, (7, 2))
+
+    def program(rank):
+        t = mc.distribute(given, mc.Layout(["x", mc.UNSHARDED][: given.ndim], mc.create_mesh([("x", 2)])))
+        for _ in range(2):
+            assert float(t[odd if rank else plain]) == given[plain]
+            t[odd if rank else plain] = t[plain]
+            np.testing.assert_array_equal(t.to_numpy(), given)
+
+    with mc.simulate(2) as world:
+        world.run(lambda: program(world.rank))

@@ -30,7 +30,7 @@ def set_kind(kind: type[DTensor], long_way: Callable[..., object], check_open: C
 def set_protocol(
     guarded: Callable[..., object],
     get: Callable[[DTensor, tuple[int, ...]], DTensor | None],
-    put: Callable[[DTensor, tuple[int, ...], object], bool],
+    put: Callable[[DTensor, tuple[int, ...], object], tuple[Array, tuple[Value, ...]] | None],
     view: type[View],
 ) -> None: ...
 def offer(recipe: Recipe, operands: tuple[object, ...], result: object) -> None: ...

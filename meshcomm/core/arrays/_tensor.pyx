@@ -44,7 +44,7 @@ cdef object _view_kind = None  # View
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None
 cdef object _guarded = None
-cdef object _element_of = None, _set_element = None
+cdef object _element_of = None, _to_set = None
 cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
@@ -61,11 +61,11 @@ def set_protocol(guarded, get, put, view):
     Parameters
     ----------
     guarded: calls a function whose warnings are to name the line of the program
-    get, put: an element
+    get, put: return an element; the array and the index to which one is written
     view: the class of what tells how a tensor shares memory
     """
-    global _guarded, _element_of, _set_element, _view_kind
-    _guarded, _element_of, _set_element, _view_kind = guarded, get, put, view
+    global _guarded, _element_of, _to_set, _view_kind
+    _guarded, _element_of, _to_set, _view_kind = guarded, get, put, view
 
 
 def offer(recipe, tuple operands, result):
@@ -157,7 +157,9 @@ cdef class TensorBase:
         if its is not _NONE and _is_element(self, index) and (self._view is None or _may_write(self._view)):
             if watch.any_closed:
                 _check_open(self._spec.mesh)
-            if _set_element(self, index if type(index) is tuple else (index,), value):
+            found = _to_set(self, index if type(index) is tuple else (index,), value)
+            if found is not None:
+                found[0][found[1]] = (<TensorBase>value).local if type(value) is _KIND else value
                 return
         at = _NONE if type(index) is int else _static(index)
         if at is _NONE or its is _NONE:

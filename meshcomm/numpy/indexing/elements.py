@@ -5,15 +5,18 @@ Loops over elements take each once. So nothing is kept by their indices, and not
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from meshcomm.blocks.make import make
 from meshcomm.blocks.small import one_of_all
 from meshcomm.core._tuning import SMALL_MESHES
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.partition import Consecutive
+from meshcomm.core.layouts.slicing import Items
 
 KINDS = "biufc"
 
@@ -36,30 +39,34 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
         value = np.array(block[at])
     else:
         mine = block[at].tobytes() if where.is_here(device) else b""
-        data = one_of_all(f"t{list(index)}", spec, hash(index), mine, device)
+        data = one_of_all(f"t{list(index)}", spec, hash((device, *at)), mine, device)
         value = np.ndarray((), spec.dtype, data).copy()
     return make(value, where.result, (), spec.dtype)
 
 
-def set_element(tensor: DTensor, index: tuple[int, ...], value: object) -> bool:
-    """Write a number, or a tensor of one that all devices have, to *index*; False for what the long way has to do."""
+def is_element(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
+    """Return whether an index is one integer for each axis, and this rank has a block."""
+    return tensor.local is not None and tensor.ndim > 0 and all(type(item) is int for item in items)
+
+
+def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Array, tuple[Any, ...]] | None:
+    """Return the array, and the index there, to which `t[index] = value` writes; None for what the long way has to do.
+
+    *value* is a number, or a tensor of one, which all devices have. Devices that lack the element write it to an array
+    of their own: so all ranks raise what NumPy raises.
+    """
     spec = tensor._spec
     where = _where(spec)
-    if where is None:
-        return False
-    if isinstance(value, DTensor):
-        if value.shape or value.mesh is not spec.mesh or value.dtype.kind not in KINDS:
-            return False
-        value = value.local
+    if where is None or np.ndim(value):  # type: ignore[arg-type]  # a tensor, too
+        return None
+    if isinstance(value, DTensor) and (value.mesh is not spec.mesh or value.dtype.kind not in KINDS):
+        return None
     found = where.find(index)
     if found is None:
-        return False
+        return None
     device, at = found
-    if where.is_whole or where.is_here(device):
-        tensor.local[at] = value
-    else:
-        np.empty(1, spec.dtype)[0] = value  # NumPy's errors, on all ranks
-    return True
+    is_here = where.is_whole or where.is_here(device)
+    return (tensor.local, (..., *at)) if is_here else (np.empty((), spec.dtype), (...,))
 
 
 class _Where:

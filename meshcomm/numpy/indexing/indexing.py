@@ -30,7 +30,7 @@ from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.indexing import fields, index_arrays, rows
+from meshcomm.numpy.indexing import elements, fields, index_arrays, rows
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 
@@ -49,6 +49,10 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
             return _compressed(tensor, mask)
         return indexed(GET, tensor, index)
     items = parsed(index, tensor.shape)
+    if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
+        element = elements.element_of(tensor, items)
+        if element is not None:
+            return element
     found = _taken(tensor, items)
     if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
         return mapped(np.array, found, short=True)
@@ -195,6 +199,11 @@ def _check_kind(tensor: DTensor, value: object) -> None:
 
 def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
     """Copy *value* to the slice. The slice is taken with positive steps, and keeps the axes that an index drops."""
+    if elements.is_element(items, tensor):
+        found = elements.to_set(tensor, items, value)
+        if found is not None:
+            _copy(found[0][found[1]], value.local if isinstance(value, DTensor) else value)
+            return
     shape, name = result_shape(items), f"t{index_text(items)} = value"
     if not any(isinstance(item, Stretch) and item.step < 0 for item in items):
         way = _Assigning.of(name, tensor, items, value)
