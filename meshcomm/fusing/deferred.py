@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
+from math import prod
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -57,10 +58,7 @@ class Deferred(Waiting):
     @property
     def size(self) -> int:
         """The number of elements."""
-        size = 1
-        for n in self.shape:
-            size *= n
-        return size
+        return prod(self.shape)
 
     @property
     def real(self) -> Value:

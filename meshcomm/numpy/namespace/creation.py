@@ -62,46 +62,24 @@ def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, layout: Layout
     return getattr(create, name)(probe.shape, probe.dtype, layout_of(probe.shape, probe.dtype, layout))
 
 
-@own
-def zeros(
-    shape: ShapeLike,
-    dtype: DTypeLike | None = None,
-    order: str = "C",
-    *,
-    device: object = None,
-    like: object = None,
-    layout: Layout | None = None,
-) -> Value:
-    """Return a tensor of zeros."""
-    return _filled("zeros", shape, dtype, layout)
+def _filler(name: str, text: str) -> Callable[..., Value]:
+    def made(
+        shape: ShapeLike,
+        dtype: DTypeLike | None = None,
+        order: str = "C",
+        *,
+        device: object = None,
+        like: object = None,
+        layout: Layout | None = None,
+    ) -> Value:
+        return _filled(name, shape, dtype, layout)
+
+    made.__name__, made.__doc__ = name, text
+    return own(made)
 
 
-@own
-def ones(
-    shape: ShapeLike,
-    dtype: DTypeLike | None = None,
-    order: str = "C",
-    *,
-    device: object = None,
-    like: object = None,
-    layout: Layout | None = None,
-) -> Value:
-    """Return a tensor of ones."""
-    return _filled("ones", shape, dtype, layout)
-
-
-@own
-def empty(
-    shape: ShapeLike,
-    dtype: DTypeLike | None = None,
-    order: str = "C",
-    *,
-    device: object = None,
-    like: object = None,
-    layout: Layout | None = None,
-) -> Value:
-    """Return a tensor with any content."""
-    return _filled("empty", shape, dtype, layout)
+zeros, ones = _filler("zeros", "Return a tensor of zeros."), _filler("ones", "Return a tensor of ones.")
+empty = _filler("empty", "Return a tensor with any content.")
 
 
 @own
