@@ -68,7 +68,7 @@ class Edges:
         begins: tuple[tuple[int, ...], tuple[int, ...]],
     ) -> None:
         self.axis, self._dtype, self._mesh, self._moved = axis, spec.dtype, spec.mesh, moved
-        self._lacking, (self._had, self._wanted), self._rest = lacking, begins, spec
+        self._lacking, (self._had, self._wanted), self._spec = lacking, begins, spec
         self._own: dict[int, _Own] = {}
 
     def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
@@ -97,8 +97,8 @@ class Edges:
 
     def _of(self, device: int) -> _Own:
         """Return what the edges of a *device* are."""
-        number, before = self._rest.layout.block_numbers(device)[self.axis], (slice(None),) * self.axis
-        nothing = list(self._rest.layout.block_shape(self._rest.shape, device))
+        number, before = self._spec.layout.block_numbers(device)[self.axis], (slice(None),) * self.axis
+        nothing = list(self._spec.layout.block_shape(self._spec.shape, device))
         nothing[self.axis] = 0
         (left, stop), (first, right) = self._lacking[number]
         (has, has_to), (start, end) = self._had[number : number + 2], self._wanted[number : number + 2]

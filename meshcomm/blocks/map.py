@@ -25,7 +25,6 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
@@ -55,7 +54,7 @@ def elementwise(
     mapping = _decided(name, function, known, out)
     results = mapping.run(known, out)
     if mapping.single and not any(map(is_plain, operands)):
-        offer(mapping.recipe(operands, out), tuple(operands), results[0])
+        offer(Recipe(mapping.run_again), tuple(operands), results[0])
     return results[0] if mapping.single else results
 
 
@@ -80,14 +79,6 @@ class _Mapping(NamedTuple):
     single: bool
     edges: tuple[Edges | None, ...]
     device: int | None
-
-    def recipe(self, operands: Sequence[object], out: Sequence[DTensor]) -> Recipe:
-        """Return the recipe of calls like this one."""
-        tensors = [x for x in (*operands, *out) if isinstance(x, DTensor)]
-        if all(x.layout is self.layout and x.shape == self.shape for x in tensors):
-            spec = TensorSpec(self.layout, self.shape, self.dtypes[0])
-            return OnBlocks(self.function, spec, isinstance(self.function, np.ufunc))
-        return Recipe(self.run_again)
 
     def run_again(self, *operands: Operand, out: tuple[DTensor, ...] = ()) -> DTensor:
         """Return the one result of *operands*. Collective if an operand has to move."""
@@ -163,14 +154,14 @@ def _alike(
     It is the most common case, and for small blocks the way of all others takes most of the time.
     """
     tensors = [x for x in (*operands, *out) if type(x) is DTensor]
-    first = next((x for x in tensors if x.shape), None)
+    first = next((x for x in tensors if x.shape), tensors[0] if tensors else None)
     if first is None or first.local is None:
         return None
     layout, shape, mesh = first.layout, first.shape, first.mesh
     for x in tensors:
         if (x.layout is not layout and (x.shape or x.mesh is not mesh)) or x.shape not in ((), shape):
             return None
-    if not all(type(x) is DTensor or isinstance(x, NUMBERS) for x in operands) or any(not x.shape for x in out):
+    if not all(type(x) is DTensor or isinstance(x, NUMBERS) for x in operands) or any(x.shape != shape for x in out):
         return None
     location_in(mesh)  # a mesh that is closed raises its error
     blocks = [x.local if type(x) is DTensor else x for x in operands]
