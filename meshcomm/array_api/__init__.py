@@ -4,6 +4,7 @@ What moves, and the layout of a result, is as with NumPy's function: see docs/ar
 is a mesh, or a layout: see docs/array-api.md.
 """
 
+import math as _math
 import typing as _typing
 from inspect import ismodule as _ismodule
 from typing import Any as _Any
@@ -28,7 +29,7 @@ uint8, uint16, uint32, uint64 = _np.uint8, _np.uint16, _np.uint32, _np.uint64
 float32, float64 = _np.float32, _np.float64
 complex64, complex128 = _np.complex64, _np.complex128
 
-e, inf, nan, newaxis, pi = _np.e, _np.inf, _np.nan, None, _np.pi
+e, inf, nan, newaxis, pi = _math.e, _np.inf, _np.nan, None, _np.pi
 
 _numpys: _Any = _np  # called with tensors, by NumPy's protocol
 
