@@ -76,7 +76,7 @@ help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
 	@echo "make test       a sample of all tests, in one process and with 3 ranks: whether it works here, in two minutes"
 	@echo "make test-all   all tests, with $(SIZES) ranks, and jobs that fail; CASES=--exhaustive for all their cases: hours"
-	@echo "make nightly    what takes too long for each change: slow tests, 6 and 8 ranks, all jobs, variants, examples"
+	@echo "make nightly    what takes too long for each change: slow tests, 6 and 8 ranks, all jobs, variants, examples, sanitizers, wheels"
 	@echo "make test-4     the MPI tests with 4 ranks (any number)"
 	@echo "make test-pure  the tests that need no MPI and start no jobs, on small samples"
 	@echo "make test-mpi   the tests that depend on the MPI, with $(SIZES) ranks"
@@ -139,6 +139,9 @@ test-slow: $(TESTING)
 # What takes too long for each change: run it before a release, and before a change that touches much.
 nightly: $(TESTING) $(WITH_SCALAPACK)
 	$(call stages,test-slow test-2 test-3 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
+	@FULL=1 .ci/scope run sanitizers $(MAKE) --no-print-directory asan
+	@FULL=1 .ci/scope run wheels $(MAKE) --no-print-directory wheels test-wheels
+	@FULL=1 .ci/scope run site $(MAKE) --no-print-directory docs
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
 # EACH=1 runs one case of each test, or a sixth of them.
@@ -217,11 +220,9 @@ test-mpi4py-fft: $(TESTING)
 	@set -e; for n in $(MPI4PY_FFT_RANKS); do \
 	    $(MPIEXEC) -n $$n $(BIN)/python tests/fft/shims/run_mpi4py_fft_tests.py $(MPI4PY_FFT) $(MPI4PY_FFT_SHAPES); done
 
-# UNSHARED="-m exchanges" for the tests of exchanges only.
-UNSHARED = $(WITHOUT_SLOW)
 test-unshared: $(TESTING)
 	@echo "MPI tests with MPI=$(MPI), 3 ranks that share no memory"
-	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) $(UNSHARED) tests/mpi
+	@MESHCOMM_SHARED_MEMORY=0 $(MPIEXEC) -n 3 $(PYTEST) --only-mpi $(CASES) $(if $(LARGER),,$(QUICK)) $(WITHOUT_SLOW) tests/mpi
 
 test-%: $(TESTING)
 	@echo "MPI tests with MPI=$(MPI), $* ranks"

@@ -17,8 +17,6 @@ from meshcomm.core.transport import choose, packed
 from support.reference import blocks_of, numbered, same_bits
 from support.verdicts import agree_raises
 
-pytestmark = pytest.mark.exchanges
-
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"

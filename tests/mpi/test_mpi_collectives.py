@@ -17,8 +17,6 @@ from support.sampling import examples
 from support.strategies import DTYPES, NUMERIC, assignments, strided
 from support.verdicts import agree_mismatch, agree_raises, agreed
 
-pytestmark = pytest.mark.exchanges
-
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 GOLDEN = json.loads((DATA / "all_to_all.json").read_text())

@@ -20,14 +20,12 @@ def short_pieces(monkeypatch):
     monkeypatch.setattr("meshcomm.fusing.programs.FUSED_BYTES", 1024)
 
 
-@pytest.mark.exchanges
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", sampled(range(60)))
 def test_random_functions(grid, short_pieces, seed):
     on_tensors(1000 * SIZE + seed, grid)
 
 
-@pytest.mark.exchanges
 def test_totals_have_the_same_bits_on_all_ranks(comm, line, short_pieces):
     x = np.random.default_rng(0).normal(size=5000)
     t = mc.distribute(x, mc.Layout(["x"], line))

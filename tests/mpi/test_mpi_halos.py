@@ -14,8 +14,6 @@ from support.sampling import sampled
 from support.shape_cases import some_ranks
 from support.verdicts import agree_mismatch
 
-pytestmark = pytest.mark.exchanges
-
 WORLD = MPI.COMM_WORLD
 SIZE = WORLD.size
 

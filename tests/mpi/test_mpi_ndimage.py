@@ -8,8 +8,6 @@ from meshcomm import UNSHARDED, Layout
 
 scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
-pytestmark = pytest.mark.exchanges
-
 
 def equal(found, expected):
     assert found.dtype == expected.dtype

@@ -29,7 +29,6 @@ RANK, SIZE = WORLD.rank, WORLD.size
 U = mc.UNSHARDED
 
 
-@pytest.mark.exchanges
 @pytest.mark.parametrize("seed", sampled(range(40)))
 def test_random_programs(comm, seed):
     run_program(1000 * SIZE + seed, RANK, SIZE, comm)
@@ -187,7 +186,6 @@ def test_indexing(world, grid, program, seed):
     line.close()
 
 
-@pytest.mark.exchanges
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_a_transpose_that_relays_in_one_copy(line, order):
     def layouts(n):

@@ -32,8 +32,6 @@ from support.sampling import sampled
 from support.strategies import DTYPES, dtype_id, shapes_of
 from support.verdicts import agree_mismatch, agree_raises
 
-pytestmark = pytest.mark.exchanges
-
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"

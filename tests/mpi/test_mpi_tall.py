@@ -20,7 +20,6 @@ SIZE = MPI.COMM_WORLD.size
 U = mc.UNSHARDED
 
 
-@pytest.mark.exchanges
 @pytest.mark.parametrize("dtype", ["f8", "c16", "f4", "c8"])
 @pytest.mark.parametrize("shape", [(60, 7), (9, 9), (5, 4), (4, 30)])
 def test_results_are_those_of_numpy(line, shape, dtype):

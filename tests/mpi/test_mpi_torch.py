@@ -8,10 +8,7 @@ from support.sampling import sampled
 cases = pytest.importorskip("support.torch_cases")
 torch, mct = cases.torch, cases.mct
 
-pytestmark = [
-    pytest.mark.exchanges,
-    pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning"),  # PyTorch's own, in forward mode
-]
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")  # PyTorch's own, in forward mode
 DTYPES = [torch.float64, torch.complex64, torch.bfloat16]
 
 
