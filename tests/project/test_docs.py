@@ -8,7 +8,7 @@ import pytest
 import meshcomm as mc
 from support.paths import DOCS, ROOT
 
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
 
 
 def text(name):

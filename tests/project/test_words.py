@@ -11,7 +11,7 @@ from support.paths import ROOT
 PACKAGE = Path(mc.__file__).parent
 PYTHON = [*PACKAGE.rglob("*.py"), *ROOT.glob("mpi_examples/**/*.py"), *ROOT.glob("benchmarks/**/*.py")]
 COMPILED = [path for end in ("pyx", "pxd", "h") for path in PACKAGE.rglob(f"*.{end}")]
-PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+PAGES = [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
 
 WORDS = {
     "place|places": "position (in a group), location (of a rank in a mesh)",
