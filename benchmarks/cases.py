@@ -23,7 +23,7 @@ class Case(NamedTuple):
     scaling: bool = False  # a point of the plot, not a row of the table
     start: bool = False  # also measures start_relayout
     live: int = 0  # a loop of relayouts with at most this many live blocks, not one relayout
-    collectives: bool = False  # the collectives on blocks of the source, not a relayout
+    other: str = ""  # what runs on the array instead of a relayout: collectives, fft, halos or files
 
     @property
     def nbytes(self) -> int:
@@ -111,13 +111,19 @@ def _loop(live: int, mib: int, ranks: int) -> Case:
 
 
 def comparison(ranks: int, quick: bool = False) -> list[Case]:
-    """Return what `compare.py` measures: the table, some sizes, slices, collectives and loops; if *quick* some."""
+    """Return what `compare.py` measures: the table, some sizes, slices, loops and *other* calls; if *quick* some."""
     sizes = [_sized(exponent) for exponent in (16, 20, 24)]
     more = [
         Case("2048² slice rows", (2048, 2048), "-,-", "x,-"),
         Case("2048² slice columns", (2048, 2048), "-,-", "-,x"),
-        Case("64² collectives", (64, 64), "x,-", "-,x", repeat=50, collectives=True),
-        Case("2048² collectives", (2048, 2048), "x,-", "-,x", collectives=True),
+        Case("64² collectives", (64, 64), "x,-", "-,x", repeat=50, other="collectives"),
+        Case("2048² collectives", (2048, 2048), "x,-", "-,x", other="collectives"),
+        Case("64² FFT and back", (64, 64), "x,-", "-,x", "c16", repeat=20, other="fft"),
+        Case("128³ FFT and back", (128, 128, 128), "x,-,-", "-,x,-", "c16", other="fft"),
+        Case("64² ghosts", (64, 64), "x,-", "-,x", repeat=50, other="halos"),
+        Case("256³ ghosts", (256, 256, 256), "x,-,-", "-,x,-", other="halos"),
+        Case("64² files", (64, 64), "x,-", "-,x", other="files"),
+        Case("2048² files", (2048, 2048), "x,-", "-,x", other="files"),
     ]
     cases = [*table(ranks), *sizes, *more, *loops(ranks)]
     return [case for case in cases if not quick or case.name in QUICK]
@@ -132,6 +138,11 @@ QUICK = {
     "rows → columns, 1 MiB",
     "2048² slice columns",
     "64² collectives",
+    "64² FFT and back",
+    "128³ FFT and back",
+    "256³ ghosts",
+    "64² files",
+    "2048² files",
     "loop, 3 live blocks of 1 MiB",
     "loop, 3 live blocks of 34 MiB",
 }

@@ -62,8 +62,8 @@ Maker = Callable[[list[Job]], Contender]
 
 
 def is_relayout(case: Case) -> bool:
-    """Whether the case is one relayout, not a loop of them or a collective."""
-    return not case.live and not case.collectives
+    """Whether the case is one relayout, not a loop of them or another call."""
+    return not case.live and not case.other
 
 
 class Peer(NamedTuple):

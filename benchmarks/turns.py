@@ -7,7 +7,7 @@ from typing import Any
 from cases import Case, comparison
 from commands import obey
 from measure import Measurement, Ranks
-from ways import COLLECTIVES, WAYS
+from ways import OTHERS, WAYS
 
 import meshcomm as mc
 
@@ -18,7 +18,7 @@ class Server:
     """What the commands do; *current* is the case that was prepared last. All ranks get the same commands."""
 
     def __init__(self) -> None:
-        self.world = Ranks(WAYS | COLLECTIVES)
+        self.world = Ranks(WAYS | OTHERS)
         self.cases = {case.name: case for case in comparison(self.world.ranks)}
         self.current: Measurement | None = None
 

@@ -116,7 +116,7 @@ def collective(make: Callable[[Array, list[list[int]]], Callable[[], Array]], ve
         ranks = job.mesh.size
         return Contender(make(job.block, [list(range(ranks))]), verifies, [job.block], lambda result: [result])
 
-    return Peer(made, wanted=lambda case: case.collectives)
+    return Peer(made, wanted=lambda case: case.other == "collectives")
 
 
 def ring(x: Array, groups: list[list[int]]) -> Callable[[], Array]:
@@ -124,6 +124,33 @@ def ring(x: Array, groups: list[list[int]]) -> Callable[[], Array]:
     (ranks,) = groups
     pairs = [(rank, (rank + 1) % len(ranks)) for rank in ranks]
     return lambda: mc.collective_permute(x, pairs)
+
+
+def on_tensor(other: str, make: Callable[[mc.DTensor], Callable[[], object]]) -> Peer:
+    """Return a contender that does something else with the tensor of a case; its results are not compared."""
+    return Peer(lambda jobs: Contender(make(own_tensor(jobs[0]))), wanted=lambda case: case.other == other)
+
+
+def there_and_back(tensor: mc.DTensor) -> Callable[[], object]:
+    """Return a Fourier transform and back by a plan."""
+    machine = mc.machine_of(tensor.mesh)
+    plan = mc.fft.plan(tensor.shape, tensor.dtype, tensor.layout, kind="fftn", machine=machine)
+    return lambda: plan.backward(plan.forward(tensor))
+
+
+def saved(name: str) -> Callable[[mc.DTensor], Callable[[], object]]:
+    """Return what makes a save of a tensor, into the folder of the job."""
+    return lambda tensor: lambda: mc.save(name, tensor)
+
+
+def loaded(name: str) -> Callable[[mc.DTensor], Callable[[], object]]:
+    """Return what makes a load of a tensor that was saved there, from the page cache."""
+
+    def made(tensor: mc.DTensor) -> Callable[[], object]:
+        mc.save(name, tensor)
+        return lambda: mc.load(name, tensor.layout)
+
+    return made
 
 
 def other_ways(case: Case) -> bool:
@@ -148,7 +175,7 @@ WAYS: dict[str, Peer] = {
     "meshcomm, loop": Peer(loop, wanted=lambda case: case.live > 0),
 }
 
-COLLECTIVES: dict[str, Peer] = {
+OTHERS: dict[str, Peer] = {
     # The case goes from rows to columns: all_to_all is the only one that gives its target.
     "all_to_all": collective(lambda x, g: lambda: mc.all_to_all(x, g, 0, 1, len(g[0])), verifies=True),
     "all_gather": collective(lambda x, g: lambda: mc.all_gather(x, g, 0)),
@@ -156,4 +183,10 @@ COLLECTIVES: dict[str, Peer] = {
     "reduce_scatter": collective(lambda x, g: lambda: mc.reduce_scatter(x, g, 1)),
     "broadcast": collective(lambda x, g: lambda: mc.broadcast(x, g)),
     "collective_permute": collective(ring),
+    "FFT": on_tensor("fft", there_and_back),
+    "ghosts": on_tensor("halos", lambda tensor: mc.halo(tensor, 1, "periodic").update),
+    "save .npy": on_tensor("files", saved("a.npy")),
+    "load .npy": on_tensor("files", loaded("a.npy")),
+    "save checkpoint": on_tensor("files", saved("checkpoint")),
+    "load checkpoint": on_tensor("files", loaded("checkpoint")),
 }

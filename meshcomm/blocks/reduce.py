@@ -14,7 +14,6 @@ from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.calls import Collective, agree_on, collective
 from meshcomm.core.ranks.meshes import location_text
@@ -85,7 +84,7 @@ def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: S
 
 
 def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> str:
-    specs = specs_text(tensor.layout.sharding_specs)
+    specs = tensor.layout.specs_text
     return f"{partial.text} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(layout.mesh)}"
 
 
@@ -129,7 +128,7 @@ def added_up(
     names = sharding(tensor.mesh, [each for spec in tensor.layout.axes for each in spec])
     layout = Layout.replicated(tensor.mesh, len(shape))
     key = (name, tensor.layout, tensor.shape, tensor.dtype, shape, dtype, op)
-    text = f"{name} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)}: "
+    text = f"{name} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text}: "
     text += op if isinstance(op, str) else op.__name__
     partial = Partial(key, text, unchanged, names, op, dtype)
     return run_partial(partial, DTensor(share, layout, shape, dtype), layout, shape)

@@ -9,7 +9,6 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box, box_shape, box_size
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective
@@ -33,7 +32,7 @@ def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     if not names:
         return contiguous(cut_out(tensor.local, find()))
-    text = f"{call} of {tensor.shape} {tensor.dtype} in {specs_text(tensor.layout.sharding_specs)} on "
+    text = f"{call} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text} on "
     text += location_text(tensor.mesh)
     with collective(call.partition("(")[0], tensor.mesh) as here:
         assert here is not None

@@ -17,7 +17,6 @@ from meshcomm.blocks.rules import sharding
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Location
@@ -71,7 +70,7 @@ def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
 
 
 def _text(scan: Scan, layout: Layout, shape: Shape, kind: DType) -> str:
-    where = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    where = f"{layout.specs_text} on {location_text(layout.mesh)}"
     return f"{scan.name} along axis {scan.axis} in {scan.dtype} of {shape} {kind} in {where}"
 
 

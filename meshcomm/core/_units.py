@@ -1,4 +1,18 @@
-"""Bytes and seconds for people: all plans, reports and messages write them alike."""
+"""Bytes, seconds and plans for people: all plans, reports and messages write them alike."""
+
+from collections.abc import Iterable
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def unit_of(number: float) -> tuple[str, int]:
+    """Return the unit in which people read *number* bytes, and how many bytes that is.
+
+    >>> unit_of(96), unit_of(33554432)
+    (('B', 1), ('MiB', 1048576))
+    """
+    power = max(0, min(5, (int(number).bit_length() - 1) // 10))
+    return _UNITS[power], 1024**power
 
 
 def bytes_text(number: float) -> str:
@@ -7,10 +21,8 @@ def bytes_text(number: float) -> str:
     >>> bytes_text(96), bytes_text(33554432)
     ('96 B', '32.0 MiB')
     """
-    if number < 1024:
-        return f"{int(number)} B"
-    power = min(5, (int(number).bit_length() - 1) // 10)
-    return f"{number / 1024**power:.1f} {('KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power - 1]}"
+    unit, size = unit_of(number)
+    return f"{int(number)} B" if size == 1 else f"{number / size:.1f} {unit}"
 
 
 def seconds_text(seconds: float) -> str:
@@ -21,3 +33,17 @@ def seconds_text(seconds: float) -> str:
     """
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
     return f"{seconds * scale:.3g} {unit}"
+
+
+def outline(title: str, steps: Iterable[object] = (), rows: Iterable[str] = ()) -> str:
+    """Return how a plan prints: what it is for, its steps by number, and rows about all of it.
+
+    >>> print(outline("a plan", ["slice", outline("exchange", rows=["in 2 rounds"])], ["nothing is kept"]))
+    a plan
+      1. slice
+      2. exchange
+         in 2 rounds
+      nothing is kept
+    """
+    numbered = (f"{number}. {step}".replace("\n", "\n ") for number, step in enumerate(steps, 1))
+    return "\n  ".join(text.replace("\n", "\n  ") for text in (title, *numbered, *rows))

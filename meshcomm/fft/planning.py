@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm.core._types import DType, Shape, ShapeLike
-from meshcomm.core._units import bytes_text, seconds_text
+from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout, refuse_match
@@ -163,25 +163,24 @@ class FFTPlan:
         return found if isinstance(untraced(given), list | tuple) else found[0]
 
     def __str__(self) -> str:
-        transform, mesh = self.transform, ", ".join(f"{name}={size}" for name, size in self.source.mesh.dims)
-        first = f"{transform.kind} over axes {transform.axes} of {self.shape} {self.dtype} on mesh {mesh}"
-        ends = f"{self.source.specs_text} -> {self.target.specs_text}"
-        lines = [f"{first}: {ends}"]
-        for title, steps in (("forward", self.steps), ("backward", self.steps_back)):
-            lines.append(f"  {title}")
-            for number, step in enumerate(steps, 1):
-                about = "about " if isinstance(step, Sharded) else ""
-                moved = (
-                    "" if isinstance(step, Local) else f"  {about}{bytes_text(step.received(self.machine))} received"
-                )
-                cost = f"{seconds_text(step.seconds(self.machine))}, blocks of {bytes_text(step.block_bytes)}"
-                lines.append(f"    {number}. {step}{moved}  [{cost}]")
-        lines.append(
-            f"  forward: each device does at most {self.flops:.3g} operations, "
+        transform, source = self.transform, self.source
+        first = f"{transform.kind} over axes {transform.axes} of {self.shape} {self.dtype} on mesh"
+        totals = (
+            f"forward: each device does at most {self.flops:.3g} operations, "
             f"receives {bytes_text(self.bytes_moved)} and holds {bytes_text(self.peak_bytes)} of blocks; "
             f"predicted {seconds_text(self.seconds)}"
         )
-        return "\n".join(lines)
+        ways = (("forward", self.steps), ("backward", self.steps_back))
+        return outline(
+            f"{first} {source.mesh.dims_text}: {source.specs_text} -> {self.target.specs_text}",
+            rows=[*(outline(way, map(self._step_text, steps)) for way, steps in ways), totals],
+        )
+
+    def _step_text(self, step: FFTStep) -> str:
+        about = "about " if isinstance(step, Sharded) else ""
+        moved = "" if isinstance(step, Local) else f"  {about}{bytes_text(step.received(self.machine))} received"
+        cost = f"{seconds_text(step.seconds(self.machine))}, blocks of {bytes_text(step.block_bytes)}"
+        return f"{step}{moved}  [{cost}]"
 
     __repr__ = __str__
 

@@ -13,7 +13,6 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.fusing.lines import Origin
 from meshcomm.fusing.programs import Program, Total, run
@@ -62,7 +61,7 @@ def _blocks(leaves: Sequence[Value], shape: Shape, layout: Layout) -> list[Value
 def _over_devices(total: Total, share: Array | None, shape: Shape, layout: Layout) -> DTensor:
     """Return the total of the shares of devices; that of a block without elements does not count."""
     scalar = Layout.replicated(layout.mesh, 0)
-    text = f"fuse: {total.ufunc.__name__} in {total.shares} of {shape} in {specs_text(layout.sharding_specs)}"
+    text = f"fuse: {total.ufunc.__name__} in {total.shares} of {shape} in {layout.specs_text}"
     partial = Partial(
         key=(text, layout, total),
         text=text,

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tuning import LISTED_ARRAYS
 from meshcomm.core._types import DType, Indices, Shape
-from meshcomm.core._units import bytes_text
+from meshcomm.core._units import bytes_text, outline
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
@@ -208,24 +208,23 @@ class LoadPlan:
         return f"LoadPlan({str(self.path)!r}, {counted(len(self.arrays), 'array')}, {bytes_text(self.bytes_read)})"
 
     def __str__(self) -> str:
-        dims = ", ".join(f"{name}={size}" for name, size in self.mesh.dims)
-        lines = [f"load of {self.path} on mesh {dims}: {counted(len(self.arrays), 'array')}"]
-        lines += [f"  {each}" for each in self.arrays[:LISTED_ARRAYS]]
+        rows = [str(each) for each in self.arrays[:LISTED_ARRAYS]]
         if len(self.arrays) > LISTED_ARRAYS:
-            lines.append(f"  ... and {len(self.arrays) - LISTED_ARRAYS} more")
+            rows.append(f"... and {len(self.arrays) - LISTED_ARRAYS} more")
         most = max(self._devices, key=lambda each: each.bytes_read)
         library = f", and {bytes_text(self.bytes_by_library)} through a library" if self.bytes_by_library else ""
-        lines.append(
-            f"  all devices read {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}{library}, and "
+        rows.append(
+            f"all devices read {bytes_text(self.bytes_read)} in {counted(self.calls, 'call')}{library}, and "
             f"receive {bytes_text(self.bytes_moved)} in {counted(self.rounds, 'round')}"
         )
         if self._checked is not None:
-            lines.append(f"  of these, {bytes_text(self.bytes_compared)} are read to compare checksums only")
-        lines.append(
-            f"  device {most.device} reads most, {bytes_text(most.bytes_read)}; a device uses at most "
+            rows.append(f"of these, {bytes_text(self.bytes_compared)} are read to compare checksums only")
+        rows.append(
+            f"device {most.device} reads most, {bytes_text(most.bytes_read)}; a device uses at most "
             f"{bytes_text(self.peak_scratch_bytes)} of scratch over MPI"
         )
-        return "\n".join(lines)
+        title = f"load of {self.path} on mesh {self.mesh.dims_text}: {counted(len(self.arrays), 'array')}"
+        return outline(title, rows=rows)
 
 
 class DeviceLoadPlan(NamedTuple):

@@ -9,8 +9,7 @@ from typing import Protocol
 from meshcomm.blocks.session import Session
 from meshcomm.core._tuning import PROGRESS_AFTER, PROGRESS_BYTES, PROGRESS_EVERY
 from meshcomm.core._types import Bytes
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+from meshcomm.core._units import unit_of
 
 
 class Progress:
@@ -48,8 +47,7 @@ class Progress:
 
     def text(self, done: float, seconds: float) -> str:
         """Return the line."""
-        power = max(0, min(5, (self._total.bit_length() - 1) // 10))
-        unit, size = _UNITS[power], 1024**power
+        unit, size = unit_of(self._total)
         rate = done / seconds / size if seconds else 0.0
         return f"{self._what}: {done / size:.1f} of {self._total / size:.1f} {unit}, {rate:.1f} {unit}/s"
 

@@ -511,5 +511,4 @@ def has_arrays_only(node: Json) -> bool:
 
 
 def _hint(tensor: DTensor) -> str:
-    mesh = ", ".join(f"{name}={size}" for name, size in tensor.mesh.dims)
-    return f"{tensor.layout.specs_text} on {mesh}"
+    return f"{tensor.layout.specs_text} on {tensor.mesh.dims_text}"

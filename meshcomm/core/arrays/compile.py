@@ -16,7 +16,6 @@ from meshcomm.core._types import Array, Bytes, DType, Shape
 from meshcomm.core._units import bytes_text
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.memory.scratch import own_buffer, scratch
@@ -181,9 +180,8 @@ def target_shape(plan: Plan, device: int) -> Shape | None:
 def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> MemoryError:
     """Return the error for a new block of *device* that this process has no memory for."""
     own = layout.block_shape(shape, device)
-    mesh = ", ".join(f"{name}={size}" for name, size in layout.mesh.dims)
     return MemoryError(
-        f"a tensor of shape {shape} and dtype {dtype} in {specs_text(layout.sharding_specs)} on mesh {mesh} needs "
+        f"a tensor of shape {shape} and dtype {dtype} in {layout.specs_text} on mesh {layout.mesh.dims_text} needs "
         f"{bytes_text(block_bytes(own, dtype.itemsize))} for the block {own} of device {device}: there is no memory "
         "for it"
     )

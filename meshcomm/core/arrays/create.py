@@ -19,7 +19,7 @@ from meshcomm.core.layouts.coordinates import one
 from meshcomm.core.layouts.cyclic import Runs, local_indices
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import UNSHARDED, Spec, specs_text
+from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
 from meshcomm.core.layouts.mesh import Mesh, only
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.specs import CutSpec
@@ -385,7 +385,7 @@ def _check_layout(layout: object) -> None:
     if not isinstance(layout, Layout):
         raise no_layout("layout must be a Layout", layout)
     if layout.match_axis is not None:
-        raise LayoutError(f"{specs_text(layout.sharding_specs)}: MATCH has no meaning without a tensor to match")
+        raise LayoutError(f"{layout.specs_text}: MATCH has no meaning without a tensor to match")
 
 
 def _check_fits(layout: Layout, shape: Shape) -> None:
@@ -407,7 +407,7 @@ def _check_block(local: Array, layout: Layout, shape: Shape, device: int) -> Non
     if local.shape != expected:
         raise ShapeError(
             f"device {device} holds a block of shape {expected} of the global shape {shape} in layout "
-            f"{specs_text(layout.sharding_specs)}, but the block given has shape {local.shape}"
+            f"{layout.specs_text}, but the block given has shape {local.shape}"
         )
 
 
@@ -510,7 +510,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
         _check_fits(layout, whole.shape)
         return whole.shape, dtype_text(whole.dtype)
 
-    call = f"distribute from device {root} in {specs_text(layout.sharding_specs)} on {location_text(mesh)}"
+    call = f"distribute from device {root} in {layout.specs_text} on {location_text(mesh)}"
     with exchanging(team):
         lengths, text = told_by_root(root, described, call, mesh, here)
         shape = tuple(lengths)

@@ -24,7 +24,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.standard import StandardMethods
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import Spec, specs_text
+from meshcomm.core.layouts.layout_text import Spec
 from meshcomm.core.layouts.mesh import Mesh, only
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.calls import collective
@@ -258,8 +258,8 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
     @property
     def _summary(self) -> str:
         """Shape, dtype and layout in one line: how `quote` names the tensor in messages."""
-        mesh = ", ".join(f"{name}={size}" for name, size in self.mesh.dims) or self.mesh.single_device
-        return f"DTensor of {self.shape} {self.dtype} in {specs_text(self.layout.sharding_specs)} on mesh {mesh}"
+        mesh = self.mesh.dims_text or self.mesh.single_device
+        return f"DTensor of {self.shape} {self.dtype} in {self.layout.specs_text} on mesh {mesh}"
 
     def __repr__(self) -> str:
         if is_scripted() and self.local is not None:

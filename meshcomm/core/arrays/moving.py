@@ -7,7 +7,6 @@ from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.compile import Move, prepare
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.core.ranks.calls import Collective
 from meshcomm.core.ranks.meshes import location_text
@@ -22,8 +21,8 @@ def relayout_text(moving: Moving) -> str:
     """Return what the ranks compare about a relayout."""
     operation, shape, dtype, source, target, limit, order = moving
     text = (
-        f"{operation} of {shape} {dtype} from {specs_text(source.sharding_specs)} on {location_text(source.mesh)} "
-        f"to {specs_text(target.sharding_specs)}"
+        f"{operation} of {shape} {dtype} from {source.specs_text} on {location_text(source.mesh)} "
+        f"to {target.specs_text}"
     )
     if target.mesh is not source.mesh:
         text += f" on {location_text(target.mesh)}"

@@ -15,7 +15,6 @@ from meshcomm.core.failures import abort, forks
 from meshcomm.core.failures.messages import Unfinished, never_waited_for
 from meshcomm.core.failures.watch import named, watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.plans.plan import plan_direct
 from meshcomm.core.ranks._envelope import Envelope
 from meshcomm.core.ranks.calls import Collective, leave_with
@@ -152,7 +151,7 @@ class RelayoutRequest(Request):
 
     def __str__(self) -> str:
         t = self._result
-        specs = [specs_text(layout.sharding_specs) for layout in (self._source, t.layout)]
+        specs = [layout.specs_text for layout in (self._source, t.layout)]
         return f"relayout of {t.shape} {t.dtype} from {' to '.join(specs)}"
 
 

@@ -14,7 +14,6 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import filled, refusal
 from meshcomm.core.failures.watch import named
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import collective
@@ -57,7 +56,7 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
 @lru_cache(1024)
 def _of_array(layout: Layout, shape: Shape, dtype: DType) -> int:
     """Return a number for the relayout of an array, the same on all ranks."""
-    to = f"{specs_text(layout.sharding_specs)} on {location_text(layout.mesh)}"
+    to = f"{layout.specs_text} on {location_text(layout.mesh)}"
     return fingerprint(f"relayout of an array of {shape} {dtype} to {to}")
 
 
@@ -78,7 +77,7 @@ def check_out(out: object, tensor: DTensor, layout: Layout) -> None:
 
 
 def _layout_text(layout: Layout) -> str:
-    return f"{specs_text(layout.sharding_specs)} on the {layout.mesh}"
+    return f"{layout.specs_text} on the {layout.mesh}"
 
 
 # How a rank may find an out wrong alone

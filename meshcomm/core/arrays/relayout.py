@@ -17,7 +17,6 @@ from meshcomm.core.arrays.trees import HoldsVariables
 from meshcomm.core.arrays.views import at_once, filled, in_memory_order
 from meshcomm.core.failures.watch import named
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.scratch import forget_scratch
@@ -297,7 +296,7 @@ def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
     planned = plan.shape, plan.dtype, plan.source
     if not isinstance(tensor, DTensor) or (tensor.shape, tensor.dtype, tensor.layout) != planned:
         raise LayoutError(
-            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {specs_text(plan.source.sharding_specs)}, "
+            f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.specs_text}, "
             f"not for {quote(tensor)}"
         )
     wrong = None if out is None else wrong_out(tensor, out, plan.target)

@@ -9,7 +9,6 @@ import numpy as np
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.layouts.coordinates import numbers_of, replica_count
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import LayoutError
@@ -36,7 +35,7 @@ def comparing_replicas(
             other = first.setdefault(number.tobytes(), rank)
             if at[rank] != at[other]:
                 raise LayoutError(
-                    f"{operation} of a tensor of shape {shape} in {specs_text(source.sharding_specs)}: by this layout "
+                    f"{operation} of a tensor of shape {shape} in {source.specs_text}: by this layout "
                     f"ranks {other} and {rank} hold the same block, but the values differ. Make them equal first, for "
                     "example by mc.broadcast or, for gradients, by mc.all_reduce over the replicas"
                 )

@@ -202,6 +202,15 @@ class Mesh:
         return self._dims
 
     @property
+    def dims_text(self) -> str:
+        """The mesh dimensions with their sizes, as in messages.
+
+        >>> Mesh(range(6), [("x", 3), ("y", 2)]).dims_text
+        'x=3, y=2'
+        """
+        return ", ".join(f"{name}={size}" for name, size in self._dims)
+
+    @property
     def dim_names(self) -> list[str]:
         """The names of the mesh dimensions, slowest first."""
         return [dim.name for dim in self._dims]

@@ -75,7 +75,6 @@ from meshcomm.core.layouts.boxes import Box, Boxes, box_size, contiguous, from_p
 from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.overlaps import pieces
 from meshcomm.core.layouts.partition import Consecutive
@@ -327,9 +326,7 @@ class AllToAllBetween(AllToAll):
 
     def __repr__(self) -> str:
         rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
-        source, target = (
-            f"{specs_text(layout.sharding_specs)} on {layout.mesh}" for layout in (self.source, self.target)
-        )
+        source, target = (f"{layout.specs_text} on {layout.mesh}" for layout in (self.source, self.target))
         return f"AllToAll between meshes (direct){rounds}: {source} -> {target}"
 
 

@@ -7,9 +7,7 @@ over MPI, and the text says so.
 from typing import TYPE_CHECKING
 
 from meshcomm.core._arguments import counted
-from meshcomm.core._units import bytes_text, seconds_text
-from meshcomm.core.layouts.layout_text import specs_text
-from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.plans.costs import relay_pays
 from meshcomm.core.plans.step import Slice, Step
@@ -20,20 +18,17 @@ if TYPE_CHECKING:
 
 def describe(plan: "Plan") -> str:
     """Return the text of a plan: its ends, a line for each step, the ways it was chosen from, and its totals."""
-    lines = [_headline(plan)]
-    lines += [f"  {number}. {_step_text(plan, step)}" for number, step in enumerate(plan.steps, 1)]
-    if not plan.steps:
-        lines.append("  nothing moves: a copy of the block")
+    rows = [] if plan.steps else ["nothing moves: a copy of the block"]
     if len(plan.candidates) > 1:
         costs = (f"{name} {seconds_text(seconds)}" for name, _, seconds in plan.candidates)
-        lines.append(f"  the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
+        rows.append(f"the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
     if plan.permutation is not None:
-        lines.append(f"  {_relabelling(plan)}")
-    lines.append(
-        f"  each device receives at most {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')}"
+        rows.append(_relabelling(plan))
+    rows.append(
+        f"each device receives at most {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')}"
         f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
     )
-    return "\n".join(lines)
+    return outline(_headline(plan), (_step_text(plan, step) for step in plan.steps), rows)
 
 
 def describe_device(plan: "DevicePlan") -> str:
@@ -57,15 +52,11 @@ def _relabelling(plan: "Plan") -> str:
 
 def _headline(plan: "Plan") -> str:
     source, target = plan.source, plan.target
-    to, mesh = specs_text(target.sharding_specs), target.mesh
+    to, mesh = target.specs_text, target.mesh
     if not same_grid(source.mesh, target.mesh):
         to, mesh = f"{to} on {target.mesh}", source.mesh
-    ends = f"{specs_text(source.sharding_specs)} -> {to}"
-    return f"relayout of {plan.shape} {plan.dtype} on mesh {_dims_text(mesh)}: {ends}"
-
-
-def _dims_text(mesh: Mesh) -> str:
-    return ", ".join(f"{name}={size}" for name, size in mesh.dims)
+    ends = f"{source.specs_text} -> {to}"
+    return f"relayout of {plan.shape} {plan.dtype} on mesh {mesh.dims_text}: {ends}"
 
 
 def _step_text(plan: "Plan", step: Step) -> str:

@@ -20,7 +20,6 @@ from meshcomm.core._tuning import SAMPLED_DEVICES
 from meshcomm.core._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
 from meshcomm.core.layouts.coordinates import one
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import on_one_mesh
@@ -322,9 +321,7 @@ def plan_relayout(  # noqa: PLR0917 - callers pass them by position
             + such_as(target if source.ndim == len(lengths) else source, len(lengths))
         )
     if source.match_axis is not None:
-        raise LayoutError(
-            f"{specs_text(source.sharding_specs)}: MATCH does not say where a tensor is, only where it goes"
-        )
+        raise LayoutError(f"{source.specs_text}: MATCH does not say where a tensor is, only where it goes")
     kind, resolved = as_dtype(dtype), target.matched(source)
     for layout in (source, resolved):
         layout.check_fits(lengths)

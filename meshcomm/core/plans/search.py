@@ -46,7 +46,6 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Names, Shape
 from meshcomm.core.layouts.coordinates import coarser, cut_by, decode, devices_along, effective, encode
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.overlaps import shared
@@ -120,7 +119,7 @@ def _ways(
     if limit is not None and limit < minimum:
         raise ShapeError(
             f"max_scratch_bytes={limit} is too little for a relayout of {shape} from "
-            f"{specs_text(source.sharding_specs)} to {specs_text(target.sharding_specs)}: "
+            f"{source.specs_text} to {target.specs_text}: "
             f"the minimum is {minimum} bytes, one element of each box"
         )
     limit = max(DEFAULT_SCRATCH, minimum) if limit is None else limit

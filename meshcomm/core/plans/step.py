@@ -26,7 +26,6 @@ from meshcomm.core.layouts.coordinates import (
 )
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.overlaps import holders, most_pieces, pieces, shared
 from meshcomm.core.layouts.partition import most_in_a_round
@@ -284,7 +283,7 @@ class Step(FieldsOnly):
     def __repr__(self) -> str:
         along = f" along {'+'.join(self.dims)}" if self.dims else ""
         rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
-        source, target = (specs_text(layout.sharding_specs) for layout in (self.source, self.target))
+        source, target = (layout.specs_text for layout in (self.source, self.target))
         return f"{type(self).__name__}{along}{self._detail}{rounds}: {source} -> {target}"
 
 

@@ -27,7 +27,6 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import COMPARE_EVERY, PREPARED_PER_TEAM, REMEMBERED_DIGESTS
 from meshcomm.core.failures.host_signals import is_shared
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks._envelope import Turn
 from meshcomm.errors import CollectiveMismatch, MeshcommError
@@ -202,7 +201,7 @@ def key_text(key: Hashable) -> str:
 
 def _text(argument: object) -> str:
     if isinstance(argument, Layout):
-        return f"{specs_text(argument.sharding_specs)} on {argument.mesh}"
+        return f"{argument.specs_text} on {argument.mesh}"
     if isinstance(argument, str | Mesh | np.dtype):
         return str(argument)
     if isinstance(argument, tuple) and not all(isinstance(each, int) for each in argument):

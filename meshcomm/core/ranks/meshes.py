@@ -71,8 +71,8 @@ def create_mesh(
 
 def location_text(mesh: Mesh) -> str:
     """Return dimensions and ranks of *mesh* as text that ranks can compare."""
-    dims, ranks = ", ".join(f"{name}={size}" for name, size in mesh.dims), mesh.ranks
-    return f"mesh {dims} over ranks {f'{ranks[0]} to {ranks[-1]}' if isinstance(ranks, range) else ranks}"
+    ranks = mesh.ranks
+    return f"mesh {mesh.dims_text} over ranks {f'{ranks[0]} to {ranks[-1]}' if isinstance(ranks, range) else ranks}"
 
 
 def _complete(

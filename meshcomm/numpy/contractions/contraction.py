@@ -28,6 +28,7 @@ import numpy as np
 from meshcomm.core._arguments import counted
 from meshcomm.core._tuning import FLOP, MULTIPLIED_AT_ONCE, REDUCED_AT_ONCE
 from meshcomm.core._types import DType, FieldsOnly, Names, Shape
+from meshcomm.core._units import outline
 from meshcomm.core.layouts.coordinates import devices_along, used
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
@@ -303,19 +304,19 @@ class Contraction(FieldsOnly):
 
     def __repr__(self) -> str:
         cut = ", ".join(f"{i} over {'+'.join(names)}" for i, names in self.cut if names) or "no index"
-        lines = [f"{self.subscripts}: multiplied with {cut} cut, {self.flops:.3g} flops per device"]
-        for number, operand in enumerate(self.operands):
-            lines.append(f"  operand {number}: {_text(operand, self.moved(operand, self.first))}")
+        moves = (_text(operand, self.moved(operand, self.first)) for operand in self.operands)
+        rows = [f"operand {number}: {text}" for number, text in enumerate(moves)]
         _, reduced = self._first_plans
         if reduced and self.summed:
             also = "; then gathered" if len(reduced) > 1 else ""
-            lines.append(f"  result: partial sums over {'+'.join(self.summed)} are added up where they belong{also}")
+            rows.append(f"result: partial sums over {'+'.join(self.summed)} are added up where they belong{also}")
         else:
-            lines.append(f"  result: {'moves' if reduced else 'stays'}: {self.result.layout.specs_text}")
+            rows.append(f"result: {'moves' if reduced else 'stays'}: {self.result.layout.specs_text}")
         if self.loops:
             along = ", then ".join(f"{width} of {self.lengths[i]} along {i}" for i, width in self.loops)
-            lines.append(f"  in {counted(self.count(), 'panel')}: {along}")
-        return "\n".join(lines)
+            rows.append(f"in {counted(self.count(), 'panel')}: {along}")
+        title = f"{self.subscripts}: multiplied with {cut} cut, {self.flops:.3g} flops per device"
+        return outline(title, rows=rows)
 
 
 def _text(factor: Factor, plan: Plan | None) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_limit
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
-from meshcomm.core._units import bytes_text, seconds_text
+from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.coordinates import used
 from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Layout, refuse_match
@@ -371,15 +371,14 @@ class EinsumPlan(FieldsOnly):
 
     def __repr__(self) -> str:
         texts = (f"{factor.shape} {factor.layout.specs_text}" for factor in self.operands)
-        lines = [f"einsum of {self.subscripts!r}: {', '.join(texts)} -> {self.layout.specs_text}"]
-        lines += [f"  {number}. {text}".replace("\n", "\n   ") for number, text in enumerate(self.contractions, 1)]
-        lines.append(
-            f"  each device receives at most {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')}, "
+        title = f"einsum of {self.subscripts!r}: {', '.join(texts)} -> {self.layout.specs_text}"
+        totals = (
+            f"each device receives at most {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')}, "
             f"holds at most {bytes_text(self.peak_bytes)}, "
             f"{bytes_text(self.scratch_bytes)} of it scratch, and multiplies for {self.flops:.3g} flops: "
             f"{seconds_text(self.seconds)} by the cost model"
         )
-        return "\n".join(lines)
+        return outline(title, self.contractions, [totals])
 
 
 def _bytes(factor: Factor) -> int:

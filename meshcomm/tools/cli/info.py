@@ -15,7 +15,6 @@ import meshcomm
 from meshcomm import _kernels
 from meshcomm.core._arguments import counted
 from meshcomm.core.failures import launchers
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.machine import CONSTANTS, DISK_CONSTANTS, Machine
 from meshcomm.core.ranks import rendezvous
 from meshcomm.core.ranks._envelope import Envelope
@@ -228,7 +227,7 @@ def _self_test(rank: int, size: int) -> str:
         for tensor in (there, back):
             expected = array[tensor.layout.block_slices(shape, rank)]
             if tensor.local is None or not np.array_equal(tensor.local, expected):
-                return f"wrong values in layout {specs_text(tensor.layout.sharding_specs)}"
+                return f"wrong values in layout {tensor.layout.specs_text}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

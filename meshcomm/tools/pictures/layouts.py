@@ -5,7 +5,6 @@ from html import escape
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._types import ShapeLike
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import specs_text
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.tools.pictures.svg import LINE, Drawing, draw_view, left_out
 from meshcomm.tools.pictures.view import MeshView, View, wrapped
@@ -33,7 +32,7 @@ def _svg(view: View) -> str:
 
 def layout_html(layout: Layout, shape: ShapeLike | None = None, title: str = "") -> str:
     """Return the picture of *layout* for notebooks; *title* stands above it."""
-    title = title or f"Layout {specs_text(layout.sharding_specs)}"
+    title = title or f"Layout {layout.specs_text}"
     if layout.match_axis is not None:
         words = f"Axis {layout.match_axis} is match: it takes its sharding spec from the source of a relayout."
         return html(title, words, "")

@@ -149,7 +149,7 @@ class View:
     def mesh_text(self) -> str:
         """The mesh: its dimensions and their sizes, or its one device."""
         mesh = self.layout.mesh
-        return f"mesh {', '.join(f'{name}={size}' for name, size in mesh.dims)}" if mesh.dims else mesh.single_device
+        return f"mesh {mesh.dims_text}" if mesh.dims else mesh.single_device
 
     def sentences(self) -> list[str]:
         """Return what the picture shows, in words."""

@@ -10,7 +10,7 @@ import numpy as np
 import meshcomm
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.layout_text import UNSHARDED, specs_text
+from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.fft.backends import backend_of
@@ -231,7 +231,7 @@ def halo(setting: Setting, nbytes: int) -> Case:
     local, inner = ghosts.local, ghosts.inner
     if local is None or inner is None or not inner.size:
         raise LayoutError(
-            f"the halo bench needs a block on every rank, but {specs_text(layout.sharding_specs)} "
+            f"the halo bench needs a block on every rank, but {layout.specs_text} "
             f"cuts shape {shape} into some that are empty"
         )
     own = indices_of(layout, shape, setting.rank)
