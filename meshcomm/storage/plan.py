@@ -364,11 +364,8 @@ class ArrayPlan:
         if not self._exchanges:
             return text + "each device reads its block"
         first = next(self._route.rounds()).target().sharding_specs
-        return text + f"read as {_rows_text(first)}, exchanged in {counted(len(self._exchanges), 'round')}"
-
-
-def _rows_text(specs: object) -> str:
-    return specs_text([tuple(each) if isinstance(each, tuple) else each for each in specs])  # type: ignore[attr-defined]
+        read = specs_text([each if isinstance(each, str) else tuple(each) for each in first])  # without its boundaries
+        return text + f"read as {read}, exchanged in {counted(len(self._exchanges), 'round')}"
 
 
 def _device_of(mesh: Mesh, rank: int) -> int | None:
