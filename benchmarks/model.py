@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import meshcomm as mc
+from meshcomm.core._units import seconds_text
 from meshcomm.core.layouts.machine import Load
 
 U = mc.UNSHARDED
@@ -167,10 +168,7 @@ def size(count: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time in readable form."""
-    if math.isinf(seconds):
-        return "-"
-    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
-    return f"{seconds * scale:.3g} {unit}"
+    return "-" if math.isinf(seconds) else seconds_text(seconds)
 
 
 # -- against measured runs --------------------------------------------------------------------------------------------

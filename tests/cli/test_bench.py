@@ -8,8 +8,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.core.ranks.meshes import location_in
+from meshcomm.tools.cli import turns
 from meshcomm.tools.cli.about import Library
-from meshcomm.tools.cli.bench import cases, command, disk, measure, report
+from meshcomm.tools.cli.bench import cases, command, disk, report
 from meshcomm.tools.cli.bench.measure import Case, Row, measured
 from meshcomm.tools.cli.given import dtype_of, layout_of
 from meshcomm.tools.cli.main import main
@@ -164,7 +165,7 @@ def test_the_slowest_rank_counts_and_the_reference_takes_turns(monkeypatch):
         return measured(communicator, case, 4)
 
     clocks = [0] * RANKS
-    monkeypatch.setattr(measure.time, "perf_counter_ns", lambda: clocks[mc.create_mesh().rank])
+    monkeypatch.setattr(turns.time, "perf_counter_ns", lambda: clocks[mc.create_mesh().rank])
     rows = on_ranks(program)
     assert rows == [Row(10, 20e9, 4, (5.0, 5.0, 5.0), pytest.approx(4.0), 0.5, 0 + 1 + 2)] * RANKS
 

@@ -16,11 +16,35 @@ SAVE_BEFORE = 300
 
 _WORD = re.compile(r"[A-Za-z0-9_.@+-]+(?:,[A-Za-z0-9_.@+-]+)*")
 _RANGE = r"\d+(?:-\d+(?::\d+)?)?"
-_ARRAYS = {
-    "slurm": (re.compile(rf"{_RANGE}(?:,{_RANGE})*(?:%\d+)?"), "0-9, 1,4,7 or 0-99%10 (10 at a time)"),
-    "pbs": (re.compile(r"\d+-\d+(?::\d+)?(?:%\d+)?"), "0-9 or 0-99%10 (10 at a time)"),
+
+
+class System(NamedTuple):
+    """A batch system: its name, how it takes a script, and how it writes the numbers of an array of jobs."""
+
+    title: str
+    submit: str
+    number: str
+    """The variable with the number of a job of an array."""
+    numbers: re.Pattern[str]
+    examples: str
+
+
+SYSTEMS = {
+    "slurm": System(
+        "Slurm",
+        "sbatch",
+        "SLURM_ARRAY_TASK_ID",
+        re.compile(rf"{_RANGE}(?:,{_RANGE})*(?:%\d+)?"),
+        "0-9, 1,4,7 or 0-99%10 (10 at a time)",
+    ),
+    "pbs": System(
+        "PBS",
+        "qsub",
+        "PBS_ARRAY_INDEX",
+        re.compile(r"\d+-\d+(?::\d+)?(?:%\d+)?"),
+        "0-9 or 0-99%10 (10 at a time)",
+    ),
 }
-"""How each batch system writes the numbers of an array of jobs, and examples."""
 
 
 class Job(NamedTuple):
@@ -82,7 +106,7 @@ def batch(options: argparse.Namespace) -> int:
 
 def script_command(system: str) -> Command:
     """Return the command that prints scripts for a batch *system*."""
-    title = {"slurm": "Slurm", "pbs": "PBS"}[system]
+    title, examples = SYSTEMS[system].title, SYSTEMS[system].examples
     launchers = (
         Argument("--mpi", default="srun", metavar="LAUNCHER", help="srun (the default) or mpiexec"),
         Argument("--pmi", default="pmi2", metavar="TYPE", help="for srun: see srun --mpi=list (pmi2)"),
@@ -98,7 +122,7 @@ def script_command(system: str) -> Command:
             Argument("--time", default="1:00:00", metavar="LIMIT", help="[days-]hours:minutes:seconds"),
             Argument("--container", metavar="IMAGE", help="an Apptainer image in which the program runs"),
             Argument("--requeue", action="store_true", help="save before the time is over, and go on later"),
-            Argument("--array", metavar="NUMBERS", help=f"many jobs: {_ARRAYS[system][1]}".replace("%", "%%")),
+            Argument("--array", metavar="NUMBERS", help=f"many jobs: {examples}".replace("%", "%%")),
             Argument("--partition", "--queue", metavar="NAME", help="the partition or queue"),
             Argument("--account", metavar="NAME", help="the account or project that pays"),
             *(launchers if system == "slurm" else ()),
@@ -120,9 +144,9 @@ def _job(options: argparse.Namespace) -> Job:
     for name, value in (("partition", options.partition), ("account", options.account), ("pmi", pmi or None)):
         if value is not None and not _WORD.fullmatch(value):
             raise ValueError(f"--{name} is a name, not {quote(value)}")
-    array, examples = _ARRAYS[options.command]
-    if options.array is not None and not array.fullmatch(options.array):
-        raise ValueError(f"--array has numbers, such as {examples}, not {quote(options.array)}")
+    system = SYSTEMS[options.command]
+    if options.array is not None and not system.numbers.fullmatch(options.array):
+        raise ValueError(f"--array has numbers, such as {system.examples}, not {quote(options.array)}")
     if options.container == "":
         raise ValueError("--container is the path of an image")
     seconds = _seconds(options.time)
@@ -172,7 +196,48 @@ def _seconds(text: str) -> int:
 # Lines below [words] are in the script of a job of which all these words are true, or not, after a "!".
 # <word> stands for a value of the job: see `_values`.
 
-_SURROUNDINGS = """\
+_SCRIPT = f"""\
+#!/bin/bash
+# <size>. Submit it from the folder in which it is to run: <submit> job.sh
+[slurm]
+#SBATCH --job-name=<name>
+#SBATCH --nodes=<nodes>
+#SBATCH --ntasks-per-node=<ntasks_per_node>
+#SBATCH --cpus-per-task=1
+#SBATCH --time=<time>
+[slurm partition]
+#SBATCH --partition=<partition>
+[slurm account]
+#SBATCH --account=<account>
+[slurm array]
+#SBATCH --array=<array>
+#SBATCH --output=%x-%A_%a.out
+[slurm !array]
+#SBATCH --output=%x-%j.out
+[slurm requeue]
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@{SAVE_BEFORE}
+[pbs]
+#PBS -N <name>
+#PBS -l select=<nodes>:ncpus=<ntasks_per_node>:mpiprocs=<ntasks_per_node>
+#PBS -l walltime=<time>
+#PBS -j oe
+[pbs requeue]
+#PBS -r y
+[pbs !requeue]
+#PBS -r n
+[pbs partition]
+#PBS -q <partition>
+[pbs account]
+#PBS -A <account>
+[pbs array]
+#PBS -J <array>
+[]
+
+[pbs]
+cd "$PBS_O_WORKDIR" || exit # PBS begins in the home folder
+
 [array]
 # One of several jobs: the program finds its number in $<number>.
 
@@ -189,58 +254,7 @@ export OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMEXPR_NUM_TH
 export PYTHONUNBUFFERED=1 # what the program prints is in the file at once
 export PYTHONHASHSEED=0 # a loop over a set of names has one order on all ranks
 
-"""
-
-_LAUNCH = """\
 [srun]
-# Each rank keeps to its core. If one rank dies, the others are ended too.
-[!srun]
-# Each rank keeps to its core. This mpiexec must belong to the MPI that mpi4py loads.
-[container]
-# Hybrid: the MPI in the image is of the launcher's family (MPICH, Intel and Cray; or Open MPI).
-# Bind: the host's MPI instead. Add after exec: --bind /opt/mpi --env LD_LIBRARY_PATH=/opt/mpi/lib
-[]
-launch=(<launcher>)
-
-# The job ends here if the ranks do not find each other: another MPI, or another protocol.
-"${launch[@]}" <python> -m meshcomm info || exit
-
-[!requeue]
-# The exit code of the last line is that of the job.
-"${launch[@]}" <python> -m meshcomm run <program>
-[requeue]
-"""
-
-_SAVES = """\
-# The program then saves and ends, if it has
-#     checkpoints = meshcomm.Checkpoints(folder, save_on="SIGUSR1")
-# and calls checkpoints.wanted() after each step.
-"""
-
-_SLURM = f"""\
-#!/bin/bash
-# <size>. Submit it from the folder in which it is to run: sbatch job.sh
-#SBATCH --job-name=<name>
-#SBATCH --nodes=<nodes>
-#SBATCH --ntasks-per-node=<ntasks_per_node>
-#SBATCH --cpus-per-task=1
-#SBATCH --time=<time>
-[partition]
-#SBATCH --partition=<partition>
-[account]
-#SBATCH --account=<account>
-[array]
-#SBATCH --array=<array>
-#SBATCH --output=%x-%A_%a.out
-[!array]
-#SBATCH --output=%x-%j.out
-[requeue]
-#SBATCH --requeue
-#SBATCH --open-mode=append
-#SBATCH --signal=B:USR1@{SAVE_BEFORE}
-[]
-
-{_SURROUNDINGS}[srun]
 # srun must speak the protocol of the MPI; "srun --mpi=list" shows what it knows. MPICH, Intel MPI:
 # pmi2 or pmix; Open MPI: pmix; Cray MPICH: cray_shasta.
 export SLURM_MPI_TYPE=<pmi>
@@ -257,11 +271,37 @@ if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then
         [ ! -O "$file" ] || grep -qsF "$file" /proc/[0-9]*/maps || rm "$file"; done'
 fi
 
-{_LAUNCH}"${{launch[@]}}" <python> -m meshcomm run <program> &
+[pbs]
+# Cray: mpiexec -n <ranks> --ppn <ntasks_per_node> --cpu-bind core
+[srun]
+# Each rank keeps to its core. If one rank dies, the others are ended too.
+[!srun]
+# Each rank keeps to its core. This mpiexec must belong to the MPI that mpi4py loads.
+[container]
+# Hybrid: the MPI in the image is of the launcher's family (MPICH, Intel and Cray; or Open MPI).
+# Bind: the host's MPI instead. Add after exec: --bind /opt/mpi --env LD_LIBRARY_PATH=/opt/mpi/lib
+[]
+launch=(<launcher>)
+
+# The job ends here if the ranks do not find each other: another MPI, or another protocol.
+"${{launch[@]}}" <python> -m meshcomm info || exit
+
+[!requeue]
+# The exit code of the last line is that of the job.
+"${{launch[@]}}" <python> -m meshcomm run <program>
+[slurm requeue]
+"${{launch[@]}}" <python> -m meshcomm run <program> &
 program=$!
 
 # {SAVE_BEFORE} s before the time is over, Slurm sends USR1 to this script, which sends it on.
-{_SAVES}# Then the job starts again, from there.
+[pbs requeue]
+# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.
+[requeue]
+# The program then saves and ends, if it has
+#     checkpoints = meshcomm.Checkpoints(folder, save_on="SIGUSR1")
+# and calls checkpoints.wanted() after each step.
+[slurm requeue]
+# Then the job starts again, from there.
 asked=
 trap 'trap "" USR1; asked=yes; kill -USR1 "$program"' USR1
 wait "$program"
@@ -272,38 +312,11 @@ if [ "$asked" ]; then # the signal has ended the first wait
     [ "$code" -ne 0 ] || scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$code"
-"""
-
-_PBS = f"""\
-#!/bin/bash
-# <size>. Submit it from the folder in which it is to run: qsub job.sh
-#PBS -N <name>
-#PBS -l select=<nodes>:ncpus=<ntasks_per_node>:mpiprocs=<ntasks_per_node>
-#PBS -l walltime=<time>
-#PBS -j oe
-[requeue]
-#PBS -r y
-[!requeue]
-#PBS -r n
-[partition]
-#PBS -q <partition>
-[account]
-#PBS -A <account>
-[array]
-#PBS -J <array>
-[]
-
-cd "$PBS_O_WORKDIR" || exit # PBS begins in the home folder
-
-{_SURROUNDINGS}# Cray: mpiexec -n <ranks> --ppn <ntasks_per_node> --cpu-bind core
-{_LAUNCH}# PBS sends no signal before the time is over, but timeout does: USR1, {SAVE_BEFORE} s before.
-{_SAVES}# Submit the job again: it goes on there.
+[pbs requeue]
+# Submit the job again: it goes on there.
 timeout --preserve-status --signal=USR1 $((<saves_at> - SECONDS)) \\
     "${{launch[@]}}" <python> -m meshcomm run <program>
 """
-
-SCRIPTS = {"slurm": _SLURM, "pbs": _PBS}
-"""The script of each batch system."""
 
 
 def script(system: str, job: Job) -> str:
@@ -317,7 +330,7 @@ def script(system: str, job: Job) -> str:
     values = _values(system, job)
     true = {word for word, value in values.items() if value}
     lines, here = [], True
-    for line in SCRIPTS[system].splitlines():
+    for line in _SCRIPT.splitlines():
         if words := re.fullmatch(r"\[([\w! ]*)\]", line):
             here = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
         elif here:
@@ -332,11 +345,13 @@ def _values(system: str, job: Job) -> dict[str, object]:
     launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1" if srun else f"mpiexec -n {count} --bind-to core"
     return job._asdict() | {
         "size": f"{counted(ranks, 'rank')}, {job.ntasks_per_node} on each node",
+        "submit": SYSTEMS[system].submit,
+        "number": SYSTEMS[system].number,
+        system: True,
         "name": job.name,
         "ranks": ranks,
         "time": _clock(job.seconds),
         "saves_at": job.seconds - SAVE_BEFORE,
-        "number": {"slurm": "SLURM_ARRAY_TASK_ID", "pbs": "PBS_ARRAY_INDEX"}[system],
         "modules": shlex.join(job.modules),
         "environment": job.environment and shlex.quote(job.environment),
         "srun": srun,

@@ -9,8 +9,7 @@ so small and large messages count alike, and single bad measurements do not matt
 
 import contextlib
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -33,9 +32,9 @@ from meshcomm.core.ranks.meshes import create_mesh, location_in
 from meshcomm.core.ranks.teams import Team
 from meshcomm.errors import MeshError
 from meshcomm.storage.files import create, remove
+from meshcomm.tools.cli.turns import Run, Turns
 
 Floats: TypeAlias = NDArray[np.float64]
-Run: TypeAlias = Callable[[], object]
 
 MESSAGES = tuple(2**power for power in (3, 6, 9, 12, 15, 18, 20, 21, 22))
 """Bytes per message. Among the large ones, whose bytes cost most, most exceed the caches, as large arrays do."""
@@ -69,14 +68,8 @@ RUN = 512
 ROUNDS = 25
 """Each probe runs in this many turns; its fastest turn counts."""
 
-BATCH = 2e-4
-"""Seconds. A short probe repeats within a turn until the turn takes about this long."""
-
 LONGEST, FEWEST = 5.0, 5
 """Seconds, and turns: on a slow network, probes run in fewer turns, if the seconds would not do, but not in fewer."""
-
-MOST_REPEATS = 50
-"""A probe repeats at most this many times within a turn."""
 
 
 class Fit(NamedTuple):
@@ -238,35 +231,13 @@ def _times(communicator: Communicator, probes: list[_Probe]) -> list[float]:
 def fastest(communicator: Communicator, runs: Sequence[Run | None], rounds: int = ROUNDS) -> list[float]:
     """Return the seconds that each of *runs* takes on the slowest rank, in its fastest turn. Collective.
 
-    The runs take turns; short ones repeat within a turn. None means that this rank has nothing to do.
+    None means that this rank has nothing to do.
     """
-    for run in runs:
-        _nanoseconds(communicator, run, 1)  # creates communicators and touches memory for the first time
-    first = communicator.allreduce_max(
-        np.array([min(_nanoseconds(communicator, run, 1) for _ in range(3)) for run in runs], dtype=np.int64)
-    )
-    repeats = [int(min(max(1, BATCH * 1e9 / max(1, took)), MOST_REPEATS)) for took in first.tolist()]
-    turn = sum(took * n for took, n in zip(first.tolist(), repeats, strict=True)) * 1e-9
-    rounds = max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turn, 1e-9))))
-    # The runs take turns, so that other work on the machine slows down all of them, not only some.
-    taken = [
-        [_nanoseconds(communicator, run, n) // n for run, n in zip(runs, repeats, strict=True)] for _ in range(rounds)
-    ]
-    slowest = communicator.allreduce_max(np.array(taken, dtype=np.int64).ravel()).reshape(rounds, len(runs))
-    return [max(1, took) * 1e-9 for took in slowest.min(axis=0).tolist()]
-
-
-def _nanoseconds(communicator: Communicator, run: Run | None, repeats: int) -> int:
-    """Return the nanoseconds that this rank needs for *repeats* runs; all ranks begin together. Collective."""
-    communicator.allreduce_max(_ZERO)
-    start = time.perf_counter_ns()
-    if run is not None:
-        for _ in range(repeats):
-            run()
-    return time.perf_counter_ns() - start
-
-
-_ZERO: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
+    turns = Turns(communicator, runs)
+    for _ in range(max(min(rounds, FEWEST), min(rounds, int(LONGEST / max(turns.length, 1e-9))))):
+        turns.take()
+    shortest: list[float] = turns.seconds().min(axis=0).tolist()
+    return shortest
 
 
 def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, ...], machine: Machine) -> Fit:

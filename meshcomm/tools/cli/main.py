@@ -30,7 +30,7 @@ from typing import NoReturn, cast
 import meshcomm
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core.ranks.hosts import MACHINE_FILE
-from meshcomm.tools.cli.batch import SCRIPTS, script_command
+from meshcomm.tools.cli.batch import SYSTEMS, script_command
 from meshcomm.tools.cli.bench.options import BENCH
 from meshcomm.tools.cli.commands import PROGRAM, Argument, Command, Commands, imported
 from meshcomm.tools.cli.hashes import same_hashes
@@ -187,7 +187,7 @@ COMMANDS = {
     ),
     "show": SHOW,
     "plan": PLAN,
-    **{system: script_command(system) for system in SCRIPTS},
+    **{system: script_command(system) for system in SYSTEMS},
 }
 """In the order of the list that ``--help`` prints."""
 

@@ -15,7 +15,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.fft.backends import backend_of
 from meshcomm.fft.steps import Local
-from meshcomm.tools.cli.bench.measure import Case, Run
+from meshcomm.tools.cli.bench.measure import Case
+from meshcomm.tools.cli.turns import Run
 
 CHUNK = 2**18
 """Elements that are made, or compared, at a time: their indices need eight bytes each."""

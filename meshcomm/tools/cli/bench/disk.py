@@ -13,7 +13,8 @@ import meshcomm
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.bench.cases import Setting, differing, fill, held, indices_of
-from meshcomm.tools.cli.bench.measure import Case, Run
+from meshcomm.tools.cli.bench.measure import Case
+from meshcomm.tools.cli.turns import Run
 
 BUFFER = 2**22
 """Bytes that the stream writes or reads at a time."""
