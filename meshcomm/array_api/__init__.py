@@ -1,6 +1,6 @@
 """The Python array API standard, version 2025.12, for tensors: NumPy's functions, and those that differ from them.
 
-What moves, and the layout of a result, is as with NumPy's function: see docs/arithmetic.md. A device of the standard
+What moves, and the layout of a result, is as with NumPy's function: see docs/numpy.md. A device of the standard
 is a mesh, or a layout: see docs/array-api.md.
 """
 

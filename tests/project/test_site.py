@@ -46,9 +46,11 @@ def test_the_notebook_is_that_of_the_tutorial():
     assert notebook.NOTEBOOK.read_text("utf-8") == notebook.notebook(page), "run python docs/site/notebook.py"
 
 
-def test_the_tables_of_the_api_page_are_those_of_the_sources():
+def test_tables_of_names_are_those_of_the_sources():
     page = api.PAGE.read_text("utf-8")
     assert page == api.page(page), "run python docs/site/api.py"
+    page = api.NUMPY_PAGE.read_text("utf-8")
+    assert page == api.numpy_page(page), "run python docs/site/api.py"
     assert doctest.testmod(api).failed == 0
 
 

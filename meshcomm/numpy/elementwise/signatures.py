@@ -1,7 +1,7 @@
 """NumPy's functions as callers write them: arguments by NumPy's names, and a clear no to those that are not taken."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from itertools import repeat
 from operator import is_not
@@ -32,6 +32,7 @@ def like_numpy(function: Function, ours: Function) -> Function:
     name = f"numpy.{function.__name__}"
     taken = frozenset(signature(ours).parameters)
 
+    @wraps(ours)  # its signature says which arguments are taken: docs/numpy.md has the others
     def called(*args: object, **kwargs: object) -> object:
         if len(args) == 1 and taken.issuperset(kwargs) and all(map(is_not, kwargs.values(), repeat(NO_VALUE))):
             return ours(*args, **kwargs)  # as the methods of tensors call it
