@@ -4,7 +4,7 @@ The matrix has N rows, 1,000 by default. Each rank makes a block of rows. A rela
 a grid of all ranks, as ScaLAPACK needs them. There pdpotrf computes the Cholesky factor L, and pdgemm the product of L
 and its transpose. A relayout brings the product back to blocks of rows, where it is compared with the matrix.
 
-It needs a ScaLAPACK: pip install mkl, or see docs/scalapack.md.
+It needs a ScaLAPACK: pip install mkl, or see docs/linear-algebra.md.
 """
 
 import math

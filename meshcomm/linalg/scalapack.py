@@ -1,6 +1,6 @@
 """Cholesky factors and matrix products of tensors by ScaLAPACK, which is loaded when the first of them is called.
 
-meshcomm brings no ScaLAPACK with it: docs/scalapack.md says how to install one. Tensors may be in any layout.
+meshcomm brings no ScaLAPACK with it: docs/linear-algebra.md says how to install one. Tensors may be in any layout.
 They are relaid to blocks dealt round over a grid of all ranks of their mesh, and the result is relaid back.
 """
 

@@ -198,8 +198,8 @@ def test_different_arguments_are_found_before_the_library_is_entered(mesh):
 
 
 def test_the_page_runs():
-    program = "".join(re.findall(r"^```python\n(.*?)^```$", (DOCS / "scalapack.md").read_text(), re.M | re.S))
-    exec(compile(program, "scalapack.md", "exec"), {})
+    program = "".join(re.findall(r"^```py\n(.*?)^```$", (DOCS / "linear-algebra.md").read_text(), re.M | re.S))
+    exec(compile(program, "linear-algebra.md", "exec"), {})
 
 
 # -- grids ------------------------------------------------------------------------------------------------------------

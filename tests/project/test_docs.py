@@ -49,7 +49,6 @@ PROGRAMS = [page.relative_to(DOCS).as_posix() for page in PAGES if DOCS in page.
 RANKS = {"all_to_all.md": 2, "logical_devices.md": 8}
 CODE_AND_OUTPUT = r"^```python\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
 ELSEWHERE = {
-    "scalapack.md": "tests/mpi/test_scalapack.py runs it: ScaLAPACK needs an MPI",
     "torch.md": "tests/adapters/test_torch.py runs it, if PyTorch is there",
 }
 
@@ -72,6 +71,7 @@ def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys)
 FRAGMENTS = {
     "README.md": "tests/mpi/test_mpi_readme.py",
     "docs/faq.md": "tests/project/test_faq.py",
+    "docs/linear-algebra.md": "tests/mpi/test_scalapack.py",
     "docs/tutorial.md": "tests/jobs/test_tutorial.py",
     "docs/coming-from/": "tests/jobs/test_coming_from.py",
 }
