@@ -11,7 +11,6 @@ from typing import Any as _Any
 
 import numpy as _np
 
-from meshcomm.array_api import creation as _creation
 from meshcomm.array_api import fft, linalg
 from meshcomm.array_api import functions as _functions
 from meshcomm.array_api import info as _info
@@ -19,6 +18,7 @@ from meshcomm.array_api.functions import One as _One
 from meshcomm.array_api.functions import Several as _Several
 from meshcomm.core._mistakes import only_public as _only_public
 from meshcomm.core.arrays import standard as _standard
+from meshcomm.numpy.namespace import creation as _creation
 
 __array_api_version__ = _standard.VERSION
 __array_namespace_info__ = _info.__array_namespace_info__
@@ -39,11 +39,11 @@ acosh: _One = _numpys.acosh
 add: _One = _numpys.add
 all: _One = _numpys.all
 any: _One = _numpys.any
-arange = _creation.arange
+arange: _One = _creation.arange
 argmax: _One = _numpys.argmax
 argmin: _One = _numpys.argmin
 argsort = _functions.argsort
-asarray = _creation.asarray
+asarray: _One = _creation.asarray
 asin: _One = _numpys.asin
 asinh: _One = _numpys.asinh
 astype = _functions.astype
@@ -72,20 +72,20 @@ cumulative_prod: _One = _numpys.cumulative_prod
 cumulative_sum: _One = _numpys.cumulative_sum
 diff: _One = _numpys.diff
 divide: _One = _numpys.divide
-empty = _creation.empty
-empty_like = _creation.empty_like
+empty: _One = _creation.empty
+empty_like: _One = _creation.empty_like
 equal: _One = _numpys.equal
 exp: _One = _numpys.exp
 expand_dims: _One = _numpys.expand_dims
 expm1: _One = _numpys.expm1
-eye = _creation.eye
+eye: _One = _creation.eye
 finfo = _functions.finfo
 flip: _One = _numpys.flip
 floor: _One = _numpys.floor
 floor_divide: _One = _numpys.floor_divide
-from_dlpack = _creation.from_dlpack
-full = _creation.full
-full_like = _creation.full_like
+from_dlpack: _One = _creation.from_dlpack
+full: _One = _creation.full
+full_like: _One = _creation.full_like
 greater: _One = _numpys.greater
 greater_equal: _One = _numpys.greater_equal
 hypot: _One = _numpys.hypot
@@ -98,7 +98,7 @@ isinf: _One = _numpys.isinf
 isnan: _One = _numpys.isnan
 less: _One = _numpys.less
 less_equal: _One = _numpys.less_equal
-linspace = _creation.linspace
+linspace: _One = _creation.linspace
 log: _One = _numpys.log
 log10: _One = _numpys.log10
 log1p: _One = _numpys.log1p
@@ -122,8 +122,8 @@ negative: _One = _numpys.negative
 nextafter: _One = _numpys.nextafter
 nonzero: _Several = _numpys.nonzero
 not_equal: _One = _numpys.not_equal
-ones = _creation.ones
-ones_like = _creation.ones_like
+ones: _One = _creation.ones
+ones_like: _One = _creation.ones_like
 permute_dims: _One = _numpys.permute_dims
 positive: _One = _numpys.positive
 pow: _One = _numpys.pow
@@ -166,8 +166,8 @@ unstack: _Several = _numpys.unstack
 var: _One = _numpys.var
 vecdot: _One = _numpys.vecdot
 where: _One = _numpys.where
-zeros = _creation.zeros
-zeros_like = _creation.zeros_like
+zeros: _One = _creation.zeros
+zeros_like: _One = _creation.zeros_like
 
 if not _typing.TYPE_CHECKING:
     __all__ = ["__array_api_version__", "__array_namespace_info__", "fft", "linalg"]

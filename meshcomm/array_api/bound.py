@@ -13,14 +13,11 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from meshcomm.array_api.devices import Everywhere
 from meshcomm.array_api.info import Info
 from meshcomm.core._mistakes import missing
-from meshcomm.core.arrays.create import zeros
-from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.operators import LIKE
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.numpy.namespace.creation import OWN
+from meshcomm.numpy.namespace.devices import Device, Everywhere
 from meshcomm.numpy.protocols import takes_tensors
 
 Function: TypeAlias = Callable[..., Any]
@@ -58,8 +55,10 @@ class Namespace(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name in self._standard.__all__:
             found = self._of_standard(name)
+        elif self._numpys is np and name in OWN:
+            found = _bound(OWN[name], Everywhere(self._mesh))
         elif name[0] != "_" and _takes_tensors(self._numpys, name):
-            found = self._of_numpy(getattr(self._numpys, name))
+            found = getattr(self._numpys, name)
         elif name == "lib" and self._numpys is np:
             found = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
         else:
@@ -79,14 +78,9 @@ class Namespace(ModuleType):
             return _bound(found, Everywhere(self._mesh))
         return _either(found, getattr(self._numpys, name, None))
 
-    def _of_numpy(self, found: Function) -> Function:
-        if found not in LIKE:
-            return found
-        return update_wrapper(partial(found, like=zeros((), bool, Layout.replicated(self._mesh, 0))), found)
-
     def __dir__(self) -> list[str]:
         others = (name for name in dir(self._numpys) if name[0] != "_" and _takes_tensors(self._numpys, name))
-        return sorted({*self._standard.__all__, *others})
+        return sorted({*self._standard.__all__, *others, *(OWN if self._numpys is np else ())})
 
     def __repr__(self) -> str:
         return f"<{self.__name__} on the {self._mesh}>"
@@ -105,21 +99,22 @@ def _takes_tensors(numpys: ModuleType, name: str) -> bool:
     found = getattr(numpys, name, None)
     if isinstance(found, type):
         return issubclass(found, np.generic) or name in _ABOUT_DTYPES
-    return callable(found) and (name in _ABOUT_DTYPES or found in LIKE or takes_tensors(found))
+    return callable(found) and (name in _ABOUT_DTYPES or takes_tensors(found))
 
 
 def _creates(function: Function) -> bool:
-    """Return whether *function* makes tensors of nothing: it takes a device, but no tensor that has one."""
-    parameters = inspect.signature(function).parameters
-    first = next(iter(parameters.values()), None)
-    return "device" in parameters and first is not None and first.annotation is not DTensor
+    """Return whether *function* makes tensors: those that take a tensor keep its layout without a device."""
+    return "device" in inspect.signature(function, follow_wrapped=False).parameters
 
 
-def _bound(function: Function, where: Everywhere) -> Function:
-    """Return *function*, which takes a device, with *where* for None."""
+def _bound(function: Function, where: Device) -> Function:
+    """Return *function* so that what it makes is *where*, unless it gets a device or a layout."""
+    key = "device" if _creates(function) else "layout"
 
-    def made(*args: object, device: object = None, **kwargs: object) -> object:
-        return function(*args, device=where if device is None else device, **kwargs)
+    def made(*args: object, **kwargs: object) -> object:
+        if kwargs.get("device") is None and kwargs.get("layout") is None:
+            kwargs[key] = where
+        return function(*args, **kwargs)
 
     return update_wrapper(made, function)
 

@@ -7,13 +7,14 @@ import typing as _typing
 
 import numpy as _np
 
-from meshcomm.array_api import creation as _creation
 from meshcomm.array_api import functions as _functions
+from meshcomm.numpy import fft as _fft
 
 _numpys: _typing.Any = _np.fft
+_ours: _typing.Any = _fft
 
 fft: _functions.One = _numpys.fft
-fftfreq = _creation.fftfreq
+fftfreq: _functions.One = _ours.fftfreq
 fftn: _functions.One = _numpys.fftn
 fftshift: _functions.One = _numpys.fftshift
 hfft: _functions.One = _numpys.hfft
@@ -24,7 +25,7 @@ ihfft: _functions.One = _numpys.ihfft
 irfft: _functions.One = _numpys.irfft
 irfftn: _functions.One = _numpys.irfftn
 rfft: _functions.One = _numpys.rfft
-rfftfreq = _creation.rfftfreq
+rfftfreq: _functions.One = _ours.rfftfreq
 rfftn: _functions.One = _numpys.rfftn
 
 if not _typing.TYPE_CHECKING:

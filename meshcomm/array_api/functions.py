@@ -6,12 +6,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm.array_api.devices import Device, moved
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.numpy.namespace.devices import Device, moved
 
 Number: TypeAlias = int | float | complex
 One: TypeAlias = Callable[..., DTensor]

@@ -2,10 +2,9 @@
 
 import numpy as np
 
-from meshcomm.array_api.devices import Device
 from meshcomm.core._types import DType
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.meshes import get_default_mesh
+from meshcomm.numpy.namespace.devices import Device, mesh_of_program
 
 Kind = str | tuple[str, ...]
 
@@ -25,14 +24,13 @@ class Info:
         """Return what the namespace can do: masks, and functions such as ``nonzero`` and ``unique_values``."""
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
 
-    def default_device(self) -> Mesh | None:
-        """Return the mesh of the namespace, else that of `default_mesh`, or None."""
-        return get_default_mesh() if self._mesh is None else self._mesh
+    def default_device(self) -> Mesh:
+        """Return the mesh of the namespace, else that of `default_mesh`, else that of all ranks."""
+        return mesh_of_program() if self._mesh is None else self._mesh
 
     def devices(self) -> tuple[Mesh, ...]:
         """Return the default device; any other mesh, and any layout, is a device too."""
-        mesh = self.default_device()
-        return () if mesh is None else (mesh,)
+        return (self.default_device(),)
 
     def default_dtypes(self, *, device: Device | None = None) -> dict[str, DType]:
         """Return the dtypes of numbers that come without one; they are the same on all devices."""

@@ -12,7 +12,7 @@ OF_TENSORS = {
     **dict.fromkeys(("redistribute", "reshard", "rechunk", "resplit", "to_layout"), _MOVE),
     **dict.fromkeys(("numpy", "full_tensor", "gather", "values", "get", "asnumpy"), _WHOLE),
     **dict.fromkeys(
-        ("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data", "strides", "flags", "ctypes"),
+        ("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data", "ctypes"),
         _BLOCK,
     ),
     **dict.fromkeys(("compute", "persist", "block_until_ready", "wait", "result"), f"nothing is lazy here: {_BLOCK}"),
@@ -26,7 +26,8 @@ OF_TENSORS = {
     "backward": "mc.gradients has gradients, and autograd follows tensors",
     "grad": "mc.gradients has gradients, and autograd follows tensors",
     "map_blocks": "mc.map_overlap(fn, t, depth, boundary) calls a function on each block",
-    **dict.fromkeys(("save", "tofile", "dump", "dumps"), "mc.save(path, t)"),
+    **dict.fromkeys(("save", "dump", "dumps"), "mc.save(path, t)"),
+    "setflags": "t.flags of a tensor are only read: t.copy() is a tensor of its own",
     "resize": "numpy.resize(t, shape) makes another tensor",
     "norm": "numpy.linalg.norm(t)",
 }

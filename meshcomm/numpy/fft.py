@@ -1,4 +1,26 @@
-"""numpy.fft, whose functions take tensors."""
+"""numpy.fft, whose functions take tensors, and the frequencies of spectra as tensors."""
 
+import typing as _typing
+
+import numpy as _np
 from numpy.fft import *  # noqa: F403
 from numpy.fft import __all__ as __all__
+
+from meshcomm.numpy.namespace.making import of_array as _of_array
+
+_Like: _typing.TypeAlias = _typing.Any
+
+
+def _frequencies(name: str) -> _Like:
+    numpys = getattr(_np.fft, name)
+
+    def made(n: int, d: float = 1.0, device: _Like = None, *, dtype: _Like = None, layout: _Like = None) -> _Like:
+        values = numpys(n, d)
+        return _of_array(values if dtype is None else values.astype(dtype), device if layout is None else layout)
+
+    made.__name__, made.__doc__ = name, numpys.__doc__.partition(">>>")[0]
+    return made
+
+
+if not _typing.TYPE_CHECKING:
+    fftfreq, rfftfreq = _frequencies("fftfreq"), _frequencies("rfftfreq")

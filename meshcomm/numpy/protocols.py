@@ -8,6 +8,7 @@ mesh agree on a digest of their bytes, and then each rank uses the block that it
 no block.
 """
 
+from contextlib import suppress
 from importlib import import_module
 
 import numpy as np
@@ -21,6 +22,7 @@ from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._tensor import has_short_way, set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.views import View, check_writable, taken_from
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.slicing import Items
@@ -34,6 +36,7 @@ from meshcomm.numpy.elementwise.where import where
 from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.namespace.whole import Unfit, by_gathering, by_numpy
 from meshcomm.numpy.order import editing, order, searching, sets  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.reductions import histogram, locating  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.reductions.reductions import max, min, sum
@@ -58,6 +61,9 @@ def numpy_protocol(
     try:
         return guarded(_called, (function, method, args, kwargs), {})
     except Exception as error:
+        if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError):
+            with suppress(Unfit):
+                return guarded(by_gathering, (function, method, args, kwargs), {})
         if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise
@@ -76,6 +82,10 @@ def guarded(function: Function, args: tuple[object, ...], kwargs: dict[str, obje
 def _called(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
+    if is_scripted():
+        made = by_numpy(function, method, args, kwargs)
+        if made is not NotImplemented:
+            return made
     if isinstance(function, np.ufunc) and method is not None:
         given: Value = kwargs.get("out")
         if not given:

@@ -10,15 +10,12 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.core._arguments import as_array, as_shape, integer
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.errors import DTypeError
 from meshcomm.random.drawing import Drawing, Size, Values, Where
 
 
 def _known_by_all(parameter: ArrayLike) -> Array:
-    """Return a parameter of vectors as an array; ``DTypeError`` for a tensor."""
-    if isinstance(parameter, DTensor):
-        raise DTypeError("parameters of vectors are arrays that all ranks have, not a DTensor: pass its t.to_numpy()")
-    return as_array(parameter)
+    """Return a parameter of vectors as an array. Collective if it is a tensor."""
+    return as_array(parameter.to_numpy() if isinstance(parameter, DTensor) else parameter)
 
 
 class Distributions(Drawing):

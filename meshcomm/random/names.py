@@ -13,7 +13,7 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.namespace.making import layout_of, mesh_of_program
+from meshcomm.numpy.namespace.devices import layout_on, mesh_of_program
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
@@ -29,7 +29,7 @@ class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]
     __reduce__ = object.__reduce__  # type: ignore[assignment]  # as ours is pickled
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
-        return layout_of(shape, dtype)
+        return layout_on(None, shape, dtype)
 
 
 def default_rng(seed: Any = None) -> Generator:

@@ -31,6 +31,8 @@ def test_save_and_load(tmp_path, name):
         found += [*namespace.load(tmp_path / "d.npz").values()]
         file.seek(0)
         found.append(namespace.load(file))
+        x.tofile(tmp_path / "e.bin")
+        found.append(namespace.fromfile(tmp_path / "e.bin", x.dtype).reshape(x.shape))
         for each in found:
             assert isinstance(each, mc.DTensor)
             assert each.layout == x.layout

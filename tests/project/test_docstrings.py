@@ -14,7 +14,7 @@ DTensor.cumsum DTensor.dot DTensor.flat DTensor.flatten DTensor.max DTensor.mean
 DTensor.partition
 DTensor.prod DTensor.put DTensor.ravel DTensor.relayout DTensor.repeat DTensor.reshape DTensor.searchsorted
 DTensor.sort DTensor.squeeze DTensor.std DTensor.sum DTensor.take DTensor.to_device DTensor.to_numpy
-DTensor.tobytes DTensor.tolist DTensor.trace
+DTensor.tobytes DTensor.tofile DTensor.tolist DTensor.trace
 DTensor.var Halo.reduce Halo.start_update Halo.update Halo.wait LayoutMap.distribute Mesh.close Plan.execute
 RelayoutRequest.wait SaveRequest.wait Series Series.append Strategy.close
 Strategy.experimental_assign_to_logical_device

@@ -62,7 +62,7 @@ TABLE = [
     ),
     # -- names of other libraries
     mistake("of TensorFlow's eager tensors", "t.numpy()", "AttributeError", "t.to_numpy()", "Collective"),
-    mistake("of NumPy", "t.strides", "AttributeError", "t.local"),
+    mistake("of NumPy", "t.setflags(write=False)", "AttributeError", "t.flags", "t.copy()"),
     mistake("of mpi4py", "t.gather()", "AttributeError", "t.to_numpy(root=0)"),
     mistake("of PyTorch", "t.redistribute(rows)", "AttributeError", "t.relayout(layout)"),
     mistake("of PyTorch: the library", "mc.torch", "AttributeError", "import meshcomm.torch", "PyTorch"),

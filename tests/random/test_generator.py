@@ -118,8 +118,8 @@ def test_errors_of_tensors(rank):
         rng.random(3)
     with pytest.raises(mc.AxisError):
         rng.permutation(scale, axis=1)
-    with pytest.raises(mc.DTypeError, match="DTensor"):
-        rng.multivariate_normal(scale, np.eye(6))
+    with pytest.raises(ValueError, match="alpha"):
+        rng.dirichlet(scale, layout=mc.Layout([U], layout.mesh))
 
 
 def test_states():

@@ -1,14 +1,18 @@
 """The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, NoReturn
+from importlib import import_module
+from os import PathLike
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 import numpy as np
+from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
+from meshcomm.core._types import Array
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import LayoutError, ShapeError
@@ -136,6 +140,48 @@ class Contents:
             whole = self.to_numpy()
         return None if whole is None else whole.tobytes(order)
 
+    def tofile(  # type: ignore[misc]
+        self: "DTensor", fid: "str | PathLike[str] | BinaryIO", sep: str = "", format: str = "%s"
+    ) -> None:
+        """Write the elements to a file, as `numpy.ndarray.tofile` does: rank 0, which gets all of them. Collective.
+
+        `meshcomm.save` writes in parallel, with shape and dtype.
+
+        >>> import meshcomm as mc, tempfile, os
+        >>> path = os.path.join(tempfile.mkdtemp(), "t.bin")
+        >>> mc.ones(3, "u1", mc.Layout(["x"], mc.create_mesh([("x", 1)]))).tofile(path)
+        >>> os.path.getsize(path)
+        3
+        """
+        import_module("meshcomm.numpy.namespace.files").tofile(self, fid, sep, format)
+
+    def _like_numpys(self: "DTensor") -> Array:  # type: ignore[misc]
+        """Return an array with the shape and the strides of NumPy's global array, whose elements nobody touches."""
+        if self._view is None:
+            return np.empty(self.shape, self.dtype)
+        strides = [n * self.dtype.itemsize for n in self._view.strides]
+        return as_strided(np.empty(1, self.dtype), self.shape, strides, writeable=self._view.writeable)
+
+    @property
+    def strides(self: "DTensor") -> tuple[int, ...]:  # type: ignore[misc]
+        """The bytes between neighbours along each axis of NumPy's global array; ``t.local.strides`` for the block.
+
+        >>> import meshcomm as mc
+        >>> mc.zeros((3, 4), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))).T.strides
+        (8, 32)
+        """
+        return self._like_numpys().strides
+
+    @property
+    def flags(self: "DTensor") -> "Flags":  # type: ignore[misc]
+        """What NumPy says of the memory of its global array, to be read; ``t.local.flags`` for the block.
+
+        >>> import meshcomm as mc
+        >>> mc.zeros((3, 4), "f8", mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))).T.flags.f_contiguous
+        True
+        """
+        return Flags(self._like_numpys().flags)
+
     def view(self: "DTensor", dtype: DTypeLike | None = None) -> "DTensor":  # type: ignore[misc]
         """Return a tensor of the same memory with another dtype; a write through it changes this one.
 
@@ -165,6 +211,31 @@ class Contents:
         return made
 
 
+class Flags:
+    """The flags of a tensor: NumPy's, which cannot be set."""
+
+    __slots__ = ("_flags",)
+
+    _flags: Value
+
+    def __init__(self, flags: Value) -> None:
+        object.__setattr__(self, "_flags", flags)
+
+    def __getattr__(self, name: str) -> bool:
+        return bool(getattr(self._flags, name))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"the flag {name} of a tensor cannot be set: t.copy() is another tensor that keeps its values"
+        )
+
+    def __getitem__(self, key: str) -> bool:
+        return bool(self._flags[key])
+
+    def __repr__(self) -> str:
+        return repr(self._flags)
+
+
 class Flat:
     """The elements of a tensor in C order: what `DTensor.flat` is. All but ``len`` is Collective over the mesh."""
 
@@ -176,8 +247,13 @@ class Flat:
     def __len__(self) -> int:
         return self._tensor.size
 
-    def __iter__(self) -> NoReturn:
-        raise TypeError("t.flat is not iterated over, as each step would be a collective call: use t.tolist()")
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
+        """Return the elements, for `numpy.asarray`: up to 64 MiB of them."""
+        return self._tensor.__array__(dtype, copy).reshape(-1)
+
+    def __iter__(self) -> Iterator[Value]:
+        """Go over the elements, as numbers of NumPy: up to 64 MiB of them come to all ranks, at once."""
+        return iter(self.__array__())
 
     def copy(self) -> "DTensor":
         """Return a copy of the elements, with one axis."""

@@ -223,7 +223,9 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
         array.flags.writeable = bool(copy)
         return array
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[object, ...]:
+        if is_scripted():  # all ranks pickle it, as an array of NumPy
+            return self.__array__(copy=True).__reduce_ex__(protocol)
         raise TypeError(
             "a DTensor cannot be pickled: its other blocks are on other ranks. Pickle t.local and t.layout, and use "
             "meshcomm.from_local to make it again; or pickle t.to_numpy()"

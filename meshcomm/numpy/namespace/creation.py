@@ -7,7 +7,7 @@ arguments, and nothing is sent.
 from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import getdoc
-from math import prod
+from math import ceil, prod
 from operator import setitem
 from typing import Any, TypeVar
 
@@ -23,7 +23,9 @@ from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.namespace.making import by_blocks, layout_of, of_array, of_data
+from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.numpy.namespace.devices import Device, layout_on, moved
+from meshcomm.numpy.namespace.making import by_blocks, of_array, of_data
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -52,14 +54,15 @@ def _is_small(shape: Shape, dtype: DType) -> bool:
 # -- filled with one value --------------------------------------------------------------------------------------------
 
 
-def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, layout: Layout | None) -> Value:
+def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None) -> Value:
     try:
         probe = _numpys.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
     except MemoryError:
-        return getattr(create, name)(shape, dtype, layout_of(as_shape(shape), np.dtype(dtype), layout))
-    if layout is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
+        lengths, kind = as_shape(shape), np.dtype(dtype)
+        return getattr(create, name)(lengths, kind, layout_on(where, lengths, kind))
+    if where is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
         return of_array(getattr(_numpys, name)(shape, dtype))
-    return getattr(create, name)(probe.shape, probe.dtype, layout_of(probe.shape, probe.dtype, layout))
+    return getattr(create, name)(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
 
 
 def _filler(name: str, text: str) -> Callable[..., Value]:
@@ -68,11 +71,11 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
         dtype: DTypeLike | None = None,
         order: str = "C",
         *,
-        device: object = None,
+        device: Device | None = None,
         like: object = None,
         layout: Layout | None = None,
     ) -> Value:
-        return _filled(name, shape, dtype, layout)
+        return _filled(name, shape, dtype, device if layout is None else layout)
 
     made.__name__, made.__doc__ = name, text
     return own(made)
@@ -89,19 +92,81 @@ def full(
     dtype: DTypeLike | None = None,
     order: str = "C",
     *,
-    device: object = None,
+    device: Device | None = None,
     like: object = None,
     layout: Layout | None = None,
 ) -> Value:
     """Return a tensor of *fill_value*: a number, or what broadcasts to *shape*."""
     kind = np.dtype(dtype) if dtype is not None else _numpys.asarray(fill_value).dtype
-    made = _filled("empty", shape, kind, layout)
+    return _with_value(_filled("empty", shape, kind, device if layout is None else layout), fill_value)
+
+
+def _with_value(made: Value, fill_value: Value) -> Value:
     if isinstance(made, DTensor) and np.ndim(fill_value) == 0:
         number = fill_value.item() if isinstance(fill_value, DTensor) else fill_value
         changed(lambda block: setitem(block, ..., number), made)
     else:
         made[...] = fill_value
     return made
+
+
+def _like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None) -> Value:
+    if where is None or not isinstance(a, DTensor):
+        return as_tensors(getattr(_numpys, f"{name}_like")(a, dtype, shape=shape), where)
+    return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, moved(a.layout, where))
+
+
+def _liker(name: str, text: str) -> Callable[..., Value]:
+    def made(
+        a: Value,
+        dtype: DTypeLike | None = None,
+        order: str = "K",
+        subok: bool = True,
+        shape: ShapeLike | None = None,
+        *,
+        device: Device | None = None,
+        layout: Layout | None = None,
+    ) -> Value:
+        return _like(name, a, dtype, shape, device if layout is None else layout)
+
+    made.__name__ = f"{name}_like"
+    made.__doc__ = f"{text}, with the shape of *a*; of a tensor, by default with its layout."
+    return own(made)
+
+
+zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("ones", "Return a tensor of ones")
+
+
+@own
+def empty_like(
+    prototype: Value,
+    /,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: ShapeLike | None = None,
+    *,
+    device: Device | None = None,
+    layout: Layout | None = None,
+) -> Value:
+    """Return a tensor with any content, with the shape of *prototype*; of a tensor, by default with its layout."""
+    return _like("empty", prototype, dtype, shape, device if layout is None else layout)
+
+
+@own
+def full_like(
+    a: Value,
+    fill_value: Value,
+    dtype: DTypeLike | None = None,
+    order: str = "K",
+    subok: bool = True,
+    shape: ShapeLike | None = None,
+    *,
+    device: Device | None = None,
+    layout: Layout | None = None,
+) -> Value:
+    """Return a tensor of *fill_value*, with the shape of *a*; of a tensor, by default with its layout."""
+    return _with_value(empty_like(a, dtype, shape=shape, device=device, layout=layout), fill_value)
 
 
 # -- from arrays ------------------------------------------------------------------------------------------------------
@@ -123,8 +188,8 @@ def array(
     """Return a tensor of an array, of lists, or of tensors. Collective if there are tensors in lists."""
     if isinstance(object, DTensor):
         made = _of_tensor(object, dtype, copy, layout)
-    elif _has_tensors(object):
-        made = _of_tensor(_numpys.stack([array(each) for each in object]), dtype, None, layout)
+    elif _hasas_tensors(object):
+        made = _stacked(object, dtype, layout)
     else:
         held = _numpys.array(
             object, dtype, order="C" if order != "F" else order, **({"ndmax": ndmax} if ndmax else {})
@@ -139,29 +204,48 @@ def asarray(
     dtype: DTypeLike | None = None,
     order: str | None = None,
     *,
-    device: object = None,
+    device: Device | None = None,
     copy: bool | None = None,
     like: object = None,
     layout: Layout | None = None,
 ) -> Value:
-    """Return *a* as a tensor; a tensor as it is. Of a small array, it shares the memory of that."""
+    """Return *a* as a tensor; a tensor as it is. Of a small array, it shares the memory of that.
+
+    Collective if a tensor moves to another *device* or *layout*. ``ValueError`` for ``copy=False`` where each rank
+    keeps a copy of its block.
+    """
+    where = device if layout is None else layout
     if isinstance(a, DTensor):
-        return _of_tensor(a, dtype, copy, layout)
-    if _has_tensors(a):
-        return array(a, dtype, layout=layout)
-    return of_data(_numpys.asarray(a, dtype, copy=copy), layout)
+        return _of_tensor(a, dtype, copy, where)
+    if _hasas_tensors(a):
+        return _stacked(a, dtype, where)
+    held = _numpys.asarray(a, dtype, copy=copy)
+    if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
+        raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
+    return of_data(held, where)
 
 
-def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, layout: Layout | None) -> Value:
-    made: Value = tensor
-    if dtype is not None and tensor.dtype != np.dtype(dtype):
-        made = tensor.astype(dtype)
-    if layout is not None and made.layout != layout:
-        made = relayout(made, layout)
+_target = refusable(moved)  # where a tensor has to move: another rank may move it
+
+
+def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, where: Device | None) -> Value:
+    layout = tensor.layout if where is None else _target(tensor.layout, where)
+    other_dtype = dtype is not None and tensor.dtype != np.dtype(dtype)
+    stays = layout == tensor.layout
+    if copy is False and (other_dtype or not stays):
+        wanted = f"dtype {np.dtype(dtype)}" if other_dtype else f"layout {layout.specs_text} on the {layout.mesh}"
+        raise ValueError(f"asarray: a tensor in {wanted} is a copy; copy=False cannot be")
+    made: Value = tensor if stays else relayout(tensor, layout)
+    if other_dtype:
+        return made.astype(np.dtype(dtype))
     return made.copy() if copy and made is tensor else made
 
 
-def _has_tensors(x: Value) -> bool:
+def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Value:
+    return _of_tensor(_numpys.stack([array(each) for each in x]), dtype, None, where)
+
+
+def _hasas_tensors(x: Value) -> bool:
     """Return whether lists have tensors in them: looked for in the first list of each depth."""
     while isinstance(x, list | tuple) and x:
         if any(isinstance(each, DTensor) for each in x):
@@ -172,10 +256,15 @@ def _has_tensors(x: Value) -> bool:
 
 def _as_asarray(name: str) -> Callable[..., Value]:
     def made(
-        a: Value, dtype: DTypeLike | None = None, *args: object, layout: Layout | None = None, **kwargs: Value
+        a: Value,
+        dtype: DTypeLike | None = None,
+        *args: object,
+        device: Device | None = None,
+        layout: Layout | None = None,
+        **kwargs: Value,
     ) -> Value:
         given = {key: kwargs[key] for key in ("copy",) if key in kwargs}
-        return asarray(a, dtype, layout=layout, **given)
+        return asarray(a, dtype, device=device, layout=layout, **given)
 
     made.__name__ = name
     made.__doc__ = "Return *a* as a tensor, as `asarray` does: tensors have C order."
@@ -195,25 +284,47 @@ def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | Non
     return made
 
 
+@own
+def from_dlpack(
+    x: Value, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
+) -> Value:
+    """Return an array of another library as a tensor, by way of DLPack. Every rank passes the whole array."""
+    return asarray(_numpys.from_dlpack(x), device=device, copy=copy, layout=layout)
+
+
 # -- numbers in a row -------------------------------------------------------------------------------------------------
 
 
 @own
-def arange(*args: Value, dtype: DTypeLike | None = None, layout: Layout | None = None, **kwargs: Value) -> Value:
+def arange(
+    start_or_stop: Value = None,
+    /,
+    stop: Value = None,
+    step: Value = None,
+    dtype: DTypeLike | None = None,
+    *,
+    start: Value = None,
+    device: Device | None = None,
+    like: object = None,
+    layout: Layout | None = None,
+) -> Value:
     """Return the numbers from *start* up to *stop*, *step* apart, with NumPy's bits."""
-    if len(args) == 1 and type(args[0]) is int and args[0] <= _FEW and not kwargs and layout is None:
-        return of_array(_numpys.arange(args[0], dtype=dtype))
-    given = {key: _number(each) for key, each in kwargs.items() if key in ("start", "stop", "step")}
-    numbers = [_number(each) for each in args]
-    few = [*numbers, *given.values()]
-    first, last, step = ([0, *few[:1], 1] if len(few) == 1 else [*few, 1])[:3]
-    known = all(isinstance(x, int | float | np.integer | np.floating) for x in few) and step
-    count = int(np.ceil((last - first) / step)) if known and not (len(few) > 1 and given) else 0
+    where = device if layout is None else layout
+    if stop is step is start is where is None and type(start_or_stop) is int and start_or_stop <= _FEW:
+        return of_array(_numpys.arange(start_or_stop, dtype=dtype))
+    begin = start_or_stop if start is None else start
+    if (start is None and begin is None) or (stop is None and start is not None):  # NumPy's errors
+        given = {"start": start, "stop": stop, "step": step, "dtype": dtype}
+        return of_array(_numpys.arange(**{key: each for key, each in given.items() if each is not None}), where)
+    first, last = map(_number, (0, begin) if stop is None else (begin, stop))
+    by = 1 if step is None else _number(step)
+    count = _count(first, last, by)
     if count * 8 < WHOLE_BELOW or (dtype is not None and np.dtype(dtype).kind not in "iuf"):
-        return of_array(_numpys.arange(*numbers, dtype=dtype, **given), layout)
+        few = (last,) if stop is step is None else (first, last) if step is None else (first, last, by)
+        return of_array(_numpys.arange(*few, dtype=dtype), where)
     # As in NumPy, the first two numbers are exact, and the others go on from them.
-    kind = np.dtype(dtype) if dtype is not None else np.asarray(few).dtype
-    seeds, wide = np.array([first, first + step]).astype(kind), np.dtype(np.float32) if kind == np.float16 else kind
+    kind = np.dtype(dtype) if dtype is not None else np.asarray([first, last, by]).dtype
+    seeds, wide = np.array([first, first + by]).astype(kind), np.dtype(np.float32) if kind == np.float16 else kind
     base, second = seeds.astype(wide)
 
     def some(slices: tuple[slice, ...]) -> Array:
@@ -223,7 +334,15 @@ def arange(*args: Value, dtype: DTypeLike | None = None, layout: Layout | None =
         block[index < 2] = seeds[index[index < 2]]
         return block
 
-    return by_blocks((count,), kind, layout, some)
+    return by_blocks((count,), kind, where, some)
+
+
+def _count(first: Value, last: Value, step: Value) -> int:
+    """Return how many steps from *first* stay before *last*; 0 if these are no common numbers."""
+    if all(isinstance(x, int) for x in (first, last, step)) and step:
+        return -((first - last) // step)  # type: ignore[no-any-return]
+    known = all(isinstance(x, int | float | np.int64) for x in (first, last, step)) and step
+    return ceil((last - first) / step) if known else 0
 
 
 def _number(x: Value) -> Value:
@@ -237,17 +356,18 @@ def _whole(name: str) -> Callable[..., Value]:
     @wraps(numpys)
     def made(*args: Value, layout: Layout | None = None, **kwargs: Value) -> Value:
         kwargs.pop("like", None)
-        return _tensors(numpys(*args, **kwargs), layout)
+        return as_tensors(numpys(*args, **kwargs), layout)
 
     made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
     return own(made)
 
 
-def _tensors(made: Value, layout: Layout | None = None) -> Value:
+def as_tensors(made: Value, where: Device | None = None) -> Value:
+    """Return what NumPy has made with its arrays as tensors, also in tuples and lists."""
     if type(made) is np.ndarray:
-        return of_array(made, layout)
+        return of_array(made, where)
     if type(made) in (tuple, list):
-        return type(made)(_tensors(each, layout) for each in made)
+        return type(made)(as_tensors(each, where) for each in made)
     return made
 
 
@@ -261,16 +381,17 @@ def linspace(
     dtype: DTypeLike | None = None,
     axis: int = 0,
     *,
-    device: object = None,
+    device: Device | None = None,
     layout: Layout | None = None,
 ) -> Value:
     """Return *num* numbers from *start* to *stop*, evenly spaced, with NumPy's bits."""
+    where = device if layout is None else layout
     if num <= _FEW and type(start) in (int, float) and type(stop) in (int, float):
-        return _tensors(_numpys.linspace(start, stop, num, endpoint, retstep, dtype, axis), layout)
+        return as_tensors(_numpys.linspace(start, stop, num, endpoint, retstep, dtype, axis), where)
     first, last = (_number(x) if np.ndim(x) == 0 else np.asarray(x) for x in (start, stop))
     few, scalars = num * 8 < WHOLE_BELOW, np.ndim(first) == 0 and np.ndim(last) == 0
     if few or not scalars or not np.isscalar(first):
-        return _tensors(_numpys.linspace(first, last, num, endpoint, retstep, dtype, axis), layout)
+        return as_tensors(_numpys.linspace(first, last, num, endpoint, retstep, dtype, axis), where)
     ends, step = _numpys.linspace(first, last, 2, endpoint, True, dtype)  # checks the arguments
     begin, gaps = np.asarray(first) * 1.0, num - 1 if endpoint else num
     delta = np.asarray(last) - begin
@@ -283,7 +404,7 @@ def linspace(
             numbers[-1:] = last
         return (np.floor(numbers) if ends.dtype.kind in "iu" else numbers).astype(ends.dtype)
 
-    made = by_blocks((num,), ends.dtype, layout, block)
+    made = by_blocks((num,), ends.dtype, where, block)
     return (made, step) if retstep else made
 
 
@@ -298,11 +419,12 @@ def eye(
     dtype: DTypeLike = float,
     order: str = "C",
     *,
-    device: object = None,
+    device: Device | None = None,
     like: object = None,
     layout: Layout | None = None,
 ) -> Value:
     """Return a matrix with ones on its diagonal number *k*, and zeros elsewhere."""
+    where = device if layout is None else layout
     shape, kind = (int(N), int(N if M is None else M)), np.dtype(dtype)
 
     def block(slices: tuple[slice, ...]) -> Array:
@@ -311,8 +433,8 @@ def eye(
         return _numpys.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)  # type: ignore[no-any-return]
 
     if kind.hasobject or _is_small(shape, kind):
-        return of_array(_numpys.eye(*shape, k, kind), layout)
-    return by_blocks(shape, kind, layout, block)
+        return of_array(_numpys.eye(*shape, k, kind), where)
+    return by_blocks(shape, kind, where, block)
 
 
 @own
@@ -328,7 +450,7 @@ def indices(
     """Return the indices of a grid: a tensor, or with *sparse* a tuple of them."""
     shape = tuple(map(int, dimensions))
     if sparse:
-        return _tensors(_numpys.indices(shape, dtype, True), layout)
+        return as_tensors(_numpys.indices(shape, dtype, True), layout)
 
     def block(slices: tuple[slice, ...]) -> Array:
         inside = [_numpys.arange(each.start, each.stop, dtype=dtype) for each in slices[1:]]
@@ -351,7 +473,7 @@ def fromfunction(
 ) -> Value:
     """Return what *function* makes of the indices of a grid, which are tensors."""
     lengths = tuple(map(int, shape))
-    cut = layout_of(lengths, np.dtype(dtype), layout)
+    cut = layout_on(layout, lengths, np.dtype(dtype))
     each = [
         by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
         for axis in range(len(lengths))
@@ -371,7 +493,7 @@ def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
     """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says."""
     if sparse or not xi:
-        return _tensors(_numpys.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
+        return as_tensors(_numpys.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
     lines = [asarray(x).reshape(-1) for x in xi]
     order = [*range(len(lines))]
     if indexing == "xy":
@@ -387,51 +509,14 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     return tuple(found)
 
 
-class Grid:
-    """``mgrid`` and ``ogrid``: the coordinates of the points of a grid, by slices."""
-
-    def __init__(self, name: str) -> None:
-        self._numpys: Value = getattr(np, name)
-        self.sparse: bool = self._numpys.sparse
-
-    def __getitem__(self, key: Value) -> Value:
-        if self.sparse or not isinstance(key, tuple):
-            return _tensors(self._numpys[key])
-        lines = np.ogrid[key]
-        shape = tuple(line.size for line in lines)
-
-        def block(slices: tuple[slice, ...]) -> Array:
-            cut = [
-                line[tuple(s if n > 1 else slice(None) for s, n in zip(slices[1:], line.shape, strict=True))]
-                for line in lines
-            ]
-            lengths = [each.stop - each.start for each in slices[1:]]
-            return np.stack([np.broadcast_to(line, lengths) for line in cut[slices[0]]]).reshape([-1, *lengths])
-
-        return by_blocks((len(lines), *shape), np.result_type(*lines), None, block)
-
-
-class Joined:
-    """``r_`` and ``c_``: rows and columns of numbers, arrays and tensors."""
-
-    def __init__(self, name: str) -> None:
-        self._numpys: Value = getattr(np, name)
-
-    def __getitem__(self, key: Value) -> Value:
-        return _tensors(self._numpys[key])
-
-    def __len__(self) -> int:
-        return 0
-
-
 # -- what each rank makes all of, and then cuts -----------------------------------------------------------------------
 
 for _name in (
     *("bartlett", "blackman", "hamming", "hanning", "kaiser", "geomspace", "logspace", "tri", "vander", "diag"),
-    *("diagflat", "frombuffer", "fromiter", "fromregex", "fromstring", "from_dlpack", "fromfile", "loadtxt"),
+    *("diagflat", "frombuffer", "fromiter", "fromregex", "fromstring", "fromfile", "loadtxt"),
     *("genfromtxt", "tile", "repeat", "kron", "outer", "pad", "resize", "ix_", "diag_indices", "tril_indices"),
-    *("triu_indices", "mask_indices", "unravel_index", "broadcast_to", "copy", "zeros_like", "ones_like"),
-    *("empty_like", "full_like", "block", "concatenate", "stack", "vstack", "hstack", "dstack", "column_stack"),
+    *("triu_indices", "mask_indices", "unravel_index", "broadcast_to", "copy"),
+    *("block", "concatenate", "stack", "vstack", "hstack", "dstack", "column_stack"),
     *("concat", "unpackbits", "array_split"),
 ):
     _whole(_name)

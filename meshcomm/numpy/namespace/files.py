@@ -13,7 +13,8 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.numpy.namespace.making import by_blocks, mesh_of_program, of_array
+from meshcomm.numpy.namespace.devices import mesh_of_program
+from meshcomm.numpy.namespace.making import by_blocks, of_array
 
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
 
@@ -65,6 +66,11 @@ savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
 def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
     _written("savetxt", fname, [X], lambda found: np.savetxt(fname, found[0], *args, **kwargs))
+
+
+def tofile(tensor: DTensor, fid: File, sep: str, format: str) -> None:
+    """Write the elements of a tensor to a file, as `numpy.ndarray.tofile` does. Collective."""
+    _written("ndarray.tofile", fid, [tensor], lambda found: found[0].tofile(fid, sep, format))
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:

@@ -1,7 +1,6 @@
 """Tensors on the default mesh: of arrays that all ranks have, and of what each rank makes of its own block."""
 
 from collections.abc import Callable
-from functools import lru_cache
 from zlib import crc32
 
 import numpy as np
@@ -12,27 +11,15 @@ from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
-from meshcomm.core._types import Array, DType, Shape, ShapeLike
+from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks.agreement import checks_every_call
-from meshcomm.core.ranks.meshes import common_world, create_mesh, get_default_mesh, location_in
-from meshcomm.core.ranks.simulate import current_world
-from meshcomm.core.ranks.teams import World
-from meshcomm.numpy.namespace.rule import layout_for
-
-
-def mesh_of_program() -> Mesh:
-    """Return the mesh of `meshcomm.default_mesh`; without one, all ranks of the job in one dimension ``x``."""
-    return get_default_mesh() or _mesh_of_job(current_world() or common_world())
-
-
-@lru_cache(maxsize=4)
-def _mesh_of_job(world: World) -> Mesh:
-    return create_mesh([("x", world.size)])
+from meshcomm.core.ranks.meshes import location_in
+from meshcomm.numpy.namespace.devices import Device, layout_on, mesh_of_program
 
 
 class Home:
@@ -67,38 +54,32 @@ def home() -> Home:
 _MOST_HOMES = 16
 
 
-def layout_of(shape: Shape, dtype: DType, layout: Layout | None = None) -> Layout:
-    """Return *layout*, or what the rule says of an array of *shape* and *dtype* on the default mesh."""
-    return layout_for(shape, dtype, mesh_of_program()) if layout is None else layout
-
-
-def of_array(array: Array, layout: Layout | None = None) -> Value:
+def of_array(array: Array, where: Device | None = None) -> Value:
     """Return an array that all ranks have, and that is the tensor's from now on, as a tensor.
 
     An array of objects stays as it is, as tensors have none.
     """
-    if array.dtype.hasobject:
-        return array
-    if layout is None and array.nbytes < WHOLE_BELOW:
-        return home().make(array)
-    where = layout_of(array.shape, array.dtype, layout)
-    if layout is None and where.is_fully_replicated():
-        return home().make(array)
-    return create.distribute(array, where)
+    if where is None:
+        if array.dtype.hasobject:
+            return array
+        if array.nbytes < WHOLE_BELOW or layout_on(None, array.shape, array.dtype).is_fully_replicated():
+            return home().make(array)
+    return create.distribute(array, layout_on(where, array.shape, array.dtype))
 
 
-def of_data(array: Array, layout: Layout | None = None) -> Value:
+def of_data(array: Array, where: Device | None = None) -> Value:
     """Return an array as `of_array` does, and note what it holds: the next collective call compares it.
 
     ``CollectiveMismatch`` there if the arrays of the ranks differ.
     """
-    made = of_array(array, layout)
+    made = of_array(array, where)
     if isinstance(made, DTensor):
-        _note(array, made.mesh)
+        note(array, made.mesh)
     return made
 
 
-def _note(array: Array, mesh: Mesh) -> None:
+def note(array: Array, mesh: Mesh) -> None:
+    """Let the next collective call compare what an array holds that all ranks pass."""
     here = location_in(mesh)
     if here is None or len(here.team.ranks) == 1:
         return
@@ -109,15 +90,15 @@ def _note(array: Array, mesh: Mesh) -> None:
 
 
 def by_blocks(
-    shape: ShapeLike, dtype: DTypeLike, layout: Layout | None, block: Callable[[tuple[slice, ...]], Array]
+    shape: ShapeLike, dtype: DTypeLike, where: Device | None, block: Callable[[tuple[slice, ...]], Array]
 ) -> DTensor:
     """Return the tensor whose block is what *block* makes of its slices, on each rank.
 
     Parameters
     ----------
     shape, dtype: of the global array
-    layout: by default what the rule says
+    where: by default where the rule says
     block: takes the slices of the global array that a rank holds
     """
     lengths, kind = as_shape(shape), np.dtype(dtype)
-    return create.from_callback(lengths, kind, layout_of(lengths, kind, layout), block)
+    return create.from_callback(lengths, kind, layout_on(where, lengths, kind), block)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.numpy.namespace import creation, files
+from meshcomm.numpy.namespace import creation, files, grids
 
 _numpys: Any = np
 
@@ -50,7 +50,7 @@ def named(name: str) -> object:
     if name in OWN:
         return OWN[name]
     if name in ("mgrid", "ogrid"):
-        return creation.Grid(name)
+        return grids.Grid(name)
     if name in ("r_", "c_"):
-        return creation.Joined(name)
+        return grids.Joined(name)
     return getattr(_numpys, name)

@@ -23,10 +23,11 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.core.failures import abort
-from meshcomm.numpy.namespace.making import mesh_of_program
+from meshcomm.numpy.namespace.devices import mesh_of_program
 
 _NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
+_OURS = Path(__file__).resolve().parents[2]
 
 
 class Script:
@@ -57,7 +58,8 @@ class Script:
 
     def _find(self, file: str) -> bool:
         path = Path(file).resolve()
-        return path.is_relative_to(self._folder) and not any(each.name in _PACKAGES for each in path.parents)
+        is_library = path.is_relative_to(_OURS) or any(each.name in _PACKAGES for each in path.parents)
+        return path.is_relative_to(self._folder) and not is_library
 
     def _is_of_script(self, names: Mapping[str, object] | None) -> bool:
         """Return whether the module with these global *names* is the script, or beside it."""

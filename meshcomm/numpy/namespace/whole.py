@@ -1,0 +1,106 @@
+"""Calls of a script of NumPy that NumPy's own function computes, on arrays that each rank has whole.
+
+1. Where all tensors are whole on each rank already: so numbers are NumPy's to the last digit, and nothing is sent.
+2. Where the call is not defined for tensors: up to 64 MiB of a tensor (`WHOLE_ARRAY`) come to all ranks. Collective.
+
+A large result is cut as the rule of creation says. All ranks make the same call with the same numbers.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.blocks.small import gathered
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import WHOLE_ARRAY
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.operators import LIKE
+from meshcomm.numpy.namespace.making import note, of_array
+
+Called: TypeAlias = Callable[..., Value]
+
+_NUMERIC = frozenset("?bhilqBHILQefdgFDG")
+_OPERANDS = (bool, int, float, complex, np.number, np.bool_)
+
+
+class Unfit(Exception):
+    """A tensor is not whole, or NumPy's result is a view, which tensors have of their own; or a function is given."""
+
+
+def by_numpy(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    """Return what NumPy's *function* makes of whole tensors; ``NotImplemented`` if it has to go another way."""
+    if function in LIKE or (method == "__call__" and not kwargs and all(map(_is_common, args))):
+        return NotImplemented  # universal functions of numbers have the same digits, and recipes
+    try:
+        return _Whole(None).call(function, method, args, kwargs)
+    except Unfit:
+        return NotImplemented
+
+
+def by_gathering(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    """Return what NumPy's *function* makes of arrays that come to all ranks. Collective.
+
+    ``Unfit`` if they are too large, or if the result is a view of them.
+    """
+    return _Whole(f"numpy.{function.__name__}").call(function, method, args, kwargs)
+
+
+def _is_common(x: Value) -> bool:
+    return x.dtype.char in _NUMERIC if type(x) is DTensor else isinstance(x, _OPERANDS)
+
+
+class _Whole:
+    """A call with the arrays of its tensors. *name* is what it is called while tensors come; None: none are."""
+
+    def __init__(self, name: str | None) -> None:
+        self._name = name
+        self._held: list[tuple[DTensor, Array]] = []
+
+    def call(
+        self, function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]
+    ) -> Value:
+        called = function if method is None else getattr(function, method)
+        given, named = [self._array(x) for x in args], {key: self._array(x) for key, x in kwargs.items()}
+        made = called(*given, **named)
+        for tensor, array in self._held:
+            if tensor.local is not array and (made is None or made is array):
+                tensor[...] = array  # it was changed in place
+        return self._tensors(made)
+
+    def _array(self, x: Value) -> Value:
+        """Return the array of a tensor, also in lists; anything else as it is."""
+        if type(x) is DTensor:
+            array = self._array_of(x)
+            self._held.append((x, array))
+            return array
+        if type(x) in (list, tuple):
+            return type(x)([self._array(each) for each in x])
+        if isinstance(x, DTensor) or (callable(x) and not isinstance(x, type | np.ufunc)):
+            raise Unfit
+        if type(x) is np.ndarray and self._held:
+            note(x, self._held[0][0].mesh)
+        return x
+
+    def _array_of(self, x: DTensor) -> Array:
+        block, view = x.local, x._view
+        is_free = view is None or (view.writeable and not view.origins)
+        if block is not None and is_free and x.layout.is_fully_replicated() and x.mesh.size == x.mesh.world.size:
+            return block
+        if self._name is None or x.nbytes > WHOLE_ARRAY:
+            raise Unfit
+        return gathered(self._name, x)
+
+    def _tensors(self, made: Value) -> Value:
+        if type(made) is np.ndarray:
+            for tensor, array in self._held:
+                if made is array:
+                    return tensor
+                if made.base is not None and np.may_share_memory(made, array):
+                    raise Unfit
+            return of_array(made)
+        if isinstance(made, tuple | list):
+            found = map(self._tensors, made)
+            return type(made)(*found) if hasattr(made, "_fields") else type(made)(found)
+        return made
