@@ -138,7 +138,7 @@ test-slow: $(TESTING)
 
 # What takes too long for each change: run it before a release, and before a change that touches much.
 nightly: $(TESTING) $(WITH_SCALAPACK)
-	$(call stages,test-slow test-2 test-3 test-6 test-8 test-unshared test-jobs test-scenarios variants examples,CASES=$(CASES) LARGER=2)
+	$(call stages,test-slow test-2 test-3 test-6 test-8 test-unshared test-jobs $(if $(CASES),,test-scenarios) variants examples,CASES=$(CASES) LARGER=2)
 	@FULL=1 .ci/scope run sanitizers $(MAKE) --no-print-directory asan
 	@FULL=1 .ci/scope run wheels $(MAKE) --no-print-directory wheels test-wheels
 	@FULL=1 .ci/scope run site $(MAKE) --no-print-directory docs
@@ -163,7 +163,7 @@ fuzz: $(TESTING)
 SCENARIOS_AT_ONCE ?= 3
 REPEATS :=
 test-scenarios: $(TESTING)
-	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--all-scenarios) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
+	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--exhaustive) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
 # Every pair of calls that ranks may mix up, in every way: 165,648 cases, one to four a second. Many run in one job.
 # PAIRS=200 for some of them: with each number of ranks, 200 with shared memory, and 200 without.
@@ -180,7 +180,7 @@ soak: $(TESTING)
 	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
 
 resources: $(TESTING)
-	@$(PYTEST) --patience 4 --resources tests/jobs/test_resources.py
+	@$(PYTEST) --patience 4 --exhaustive tests/jobs/test_resources.py
 
 # The test suite of the array API standard: a checkout of it, with its submodule. Its own requirements go to build/.
 ARRAY_API_TESTS :=

@@ -7,10 +7,10 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, ShapeError
-from support.random_cases import of_kinds, random_boundaries, random_layout
+from support.random_cases import of_kinds, random_boundaries, random_layout, shapes_of
 from support.reference import block_of, numbered, random_bits, same_bits, simulated
 from support.sampling import sampled
-from support.strategies import DTYPES, shapes_of
+from support.strategies import DTYPES
 
 U = "unsharded"
 SEEDS = sampled(range(100), 5)

@@ -9,14 +9,14 @@ from support.paths import EXAMPLES, ROOT, TESTS
 
 pytestmark = pytest.mark.any_mpi
 
-SAMPLES = {
+SAMPLES = {  # with ``--each 1`` the first one
+    "xarray": ["tests/test_array_api.py", "tests/test_merge.py", "tests/test_ufuncs.py"],
     "scipy": [
         "cluster/tests/test_vq.py",
         "fft/tests/test_helper.py",
         "stats/tests/test_entropy.py",
         "stats/tests/test_variation.py",
     ],
-    "xarray": ["tests/test_array_api.py", "tests/test_merge.py", "tests/test_ufuncs.py"],
     "scikit_learn": [
         "decomposition/tests/test_pca.py",
         "metrics/cluster/tests/test_supervised.py",
@@ -47,6 +47,7 @@ def test_their_own_tests(launch, suite):
     assert " 0 fail" in job.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_scikit_learn_recognises_digits(launch, ranks):
     pytest.importorskip("sklearn")

@@ -11,6 +11,7 @@ from support.patience import slowness
 from support.small_saves import listed
 
 
+@pytest.mark.any_mpi
 def test_ranks_with_folders_of_their_own(launch, tmp_path):
     job = launch(3, PROGRAMS / "files.py", tmp_path, MESHCOMM_TIMEOUT=f"{math.ceil(3 * slowness())}")
     assert job.code == 0, job

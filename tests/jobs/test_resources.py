@@ -26,7 +26,7 @@ BOUND = 16  # programs and communicators that are kept, where there are few call
 @pytest.mark.parametrize("memory", ["shared", "unshared"])
 @pytest.mark.parametrize("name", MANY)
 def test_what_ranks_hold_stays_the_same(launch, pytestconfig, capsys, name, memory):
-    full = pytestconfig.getoption("resources")
+    full = pytestconfig.getoption("exhaustive")
     ranks, calls = (MANY if full else FEW)[name]
     bound, cpu = ([], MANY_CPU) if full else ([BOUND], 4 * CPU)
     environment = {"PYTHONPATH": str(TESTS)} | ({"MESHCOMM_SHARED_MEMORY": "0"} if memory == "unshared" else {})

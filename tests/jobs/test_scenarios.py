@@ -1,7 +1,7 @@
 """Scenarios in which ranks wait in vain: each ends within MESHCOMM_TIMEOUT and a second, and says why.
 
 The programs are in programs/scenarios.py. A sample runs each scenario once, half of them with each MPI, the settings
-spread evenly over them. With ``--all-scenarios`` each runs with 2, 4 and 8 ranks, with shared memory and without. With
+spread evenly over them. With ``--exhaustive`` each runs with 2, 4 and 8 ranks, with shared memory and without. With
 ``--repeats 20`` each runs twenty times, in the settings by turns, and its ranks are forked from a process with all
 imports.
 """

@@ -9,6 +9,8 @@ from meshcomm.tools.measuring.totals import PEAK, SHARE, process_memory
 from support.paths import PROGRAMS
 from support.traces import UNTIL_MERGED, check_trace, spans
 
+pytestmark = pytest.mark.any_mpi
+
 PROGRAM = PROGRAMS / "traced.py"
 
 

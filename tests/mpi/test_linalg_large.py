@@ -21,9 +21,9 @@ from meshcomm.linalg.large import (
     solve_triangular,
     svd,
 )
+from support.random_cases import shapes_of
 from support.sampling import sampled
 from support.scalapack import layouts_on, planes, random, skip_without_scalapack
-from support.strategies import shapes_of
 from support.verdicts import agree_raises
 
 skip_without_scalapack()

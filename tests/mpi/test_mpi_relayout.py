@@ -19,6 +19,7 @@ from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.packed import Packed
 from support.paths import DATA
+from support.random_cases import shapes_of
 from support.reference import (
     blocks_of,
     numbered,
@@ -29,7 +30,7 @@ from support.reference import (
     tuple_layouts,
 )
 from support.sampling import sampled
-from support.strategies import DTYPES, dtype_id, shapes_of
+from support.strategies import DTYPES, dtype_id
 from support.verdicts import agree_mismatch, agree_raises
 
 WORLD = MPI.COMM_WORLD

@@ -15,11 +15,11 @@ from meshcomm.linalg.block_cyclic import dealt_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
 from support.paths import DOCS
+from support.random_cases import shapes_of
 from support.redistributions import redistributions
 from support.reference import random_bits, same_bits
 from support.sampling import sampled
 from support.scalapack import layouts_on, planes, random, skip_without_scalapack
-from support.strategies import shapes_of
 from support.verdicts import agree_mismatch, agree_raises
 
 skip_without_scalapack()

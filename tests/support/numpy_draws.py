@@ -10,8 +10,8 @@ from random import Random
 
 import numpy as np
 
+from support.random_cases import shapes_of
 from support.reference import random_bits
-from support.strategies import shapes_of
 
 NUMBERS = ["?", "i1", "u1", "i4", "i8", "u8", "f2", "f4", "f8", "g", "c8", "c16", ">f8", ">i2"]
 SORTED = ["f8", "f8", "f4", "f2", "g", "c16", "c8", "i8", "i4", "u1", "u8", "?", ">f8", ">i4", "M8[s]", "U2"]

@@ -13,7 +13,6 @@ from meshcomm import Cuts, Cyclic, Layout, Machine, Mesh, ShapeError, plan_relay
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core.layouts.mesh import bound_world
 from support.reference import blocks_between, lockstep, random_bits, same_bits
-from support.strategies import shapes_of
 
 RANKS = 12
 SIZES = [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 5, 6, 6]
@@ -163,6 +162,14 @@ def another_mesh(random, mesh, ranks, sizes):
         shape = random.choice(SHAPES[random.choice(fitting)])
         return mesh_over(tuple(random.sample(others, prod(shape))), shape)
     return random_mesh(random, ranks, sizes)
+
+
+def shapes_of(size):
+    """Every shape of one to three dimensions for a mesh of *size* devices."""
+    factors = [n for n in range(1, size + 1) if size % n == 0]
+    planes = [(a, size // a) for a in factors]
+    cubes = [(a, b, size // a // b) for a in factors for b in factors if size % (a * b) == 0]
+    return [(size,), *planes, *cubes]
 
 
 SHAPES = {size: shapes_of(size) for size in range(1, RANKS + 1)}

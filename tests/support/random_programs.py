@@ -18,9 +18,8 @@ import numpy as np
 
 import meshcomm as mc
 from support import reference
-from support.random_cases import random_spec
+from support.random_cases import of_kinds, random_layout, shapes_of
 from support.reference import random_bits, same_bits
-from support.strategies import shapes_of
 
 STEPS = 30
 NAMES = r"\b[abmprtvx]\d+\b"  # of meshes, requests, tensors and so on, as `Program.new` makes them
@@ -207,22 +206,11 @@ class Program:
     def any_layout(self, shape, mesh=None, match=False):
         """Return the text of a layout of an array of *shape*, of any kind."""
         mesh, ndim = mesh or self.any_mesh(), len(shape)
-        axes = [[] for _ in range(ndim)]
-        for name in self.random.sample(self.names[mesh].dim_names, len(self.names[mesh].dim_names)):
-            axis = self.random.randint(-1, ndim - 1)
-            if axis >= 0:
-                axes[axis].append(name)
-        specs = [self.any_spec(mesh, tuple(names), length) for names, length in zip(axes, shape, strict=True)]
+        layout = of_kinds(self.random, random_layout(self.random, self.names[mesh], ndim), shape)
+        specs = ["+".join(names) if isinstance(names, tuple) else names for names in layout.axes]
         if match and ndim and self.random.random() < 0.1:
             specs[self.random.randrange(ndim)] = mc.MATCH
         return f"L({mesh}, {', '.join(map(repr, specs))})" if specs else f"L({mesh})"
-
-    def any_spec(self, mesh, names, length):
-        """Return a spec over these mesh dimensions: their text for the usual cut, else `Cuts` or `Cyclic`."""
-        if not names or self.random.random() < 0.4:
-            return "+".join(names)
-        sizes = dict(self.names[mesh].dims)
-        return random_spec(self.random, names, length, prod(sizes[name] for name in names))
 
     def any_tensor(self, fits=lambda tensor: True):
         """Return the name of an open tensor that *fits*, or None if there is none."""

@@ -16,7 +16,7 @@ from meshcomm.core.failures.launchers import launched
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
 _QUICK = 8  # with --quick a sample has one of so many cases of it
-_exhaustive = _quick = _all_scenarios = False
+_exhaustive = _quick = False
 _inputs = None
 _ranks = 1
 _repeats = 0
@@ -31,12 +31,10 @@ def pytest_addoption(parser):
     parser.addoption("--mismatches", help="how many pairs of calls to mix up, on each number of ranks, or all of them")
     parser.addoption("--mismatch-ranks", type=_numbers, help="the numbers of ranks for these, by default '2 3 4'")
     parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
-    parser.addoption("--all-scenarios", action="store_true", help="run all scenarios of jobs that hang, 20 minutes")
     parser.addoption("--repeats", type=int, default=0, metavar="N", help="run each scenario of jobs that hang N times")
     parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
     parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
-    parser.addoption("--resources", action="store_true", help="make as many calls as resources must bear")
 
 
 def _numbers(text):
@@ -44,10 +42,9 @@ def _numbers(text):
 
 
 def pytest_configure(config):
-    global _exhaustive, _quick, _inputs, _all_scenarios, _ranks, _repeats
+    global _exhaustive, _quick, _inputs, _ranks, _repeats
     _exhaustive, _quick = config.getoption("exhaustive"), config.getoption("quick")
-    _inputs, _all_scenarios = config.getoption("inputs"), config.getoption("all_scenarios")
-    _repeats = config.getoption("repeats")
+    _inputs, _repeats = config.getoption("inputs"), config.getoption("repeats")
     _, _ranks = launched() or (0, 1)
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
@@ -120,11 +117,11 @@ def with_seeds(on_a_mesh, seeds):
 
 
 def spread(cases, settings, offset=0, step=1):
-    """Return pairs of a case and a setting: each pair with ``--all-scenarios``.
+    """Return pairs of a case and a setting: each pair with ``--exhaustive``.
 
     Otherwise every case once, from number *offset* on in steps of *step*, with the settings spread evenly over them.
     """
-    if _all_scenarios:
+    if _exhaustive:
         return [(case, setting) for case in cases for setting in settings]
     return [(case, settings[i // step % len(settings)]) for i, case in enumerate(cases) if i % step == offset]
 

@@ -7,10 +7,10 @@ import numpy as np
 
 import meshcomm as mc
 from support.gradient_cases import on
+from support.random_cases import shapes_of
 from support.random_tensors import layout_of as layout_of
 from support.reference import block_of, same_bits, same_numbers
 from support.sampling import sampled
-from support.strategies import shapes_of
 
 U = "unsharded"
 SIZES = [(2,), (3,), (4,), (2, 2), (2, 3), (2, 1, 2)]

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: meshes, layouts, relayouts, dtypes and group assignments; and the list of all dtypes."""
+"""Hypothesis strategies: layouts, relayouts, groups and arrays in any memory; and the list of all dtypes."""
 
 from math import prod
 
@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from meshcomm import Layout, Mesh
+from support.random_cases import random_layout, shapes_of
 from support.reference import as_raw
 
 try:
@@ -20,45 +21,31 @@ NESTED = np.dtype([("place", [("x", ">i2"), ("y", "f4")]), ("values", "c8", (2,)
 NUMERIC = [*"bhilqBHILQefdgFDG", ">i2", ">u4", ">f2", ">f8", ">c16", *ML_DTYPES[:3]]
 DTYPES = [np.dtype(d) for d in ["?", *NUMERIC, *ML_DTYPES[3:], "M8[ns]", ">m8[s]", "S5", "U3", "V7", PADDED, NESTED]]
 
+RANDOM = st.randoms(use_true_random=False)
+"""What `random_cases` draws from, in the hands of hypothesis."""
+
 
 def dtype_id(dtype):
     return {PADDED: "padded", NESTED: "nested"}.get(dtype, f"{dtype.byteorder}{dtype.char}{dtype}")
 
 
-def shapes_of(size):
-    """Every shape of one to three dimensions for a mesh of *size* devices."""
-    factors = [n for n in range(1, size + 1) if size % n == 0]
-    planes = [(a, size // a) for a in factors]
-    cubes = [(a, b, size // a // b) for a in factors for b in factors if size % (a * b) == 0]
-    return [(size,), *planes, *cubes]
-
-
-@st.composite
-def meshes(draw, sizes=range(1, 9)):
-    """Meshes of one of these numbers of devices."""
-    shape = draw(st.sampled_from(sizes).map(shapes_of).flatmap(st.sampled_from))
-    return Mesh(range(prod(shape)), list(zip("xyz", shape, strict=False)))
-
-
-@st.composite
-def layouts(draw, mesh, rank):
+def layouts(mesh, ndim):
     """Layouts with any number of mesh dimensions per axis."""
-    axes = [[] for _ in range(rank)]
-    for name in draw(st.permutations(mesh.dim_names)):
-        axis = draw(st.integers(-1, rank - 1))
-        if axis >= 0:
-            axes[axis].append(name)
-    return Layout([tuple(names) for names in axes], mesh)
+    return RANDOM.map(lambda random: layout_on(random, mesh, ndim))
+
+
+def layout_on(random, mesh, ndim):
+    return Layout(random_layout(random, mesh, ndim).axes, mesh)  # on this very mesh
 
 
 @st.composite
 def relayouts(draw, sizes=range(1, 9), max_rank=5, max_length=9):
-    """A global shape, a source and a target."""
-    mesh = draw(meshes(sizes))
-    rank = draw(st.integers(0, max_rank))
-    longest = max_length if rank <= 3 else 4
-    shape = tuple(draw(st.lists(st.integers(0, longest), min_size=rank, max_size=rank)))
-    return shape, draw(layouts(mesh, rank)), draw(layouts(mesh, rank))
+    """A global shape, a source and a target on one mesh of any of these numbers of devices."""
+    random = draw(RANDOM)
+    sizes = random.choice(shapes_of(random.choice(sizes)))
+    mesh, ndim = Mesh(range(prod(sizes)), list(zip("xyz", sizes, strict=False))), random.randint(0, max_rank)
+    shape = tuple(random.randint(0, max_length if ndim <= 3 else 4) for _ in range(ndim))
+    return shape, layout_on(random, mesh, ndim), layout_on(random, mesh, ndim)
 
 
 @st.composite
