@@ -54,6 +54,15 @@ def test_it_starts_the_ranks_itself(launch, script):
     assert (ran.code, ran.text) == (0, "2 [1. 1. 1.]\n"), ran
 
 
+def test_sets_of_texts_have_one_order(launch, script):
+    script.write_text(
+        "import numpy as np\nnames = [*{'ada', 'alan', 'grace', 'kurt', 'emmy'}]\n"
+        "x = np.array([len(each) for each in names])\nprint(np.zeros(10_000).sum(), x.sum())\n"
+    )
+    ran = launch(None, "-m", "meshcomm", "run", "-n", "3", "--numpy", script)
+    assert (ran.code, ran.text) == (0, "0.0 20\n"), ran
+
+
 def test_libraries_get_numpy(launch, script):
     packages = script.parent / "site-packages"
     packages.mkdir()
@@ -103,6 +112,18 @@ def test_files_that_all_ranks_write_are_found(launch, script):
     assert ran.code == 0, ran
     assert ran.text.count("all ranks open") == 1, ran
     assert "out.txt' for writing, at line 3 of" in ran.text, ran
+
+
+@pytest.mark.parametrize("line", ["os.urandom(8)", "str(time.perf_counter()).encode()", "tempfile.mkdtemp().encode()"])
+def test_what_differs_between_ranks_is_named(launch, script, line):
+    script.write_text(
+        f"import os, time, tempfile, numpy as np\nx = np.frombuffer({line}, np.uint8)\n"
+        "print(np.sum(np.zeros((100, 100))), x.sum())\n"
+    )
+    ran = launch(2, *COMMAND, script)
+    assert ran.code == 1, ran
+    assert "CollectiveMismatch" in ran.text, ran
+    assert "These differ between ranks: clocks, os.urandom" in ran.text, ran
 
 
 def test_random_numbers_are_the_same_on_any_number_of_ranks(launch, script):

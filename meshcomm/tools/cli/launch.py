@@ -29,6 +29,7 @@ def launch(ranks: int) -> None:
         sys.exit(2)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     usual = {"OMP_NUM_THREADS": str(max(1, cores // ranks)), **(_WHERE_CORES_ARE_FEW if ranks > cores else {})}
+    usual["PYTHONHASHSEED"] = "0"  # all ranks go through a set of texts in one order
     at = sys.argv.index("run")
     rest = _without_ranks(sys.argv[at + 1 :])
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "meshcomm", "run", *rest]

@@ -13,7 +13,7 @@ from meshcomm.core.failures.launchers import are_several, is_told_by_another
 from meshcomm.core.failures.roll_call import leave_all
 from meshcomm.core.ranks.meshes import common_world
 from meshcomm.core.ranks.mpi import MPIWorld
-from meshcomm.errors import MeshError
+from meshcomm.errors import CollectiveMismatch, MeshError
 
 
 def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> None:
@@ -46,6 +46,8 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
         raise
     except BaseException as error:
         error.with_traceback(_own_frames(error))
+        if of_numpy and isinstance(error, CollectiveMismatch):
+            error.add_note(_DIFFERENT)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(exit_code(error))
 
@@ -90,6 +92,11 @@ def _own_frames(error: BaseException) -> TracebackType | None:
             last = last.tb_next
     return traceback
 
+
+_DIFFERENT = (
+    "All ranks run the script, and have to compute the same. These differ between ranks: clocks, os.urandom and what "
+    "comes of it (uuid, secrets, names of tempfile), os.getpid, id, the order of sets of texts, and names of hosts."
+)
 
 _SCRIPTS = str(Path(__file__).with_name("scripts.py"))
 
