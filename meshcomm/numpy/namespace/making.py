@@ -14,6 +14,7 @@ from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes
@@ -29,12 +30,22 @@ class Home:
         self.mesh = mesh
         self.everyone: bool = mesh.size == mesh.world.size
         self.whole = [Layout.replicated(mesh, ndim) for ndim in range(65)]
+        here = location_in(mesh)
+        self._team = None if here is None or len(here.team.ranks) == 1 else here.team
 
     def make(self, array: Array) -> DTensor:
         """Return the tensor of a small array, whose memory it takes."""
         block = array if type(array) is np.ndarray and array.flags.c_contiguous else np.array(array, order="C")
         outside = not self.everyone and location_in(self.mesh) is None
         return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
+
+    def noted(self, array: Array) -> DTensor:
+        """Return the tensor of a small array, and note what it holds, as `note` does, in less time."""
+        if watch.any_closed or checks_every_call():
+            note(array, self.mesh)
+        elif self._team is not None:
+            self._team.note(crc32(array.tobytes()))
+        return self.make(array)
 
 
 _homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
@@ -72,6 +83,8 @@ def of_data(array: Array, where: Device | None = None) -> Value:
 
     ``CollectiveMismatch`` there if the arrays of the ranks differ.
     """
+    if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
+        return home().noted(array)
     made = of_array(array, where)
     if isinstance(made, DTensor):
         note(array, made.mesh)
