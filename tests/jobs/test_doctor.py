@@ -133,7 +133,9 @@ def test_info_reports_it_too_in_json(launch):
     (problem,) = (each for each in document["checks"] if each["level"] == "problem")
     assert (job.code != 0, document["ok"], problem["about"], problem["ranks"]) == (True, False, "settings", [0, 1])
     assert len(document["ranks"]) == 2
-    page = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8").partition("## As JSON")[2].partition("\n## ")[0]
+    page = (
+        (ROOT / "docs" / "measuring.md").read_text(encoding="utf-8").partition("## As JSON")[2].partition("\n## ")[0]
+    )
     tables = [re.findall(r"^\| (`.*?) \|", table, re.M) for table in page.split("| field of a rank |")]
     fields = [[name for row in table for name in re.findall(r"`(\w+)`", row)] for table in tables]
     assert fields == [list(document), list(document["ranks"][0])], "the page has all fields, in this order"

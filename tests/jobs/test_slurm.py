@@ -40,11 +40,9 @@ def submitted(slurm, folder, script):
     return job, folder / f"{name}-{job}.out"
 
 
-def shown(requeue, ranks_per_node):
-    """Return a script of the page, for this environment, and for fewer ranks on each of the two nodes."""
-    (script,) = [
-        text for options, text in on_the_page() if options[0] == "slurm" and ("--requeue" in options) == requeue
-    ]
+def of_the_page(ranks_per_node):
+    """Return the script of the page, for this environment, and for fewer ranks on each of the two nodes."""
+    _, script = on_the_page()
     for there, here in ((HOME, PREFIX), ("--ntasks-per-node=64", f"--ntasks-per-node={ranks_per_node}")):
         assert there in script
         script = script.replace(there, here)
@@ -58,7 +56,7 @@ def is_one_world(text, ranks):
 
 def test_the_script_of_the_page_runs(slurm, tmp_path):
     (tmp_path / "quickstart.py").write_text((EXAMPLES / "quickstart.py").read_text())
-    done = slurm.finish(*submitted(slurm, tmp_path, shown(requeue=False, ranks_per_node=2)))
+    done = slurm.finish(*submitted(slurm, tmp_path, of_the_page(ranks_per_node=2)))
     assert (done.state, done.code) == ("COMPLETED", 0), str(done)
     assert is_one_world(done.text, 4), str(done)
     assert done.text.endswith("medians: [2.5 2.5 2.5 3.5 3.5 3.5 3.  2.5 2.5 2.5]\n"), str(done)
@@ -116,9 +114,8 @@ def test_jobs_of_an_array_do_their_own_work(slurm, tmp_path):
 
 def test_a_job_that_is_asked_saves_and_is_requeued_and_ends_right(slurm, tmp_path):
     (tmp_path / "restart.py").write_text((EXAMPLES / "restart.py").read_text())
-    script = shown(requeue=True, ranks_per_node=1)
-    assert script.count("restart.py /scratch/me/plate") == 1
-    script = script.replace("restart.py /scratch/me/plate", "restart.py plate --pause 0.005")
+    command = ["restart.py", "plate", "--pause", "0.005"]
+    script = printed("slurm", "--nodes", 2, "--time", "12:00:00", "--requeue", *command, prefix=PREFIX)
     of_this_process = SHARED_MEMORY / f"mpich_shm_{os.getpid()}_used"
     of_no_process = SHARED_MEMORY / f"mpich_shm_{os.getpid()}_left"
     for path in of_this_process, of_no_process:

@@ -1,4 +1,4 @@
-"""Batch scripts: what the command prints, and what the pages show."""
+"""Batch scripts: what the command prints, and what the page shows."""
 
 import contextlib
 import io
@@ -25,7 +25,7 @@ def printed(*arguments, prefix=sys.prefix, modules=""):
 
 
 def on_the_page():
-    """Return the scripts of the page: the arguments of the command that prints each, and the script as it is shown."""
+    """Return the arguments of the command of the page that prints a script, and the script as it is shown."""
     shown = r"^```text\nmeshcomm (.*) > job\.sh\n```\n(?:(?!^```).*\n)*?^```bash\n((?:.*\n)*?)^```$"
-    text = PAGE.read_text(encoding="utf-8")
-    return [(shlex.split(match[1]), match[2]) for match in re.finditer(shown, text, re.MULTILINE)]
+    ((command, script),) = re.findall(shown, PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    return shlex.split(command), script

@@ -50,7 +50,7 @@ LAUNCHERS = (
     Launcher("a launcher that uses PMIx", ("PMIX_RANK",), "PMIX_RANK", "", "PMIx"),
     Launcher("a launcher that uses PMI", ("PMI_SIZE",), *_PMI),
 )
-"""The launchers, as their documents and sources describe them. docs/doctor.md says which of them we have tried."""
+"""The launchers, as their documents and sources describe them. docs/measuring.md says which of them we have tried."""
 
 BATCH_SYSTEMS = (("Slurm", "SLURM_JOB_ID"), ("PBS", "PBS_JOBID"), ("LSF", "LSB_JOBID"), ("Flux", "FLUX_JOB_ID"))
 """Batch systems, and the variable with which each names a job."""

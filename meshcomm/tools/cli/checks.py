@@ -212,7 +212,7 @@ def _shared_memory(ranks: Sequence[Facts]) -> Found:
         elif not all(its["shares"] for its in ranks):
             yield NOTE, f"{text}, so MPI moves all data: unset MESHCOMM_SHARED_MEMORY to copy directly"
         else:
-            yield PROBLEM, f"{text}; so MPI moves all data, and relayouts take longer. See docs/doctor.md"
+            yield PROBLEM, f"{text}; so MPI moves all data, and relayouts take longer. See docs/measuring.md"
 
 
 # -- between hosts ----------------------------------------------------------------------------------------------------

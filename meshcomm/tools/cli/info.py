@@ -36,7 +36,7 @@ MOST_HOSTS = 16
 
 
 class Told(NamedTuple):
-    """Facts as lines for people, and as values for programs: docs/doctor.md has the names of these."""
+    """Facts as lines for people, and as values for programs: docs/measuring.md has the names of these."""
 
     rows: Rows
     values: dict[str, object]
