@@ -16,7 +16,7 @@ from meshcomm.numpy.protocols import FUNCTIONS
 
 PAGE = Path(__file__).parents[1] / "api.md"
 NUMPY_PAGE = Path(__file__).parents[1] / "numpy.md"
-ROW = re.compile(r"^\| `(\w+)(\(?)[^`]*` \| (.*) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| `(\w+)(\(?)[^`]*` \|(.*)\|$", re.MULTILINE)
 
 
 def page(text: str) -> str:
@@ -34,6 +34,7 @@ def row(name: str, called: str, text: str) -> str:
     if callable(value):
         text = (inspect.getdoc(value) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`").rstrip(".")
         text = text.removeprefix("Return ").replace("|", r"\|")
+    text = text.strip()
     return f"| `{name}{signature(value) if called else ''}` | {text[:1].upper()}{text[1:]} |"
 
 

@@ -18,7 +18,7 @@ import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import meshcomm
@@ -57,11 +57,13 @@ def assembled(root: Path = ROOT) -> dict[str, str]:
     for path, address in where.items():
         if is_page(path):
             pages[address] = with_addresses(pages[address], path, where, root)
-    pages["decisions/index.md"] += tree(None, re.findall(r"\]\((\d+\S+)\)", pages["decisions/index.md"]))
+    pages["decisions/index.md"] += tree(
+        None, dict.fromkeys(re.findall(r"\]\((\d+\S+)\)", pages["decisions/index.md"]))
+    )
     pages["index.md"] += "".join(tree(captioned, links) for captioned, links in lists_of(pages["index.md"]))
     references = [f"reference/{slug(title)}.rst" for title, _ in sections(pages["api.md"])]
     pages["api.md"] = with_references(pages["api.md"])
-    pages["api.md"] += tree(None, references + [f"reference/{module}.rst" for module in MODULES])
+    pages["api.md"] += tree(None, dict.fromkeys(references + [f"reference/{module}.rst" for module in MODULES]))
     return pages
 
 
@@ -122,17 +124,25 @@ def outside_code(text: str, change) -> str:  # type: ignore[no-untyped-def]
 # -- navigation -------------------------------------------------------------------------------------------------------
 
 
-def lists_of(text: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield the title of each section that has a list of links, and where they lead."""
+def lists_of(text: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the title of each section that has a list of links, and where they lead, with the texts that they show.
+
+    >>> list(lists_of("# All\\n## Learn\\n\\n- [Tutorial](tutorial.md): an hour\\n- [Words](glossary.md)\\n"))
+    [('Learn', {'tutorial.md': 'Tutorial', 'glossary.md': 'Words'})]
+    """
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
-        if links := re.findall(r"^- \[[^\]]*\]\(([^)\s#]+)\)", section, re.MULTILINE):
-            yield section.partition("\n")[0], links
+        if links := re.findall(r"^- \[([^\]]*)\]\(([^)\s#]+)\)", section, re.MULTILINE):
+            yield section.partition("\n")[0], {page: shown for shown, page in links}
 
 
-def tree(caption: str | None, pages: list[str]) -> str:
-    """Return a table of contents for the navigation, which the page itself does not show."""
+def tree(caption: str | None, pages: Mapping[str, str | None]) -> str:
+    """Return a table of contents for the navigation, which the page itself does not show.
+
+    It shows these texts for the pages; None stands for the title of a page.
+    """
     options = [":hidden:", f":caption: {caption}"] if caption else [":hidden:"]
-    lines = [*options, "", *(page.rpartition(".")[0] for page in pages)]
+    named = [(page.rpartition(".")[0], shown) for page, shown in pages.items()]
+    lines = [*options, "", *(f"{shown} <{page}>" if shown else page for page, shown in named)]
     return "\n```{toctree}\n" + "\n".join(lines) + "\n```\n"
 
 

@@ -1,8 +1,10 @@
 """What the documentation says is so: its code, its links, its lists of names, its version."""
 
 import doctest
+import importlib
 import re
 
+import numpy as np
 import pytest
 
 import meshcomm as mc
@@ -15,22 +17,59 @@ def text(name):
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def prose(page):
+    """Return a page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", text(page), flags=re.MULTILINE | re.DOTALL)
+
+
 def blocks(page, language):
     """Return the code blocks of *language* in a page."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text(page), re.MULTILINE | re.DOTALL)
 
 
-def test_program_of_the_readme_prints_what_it_shows():
-    (program,), printed = blocks("README.md", "python"), []
+def ran(program):
+    """Return the lines that a program of the README prints on 4 ranks, and its variables on one of them."""
+    printed = []
+
+    def run():
+        names = {"print": printed.append}
+        exec(compile(program, "README.md", "exec"), names)
+        return names
+
     with mc.simulate(4) as world:
-        world.run(lambda: exec(compile(program, "first.py", "exec"), {"print": printed.append}))
-    assert blocks("README.md", "text")[-1].splitlines() == sorted(printed)
+        names = world.run(run)[0]
+    return sorted(printed), names
 
 
-def test_readme_begins_with_the_program_and_is_short():
-    lines = text("README.md").splitlines()
-    assert blocks("README.md", "python")[0] in "\n".join(lines[:40])
+def test_programs_of_the_readme_print_what_they_show():
+    one_import, first, _ = blocks("README.md", "python")
+    x = np.linspace(0, 1, 1_000_000)
+    assert ran(one_import)[0] == [f"{(np.sin(x) * x).sum():.3f}, from 250000 of 1000000 numbers here"] * 4
+    assert ran(first)[0] == blocks("README.md", "text")[-1].splitlines()
+
+
+def test_the_climate_file_of_the_readme(monkeypatch, tmp_path):
+    xarray, _ = pytest.importorskip("xarray"), pytest.importorskip("h5py")
+    ours = importlib.import_module("meshcomm.xarray")
+    monkeypatch.chdir(tmp_path)
+    time = np.arange("2000-01", "2003-01", dtype="M8[M]").astype("M8[ns]")
+    axes = {"time": time, "lat": np.linspace(-75, 75, 6), "lon": np.arange(4) * 90.0}
+    t = xarray.DataArray(np.random.default_rng(0).random((36, 6, 4)), axes, list(axes), "t")
+    with mc.simulate(1) as world:
+        world.run(ours.save, "climate.nc", t.to_dataset())
+    found = ran(blocks("README.md", "python")[2])[1]["anomalies"]
+    expected = t.groupby("time.month") - t.groupby("time.month").mean()
+    with mc.simulate(1) as world:
+        (written,) = world.run(lambda: ours.open("anomalies.nc", {"lat": "x"}).t.values)
+    assert found.shape == written.shape
+    assert np.allclose(written, expected.values)
+
+
+def test_the_readme_is_short():
+    lines, programs = text("README.md").splitlines(), blocks("README.md", "python")
     assert len(lines) <= 110
+    assert programs[-1] in "\n".join(lines[:60])
+    assert all(len([line for line in program.splitlines() if line]) <= 8 for program in programs)
 
 
 def test_sessions_run_and_none_is_left_out():
@@ -69,7 +108,6 @@ def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys)
 
 
 FRAGMENTS = {
-    "README.md": "tests/mpi/test_mpi_readme.py",
     "docs/faq.md": "tests/project/test_faq.py",
     "docs/linear-algebra.md": "tests/mpi/test_scalapack.py",
     "docs/tutorial.md": "tests/jobs/test_tutorial.py",
@@ -104,11 +142,16 @@ def test_newest_version_of_the_changelog_is_this_one():
 def test_links_lead_somewhere():
     links = []
     for page in PAGES:
-        prose = re.sub(r"^```.*?^```$", "", text(page), flags=re.MULTILINE | re.DOTALL)
-        links += [(page, target.partition("#")[0]) for target in re.findall(r"\]\(([^)\s]+)\)", prose)]
+        links += [(page, target.partition("#")[0]) for target in re.findall(r"\]\(([^)\s]+)\)", prose(page))]
     assert len(links) > 100
     files = [(page, target) for page, target in links if "://" not in target]
     assert [(page.name, target) for page, target in files if not (page.parent / target).exists()] == []
+
+
+def test_tables_have_no_empty_cells():
+    tables = [(page.name, line) for page in PAGES for line in prose(page).splitlines() if line.startswith("|")]
+    assert len(tables) > 500
+    assert [each for each in tables if re.search(r"\|\s*\|", each[1])] == []
 
 
 def test_pages_name_files_and_make_targets_that_exist():

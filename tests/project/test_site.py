@@ -49,6 +49,7 @@ def test_the_notebook_is_that_of_the_tutorial():
 def test_tables_of_names_are_those_of_the_sources():
     page = api.PAGE.read_text("utf-8")
     assert page == api.page(page), "run python docs/site/api.py"
+    assert len(api.ROW.findall(page)) == len(re.findall(r"^\| `", page, re.MULTILINE)), "no row is skipped"
     page = api.NUMPY_PAGE.read_text("utf-8")
     assert page == api.numpy_page(page), "run python docs/site/api.py"
     assert doctest.testmod(api).failed == 0
@@ -95,8 +96,12 @@ def test_a_link_to_nowhere_is_an_error():
 
 
 def test_the_home_page_lists_every_page(assembled):
-    listed = [each for _, links in assemble.lists_of((DOCS / "index.md").read_text("utf-8")) for each in links]
+    text = (DOCS / "index.md").read_text("utf-8")
+    listed = re.findall(r"^- \[[^\]]*\]\(([^)\s#]+)\)", text, re.MULTILINE)
     assert [link for link, count in Counter(listed).items() if count > 1] == []
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", assembled["index.md"], re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^- \[([^\]]*)\]", text, re.MULTILINE)
+    assert re.findall(r"^(.*) <\S+>$", "\n".join(trees), re.MULTILINE) == titles, "the sidebar has the index's titles"
     pages = {path.name for path in DOCS.glob("*.md")} - {"index.md"}
     below = {f"{path.parent.name}/{path.name}" for path in DOCS.glob("*/*.md") if path.parent.name != "decisions"}
     assert pages | below <= set(listed), "docs/index.md must list them"
