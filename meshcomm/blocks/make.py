@@ -7,10 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
-from meshcomm.core.arrays._tensor import OfView, OnBlocks, offer
+from meshcomm.core.arrays._tensor import OnBlocks, offer
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.views import Strides, view_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
@@ -71,20 +70,6 @@ def mapped(
     if short:
         offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
     return made
-
-
-def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, shape: Shape, strides: Strides) -> DTensor:
-    """Return a view of *tensor*; calls like this one take the short way from now on.
-
-    Parameters
-    ----------
-    take: takes the block, and returns a view of it: the block of the result
-    tensor: whose memory it is
-    layout, shape, strides: of the result; see `meshcomm.core.arrays.views`
-    """
-    found = view_of(tensor, None if tensor.local is None else take(tensor.local), layout, shape, strides)
-    offer(OfView(take, found._spec, strides), (tensor,), found)
-    return found
 
 
 def filled(

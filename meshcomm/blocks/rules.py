@@ -17,7 +17,7 @@ The dtype of a result is the one that NumPy gives: it is asked with small arrays
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -30,6 +30,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
+
+R = TypeVar("R")
 
 Number: TypeAlias = bool | int | float | complex | np.generic
 Operand: TypeAlias = DTensor | Array | Number
@@ -103,13 +105,13 @@ def broadcast_shape(name: str, shapes: Sequence[Shape]) -> Shape:
         ) from None
 
 
-def without(shape: Sequence[int], axes: Sequence[int]) -> Shape:
-    """Return *shape* without *axes*.
+def without(each: Sequence[R], axes: Sequence[int]) -> tuple[R, ...]:
+    """Return what there is of *each* axis without that of *axes*.
 
     >>> without((2, 3, 4), (0, 2))
     (3,)
     """
-    return tuple(n for axis, n in enumerate(shape) if axis not in axes)
+    return tuple(its for axis, its in enumerate(each) if axis not in axes)
 
 
 # -- dtypes -----------------------------------------------------------------------------------------------------------

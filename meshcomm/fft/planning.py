@@ -7,12 +7,12 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
 from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.ranks.calls import collective

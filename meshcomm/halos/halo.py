@@ -6,13 +6,13 @@ from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
+from meshcomm.blocks.views import within
 from meshcomm.core._arguments import integer
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import KEPT_UPDATES
 from meshcomm.core._types import Array, Bytes, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.nonblocking import Request
-from meshcomm.core.arrays.views import within
 from meshcomm.core.layouts.boxes import box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh

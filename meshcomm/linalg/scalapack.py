@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshcomm.blocks.make import changed, mapped
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import quote
 from meshcomm.core._mistakes import only_public
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable

@@ -9,12 +9,12 @@ import numpy as np
 
 from meshcomm.blocks.make import changed, filled, mapped
 from meshcomm.blocks.small import compare_call
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
 from meshcomm.halos.boundaries import Boundary, as_boundary, holds
 from meshcomm.halos.make import halo

@@ -16,6 +16,7 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
+from meshcomm.blocks.views import check_writable, taken_from
 from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
@@ -23,7 +24,6 @@ from meshcomm.core._types import DType
 from meshcomm.core.arrays._tensor import has_short_way, set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.scripted import is_scripted
-from meshcomm.core.arrays.views import View, check_writable, taken_from
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
@@ -277,7 +277,7 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-set_protocol(guarded, elements.element_of, elements.to_set, View)
+set_protocol(guarded, elements.element_of, elements.to_set)
 has_short_way(
     *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
     *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),

@@ -10,12 +10,12 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import relaid, replicated
 from meshcomm.blocks.make import cut, mapped
 from meshcomm.blocks.map import written
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, as_shape, quote
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.taking import take, take_along_axis
 from meshcomm.numpy.order.order import argsort

@@ -16,6 +16,7 @@ from meshcomm.blocks.align import replicated
 from meshcomm.blocks.make import cut, make, on_blocks
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.blocks.small import together
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
@@ -25,7 +26,6 @@ from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.many import FindsLayouts, say_unused
 from meshcomm.core.arrays.trees import rebuilt, tensors_in
-from meshcomm.core.arrays.views import refusal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
@@ -431,9 +431,7 @@ def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
 
 
 def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout: Layout | None) -> None:
-    why = refusal(out)
-    if why is not None:
-        raise LayoutError(f"out for {quote(name)}: {why}")
+    check_writable(f"out for {quote(name)}", out, LayoutError)
     if out.shape != chosen.result:
         raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
     if out.dtype != dtype:

@@ -12,7 +12,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout
-from meshcomm.core.arrays.views import memory_order, reshaped_strides
+from meshcomm.blocks.views import outline, reshaped_outline
+from meshcomm.core.arrays.views import memory_order
 from meshcomm.numpy.indexing.indexing import getitem
 from support import view_cases
 from support.indexing import check
@@ -208,20 +209,24 @@ def test_a_slice_that_moved_writes_to_its_place():
     check(t, x)
 
 
-def test_reshapes_copy_where_numpys_do():
-    random = Random(4)
-    for _ in range(2000):
-        lengths = tuple(random.choice([1, 2, 3, 4, 6]) for _ in range(random.randint(0, 4)))
-        x = np.zeros(lengths, np.int8)
-        x = x.transpose(random.sample(range(x.ndim), x.ndim))
-        x = x[(..., *(slice(None, None, random.choice([1, 1, 1, 2, -1])) for _ in x.shape))]
-        new = view_cases.random_shape_of(random, x.size)
-        found = reshaped_strides(x.shape, x.strides, new)
-        made = x.reshape(new)
-        assert (found is not None) == np.shares_memory(made, x)
-        if found is not None:
-            long = [axis for axis, n in enumerate(new) if n > 1]
-            assert [found[axis] for axis in long] == [made.strides[axis] for axis in long]
+@on_ranks(2)
+def test_outlines_are_numpys_views():
+    """Shape, strides and flags, after each of some views; and reshapes copy where NumPy's do."""
+    random, mesh = Random(4), mc.create_mesh([("x", 2)])
+    for _ in range(300):
+        x = np.zeros(
+            [random.choice([1, 2, 3, 4, 6]) for _ in range(random.randint(0, 4))], random.choice(["i2", "c8"])
+        )
+        t = mc.distribute(x, Layout([random.choice(["x", U]), *[U] * x.ndim][: x.ndim], mesh))
+        order, steps = random.sample(range(x.ndim), x.ndim), [random.choice([1, 1, 2, -1]) for _ in x.shape]
+        index = (..., *(slice(None, None, step) for step in steps), *[None] * random.randint(0, 1))
+        for view in (lambda a: a.transpose(order), lambda a: a[index], np.real, np.imag, lambda a: np.flip(a, ())):  # noqa: B023
+            t, x = view(t), view(x)
+            found, long = outline(t), [axis for axis, n in enumerate(x.shape) if n > 1]
+            assert (found.shape, found.dtype, found.flags.writeable) == (x.shape, x.dtype, x.flags.writeable)
+            assert not x.size or [found.strides[axis] for axis in long] == [x.strides[axis] for axis in long]
+            new = view_cases.random_shape_of(random, x.size)
+            assert (reshaped_outline(t, new) is not None) == np.shares_memory(x.reshape(new), x) or not x.size
 
 
 def test_imaginary_parts_of_real_numbers_have_numpys_order():

@@ -6,7 +6,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
-from meshcomm.core.arrays.views import Strides, View
+from meshcomm.core.arrays.views import View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 
@@ -21,7 +21,7 @@ class OnBlocks(Recipe):
     ) -> None: ...
 
 class OfView(Recipe):
-    def __init__(self, run: Callable[[Array], Array], spec: TensorSpec, strides: Strides) -> None: ...
+    def __init__(self, run: Callable[[Array], Array], spec: TensorSpec, strides: Shape) -> None: ...
 
 class Assignment(Recipe):
     def __init__(self, run: tuple[slice, ...]) -> None: ...
@@ -31,8 +31,8 @@ def set_protocol(
     guarded: Callable[..., object],
     get: Callable[[DTensor, tuple[int, ...]], DTensor | None],
     put: Callable[[DTensor, tuple[int, ...], object], tuple[Array, tuple[Value, ...]] | None],
-    view: type[View],
 ) -> None: ...
+def set_view_kind(kind: type[View]) -> None: ...
 def offer(recipe: Recipe, operands: tuple[object, ...], result: object) -> None: ...
 def has_short_way(*functions: Callable[..., object]) -> None: ...
 

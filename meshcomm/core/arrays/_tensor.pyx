@@ -55,17 +55,22 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_protocol(guarded, get, put, view):
+def set_protocol(guarded, get, put):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
     guarded: calls a function whose warnings are to name the line of the program
     get, put: return an element; the array and the index to which one is written
-    view: the class of what tells how a tensor shares memory
     """
-    global _guarded, _element_of, _to_set, _view_kind
-    _guarded, _element_of, _to_set, _view_kind = guarded, get, put, view
+    global _guarded, _element_of, _to_set
+    _guarded, _element_of, _to_set = guarded, get, put
+
+
+def set_view_kind(kind):
+    """Set the class of what tells how a tensor shares memory."""
+    global _view_kind
+    _view_kind = kind
 
 
 def offer(recipe, tuple operands, result):

@@ -17,13 +17,13 @@ from meshcomm.blocks.align import agree_on_plain, aligned_blocks, relaid
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import store, written
 from meshcomm.blocks.rules import ADVICE, broadcast_shape, common_layout, is_operand, mesh_of, not_operand
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
 from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import contracted, matmul

@@ -1,20 +1,19 @@
 """Elementwise functions of NumPy that are no universal functions: astype, real and imag, clip, round."""
 
-from collections.abc import Callable
 from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import mapped, on_blocks
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import together
+from meshcomm.blocks.views import check_writable, outline, outline_alike, viewed
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.arrays.views import alike_strides, check_writable, strides_of, view_of
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import DTypeError
 from meshcomm.numpy.elementwise.signatures import implements
@@ -50,19 +49,16 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
     """
     tensor = as_tensor("t.view", a)
     kind = tensor.dtype if dtype is None else as_dtype(dtype)
-    shape, strides, size = tensor.shape, strides_of(tensor), tensor.dtype.itemsize
+    shape, size, steps = tensor.shape, tensor.dtype.itemsize, outline(tensor).strides
     if kind.itemsize != size:
         last = shape[-1] * size if shape else 0
-        if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or strides[-1] != 1:
+        if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or steps[-1] != size:
             raise DTypeError(
                 f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive "
                 f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes; it has {last}, "
                 f"cut over {counted(tensor.layout.num_shards(tensor.ndim - 1) if shape else 1, 'device')}"
             )
-        shape = (*shape[:-1], last // kind.itemsize)
-        strides = (*(stride * size // kind.itemsize for stride in strides[:-1]), 1)
-    local = on_blocks(lambda block: block.view(kind), tensor)
-    return view_of(tensor, local, tensor.layout, shape, strides, dtype=kind)
+    return viewed(methodcaller("view", kind), tensor, tensor.layout)
 
 
 @implements(np.clip)
@@ -100,7 +96,7 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
 def real(val: object) -> object:
     """Return the real parts: a view of complex numbers, and real numbers themselves."""
     tensor = as_tensor("real", val)
-    return tensor if tensor.dtype.kind != "c" else _component(tensor, np.real)
+    return tensor if tensor.dtype.kind != "c" else viewed(np.real, tensor, tensor.layout)
 
 
 @implements(np.imag)
@@ -108,16 +104,8 @@ def imag(val: object) -> object:
     """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
     tensor = as_tensor("imag", val)
     if tensor.dtype.kind == "c":
-        return _component(tensor, np.imag)
-    local = on_blocks(lambda block: np.zeros(block.shape, block.dtype), tensor)
-    strides = alike_strides(tensor.shape, strides_of(tensor))
-    return view_of(tensor, local, tensor.layout, tensor.shape, strides, writeable=False)
-
-
-def _component(tensor: DTensor, function: Callable[[Array], Array]) -> DTensor:
-    strides = tuple(2 * stride for stride in strides_of(tensor))  # in elements of half the size
-    dtype = as_dtype(np.empty(0, tensor.dtype).real.dtype)
-    return view_of(tensor, on_blocks(function, tensor), tensor.layout, tensor.shape, strides, dtype=dtype)
+        return viewed(np.imag, tensor, tensor.layout)
+    return viewed(lambda block: np.zeros(block.shape, block.dtype), tensor, tensor.layout, outline_alike(tensor))
 
 
 def _outs(name: str, out: object) -> tuple[DTensor, ...]:

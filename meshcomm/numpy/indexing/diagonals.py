@@ -7,9 +7,9 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
+from meshcomm.blocks.views import moved_from, outline, viewed
 from meshcomm.core._arguments import integer
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.arrays.views import moved_from, strides_of, view_of
 from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
@@ -45,15 +45,14 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     rows, columns = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
-    offset, given = integer(offset, "offset", TypeError), strides_of(tensor)
-    others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
-    strides = (*(given[axis] for axis in others), given[rows] + given[columns])
+    offset = integer(offset, "offset", TypeError)
+    of = np.diagonal(outline(tensor), offset, rows, columns)
     found = _kept(tensor, rows, columns, offset)
     if found is not None:
-        return view_of(tensor, found.local, found.layout, found.shape, strides, writeable=False)
+        return viewed(lambda _: found.local, tensor, found.layout, of)
     moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
-    return moved_from(tensor, moved, strides, writeable=False)
+    return moved_from(tensor, moved, of)
 
 
 def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:

@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from meshcomm.blocks.make import mapped, on_blocks
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import text_as_scalar
+from meshcomm.blocks.views import moved_from, outline, viewed
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.views import c_strides, moved_from, strides_of, view_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import DTypeError
 from meshcomm.numpy.elementwise.signatures import implements_each
@@ -21,13 +21,8 @@ def field(tensor: DTensor, name: str) -> DTensor:
     assert tensor.dtype.names is not None
     if name not in tensor.dtype.names:
         raise ValueError(f"no field of name {name}; the tensor has {', '.join(tensor.dtype.names)}")
-    kind = tensor.dtype[name]
-    base, inner = kind.subdtype or (kind, ())
-    local = on_blocks(operator.itemgetter(name), tensor)
-    step = -(-tensor.dtype.itemsize // max(1, base.itemsize))  # more than 1 where other fields lie between
-    strides = (*(step * each for each in strides_of(tensor)), *c_strides(inner))
-    layout = tensor.layout if not inner else Layout([*tensor.layout.axes, *((),) * len(inner)], tensor.mesh)
-    return view_of(tensor, local, layout, (*tensor.shape, *inner), strides, dtype=base)
+    layout = Layout([*tensor.layout.axes, *((),) * len(tensor.dtype[name].shape)], tensor.mesh)
+    return viewed(operator.itemgetter(name), tensor, layout)
 
 
 def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
@@ -40,7 +35,7 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
             made[name] = block[name]
         return made
 
-    return moved_from(tensor, mapped(copied, tensor, dtype=kind), strides_of(tensor))
+    return moved_from(tensor, mapped(copied, tensor, dtype=kind), outline(tensor)[list(names)])
 
 
 def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:

@@ -15,14 +15,14 @@ import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
-from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside, viewed
+from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
+from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, taken_from, viewed
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
 from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
-from meshcomm.core.arrays.views import check_writable, moved_from, sliced_strides, strides_of, taken_from
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
@@ -73,14 +73,14 @@ def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
     kept = kept_slice(tensor.layout, tensor.shape, items, tensor.mesh.rank)
-    strides = sliced_strides(strides_of(tensor), items)
+    of = sliced_outline(tensor, items)
     if kept is None:
-        return moved_from(tensor, _moved(tensor, items), strides, items)
+        return moved_from(tensor, _moved(tensor, items), of, items)
     take: Callable[[Array], Array] = itemgetter(kept.block)
     if not items or len(kept.shape) != tensor.ndim or not all(isinstance(item, Stretch) for item in items):
         some: tuple[Any, ...] = (..., *kept.block)
         take = lambda block: block[some].reshape(kept.lengths)  # noqa: E731 - only axes of length 1 come and go
-    return viewed(take, tensor, kept.layout, kept.shape, strides)
+    return viewed(take, tensor, kept.layout, of)
 
 
 # -- slices whose elements move ---------------------------------------------------------------------------------------

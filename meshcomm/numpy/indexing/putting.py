@@ -13,12 +13,12 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import Operand
+from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_array
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError

@@ -8,12 +8,12 @@ import numpy as np
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.blocks.views import moved_from, outline, viewed
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import moved_from, strides_of, view_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
 from meshcomm.core.layouts.specs import spec_of
@@ -41,13 +41,12 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     if not tensor.ndim:
         return tensor.copy()  # one element is no view, as in NumPy
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
-    strides = tuple(-step if a in axes else step for a, step in enumerate(strides_of(tensor)))
     if not cut:
-        local = on_blocks(lambda block: np.flip(block, axes) if axes else block, tensor)
-        return view_of(tensor, local, tensor.layout, tensor.shape, strides)
+        return viewed(lambda block: np.flip(block, axes), tensor, tensor.layout)
+    of = np.flip(outline(tensor), axes)
     if is_passing(tensor):
         whole = everywhere(tensor, "flip")
-        return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), strides)
+        return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), of)
     plain = list(tensor.layout.axes)
     for a in cut:
         if _flipped_spec(tensor, a) is None:  # the last of the blocks dealt round is shorter: it would be the first
@@ -62,7 +61,7 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
     turned = make(on_blocks(lambda block: np.flip(block, axes), source), layout, tensor.shape, tensor.dtype)
     with collective("flip", layout.mesh, tensor.mesh):
         moved = relayout(turned, tensor.layout)
-    return moved_from(tensor, moved, strides)
+    return moved_from(tensor, moved, of)
 
 
 def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:

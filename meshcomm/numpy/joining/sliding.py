@@ -11,11 +11,11 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import on_blocks
+from meshcomm.blocks.views import outline, viewed, within
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.arrays.views import strides_of, view_of, within
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import stretches
@@ -56,10 +56,9 @@ def sliding_window_view(
     beyond = _checked(tensor, axes, lengths, writeable)
     wide, firsts = _widened(relaid(tensor, tensor.layout.undealt(axes), _NAME), beyond)
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
-    shape = (*(n - more for n, more in zip(tensor.shape, beyond, strict=True)), *lengths)
-    strides = strides_of(tensor)
-    local = on_blocks(lambda block: _windows(block, firsts.block_shape(shape[: tensor.ndim]), axes, lengths), wide)
-    return view_of(wide, local, layout, shape, (*strides, *(strides[a] for a in axes)), writeable=False)
+    of = np.lib.stride_tricks.sliding_window_view(outline(tensor), lengths, axes)
+    firsts_of = of.shape[: tensor.ndim]
+    return viewed(lambda block: _windows(block, firsts.block_shape(firsts_of), axes, lengths), wide, layout, of)
 
 
 def _checked(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], writeable: bool) -> list[int]:

@@ -16,12 +16,12 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.map import store
 from meshcomm.blocks.rules import mesh_of, sample, sharding
+from meshcomm.blocks.views import check_writable
 from meshcomm.blocks.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import as_array, normalised_axes, quote
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
-from meshcomm.core.arrays.views import check_writable
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements

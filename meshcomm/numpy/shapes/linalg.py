@@ -5,13 +5,12 @@ from operator import methodcaller
 
 import numpy as np
 
-from meshcomm.blocks.make import viewed
+from meshcomm.blocks.views import viewed
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed
-from meshcomm.core.arrays.views import strides_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.ranks.local_errors import refusable
@@ -65,8 +64,7 @@ def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
     tensor = as_tensor("transpose", t)
     order = _order(tensor, axes)
     layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
-    shape, strides = (tuple(each[a] for a in order) for each in (tensor.shape, strides_of(tensor)))
-    return viewed(methodcaller("transpose", order), tensor, layout, shape, strides)
+    return viewed(methodcaller("transpose", order), tensor, layout)
 
 
 @implements(getattr(np, "matrix_transpose", None), getattr(np.linalg, "matrix_transpose", None))

@@ -5,19 +5,19 @@
 
 from collections.abc import Callable, Sequence
 from math import prod
-from operator import index, methodcaller
+from operator import index, itemgetter, methodcaller
 
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import make, on_blocks, on_device, viewed
+from meshcomm.blocks.make import make, on_blocks, on_device
 from meshcomm.blocks.rules import broadcast_shape, without
+from meshcomm.blocks.views import moved_from, outline, reshaped_outline, viewed
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import Strides, is_in_c_order, moved_from, reshaped_strides, strides_of, view_of
 from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import same_grid
@@ -116,26 +116,25 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
     wanted: how the result is to be sharded, if the shapes allow that
     name: of the operation
     """
-    strides = reshaped_strides(tensor.shape, strides_of(tensor), shape)
-    return _regrouped(tensor, shape, _how(tensor, shape, wanted), strides, name)
+    return _regrouped(tensor, shape, _how(tensor, shape, wanted), reshaped_outline(tensor, shape), name)
 
 
-def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, strides: Strides | None, name: str) -> DTensor:
-    """Return *tensor* in another *shape*, as *how* says; *strides* are those of NumPy's view, None if it copies."""
+def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None, name: str) -> DTensor:
+    """Return *tensor* in another *shape*, as *how* says; *of* is the outline of NumPy's view, None if it copies."""
     if how.moves(tensor.layout.axes):
         first = relaid(tensor, how.start, name)
         moved = relaid(_reblocked(first, how.before, how.flat), how.after, name)
         made = _reblocked(moved, how.result, shape)
-        return made if strides is None else moved_from(tensor, made, strides)
+        return made if of is None else moved_from(tensor, made, of)
     made = _reblocked(tensor, how.result, shape)
-    if strides is not None and _keeps_views(tensor, shape):
+    if of is not None and _keeps_views(tensor, shape):
         if tensor._view is None and made.dtype.kind in "biufcmM":
             lengths = on_device(made.mesh, lambda device: made.layout.block_shape(shape, device))
-            return viewed(methodcaller("reshape", lengths), tensor, made.layout, shape, strides)
-        return view_of(tensor, made.local, made.layout, shape, strides)
+            return viewed(methodcaller("reshape", lengths), tensor, made.layout, of)
+        return viewed(lambda _: made.local, tensor, made.layout, of, short=False)
     if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), made, tensor):
         made = made.copy()  # as a block may be a view where the global array is not
-    return made if strides is None else moved_from(tensor, made, strides)
+    return made if of is None else moved_from(tensor, made, of)
 
 
 def _how(tensor: DTensor, shape: Shape, wanted: Axes | None = None) -> Regrouping:
@@ -180,12 +179,12 @@ def _reshape(
     c_order("reshape", order)
     tensor = as_tensor("reshape", a)
     lengths = _new_shape(tensor, shape)
-    strides, how = reshaped_strides(tensor.shape, strides_of(tensor), lengths), _how(tensor, lengths)
-    if copy is False and strides is None:
+    of, how = reshaped_outline(tensor, lengths), _how(tensor, lengths)
+    if copy is False and of is None:
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
     if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
-    made = _regrouped(tensor, lengths, how, strides, "reshape")
+    made = _regrouped(tensor, lengths, how, of, "reshape")
     return made if not copy or made._view is None else _own(made)
 
 
@@ -200,7 +199,7 @@ def _own(made: DTensor) -> DTensor:
 def _ravel(a: DTensor, order: str = "C") -> DTensor:
     c_order("ravel", order)
     made, held = _reshaped(a, -1), unwrapped(a)
-    if not isinstance(held, DTensor) or made._view is None or is_in_c_order(held.shape, strides_of(held)):
+    if not isinstance(held, DTensor) or made._view is None or outline(held).flags.c_contiguous:
         return made
     return _own(made)  # reshape gives a view of elements with gaps of one length, ravel does not
 
@@ -219,11 +218,11 @@ def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
             raise ShapeError(
                 f"squeeze of axis {i} of shape {tensor.shape}: it has {counted(tensor.shape[i], 'element')}, not 1"
             )
-    shape, strides = (without(each, gone) for each in (tensor.shape, strides_of(tensor)))
+    take = methodcaller("squeeze", gone)
     if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
-        return _regrouped(tensor, shape, _how(tensor, shape), strides, "squeeze")
-    made = _reblocked(tensor, tuple(names for i, names in enumerate(tensor.layout.axes) if i not in gone), shape)
-    return view_of(tensor, made.local, made.layout, shape, strides)
+        of = take(outline(tensor))
+        return _regrouped(tensor, of.shape, _how(tensor, of.shape), of, "squeeze")
+    return viewed(take, tensor, Layout(without(tensor.layout.axes, gone), tensor.mesh))
 
 
 @implements(np.expand_dims)
@@ -232,11 +231,9 @@ def expand_dims(a: DTensor, axis: int | Sequence[int]) -> DTensor:
     tensor = as_tensor("expand_dims", a)
     count = len(axis) if isinstance(axis, list | tuple) else 1
     new = normalised_axes(axis, tensor.ndim + count)
-    lengths, names, steps = iter(tensor.shape), iter(tensor.layout.axes), iter(strides_of(tensor))
-    every = range(tensor.ndim + count)
-    shape = tuple(1 if i in new else next(lengths) for i in every)
-    made = _reblocked(tensor, tuple(() if i in new else next(names) for i in every), shape)
-    return view_of(tensor, made.local, made.layout, shape, tuple(0 if i in new else next(steps) for i in every))
+    every, names = range(tensor.ndim + count), iter(tensor.layout.axes)
+    layout = Layout([() if i in new else next(names) for i in every], tensor.mesh)
+    return viewed(itemgetter(tuple(None if i in new else slice(None) for i in every)), tensor, layout)
 
 
 def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
@@ -332,9 +329,8 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
     stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
     kept = tuple(() if i in stretched else names for i, names in enumerate(tensor.layout.axes))
     narrow, layout = relaid(tensor, kept, "broadcast_to"), Layout(((),) * added + kept, tensor.mesh)
-    local = on_blocks(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), narrow)
-    steps = (0 if i in stretched else step for i, step in enumerate(strides_of(tensor)))
-    return view_of(narrow, local, layout, lengths, ((0,) * added + tuple(steps)), writeable=False)
+    of = np.broadcast_to(outline(tensor), lengths)
+    return viewed(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), narrow, layout, of)
 
 
 @implements(np.broadcast_arrays)

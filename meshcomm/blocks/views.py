@@ -1,0 +1,144 @@
+"""Views: tensors that share memory with another one where NumPy's arrays do. Nothing moves, and nothing is compared.
+
+NumPy itself says what a view is. The `outline` of a tensor is an array that has the shape, the dtype and the strides
+of NumPy's global array, and no memory. What a function makes of the outline has those of NumPy's result: also whether
+it may be written to. So all ranks find alike what the blocks do not tell, since an axis of which a rank has one
+element, or none, fits every shape.
+
+**An outline must never be read, printed or copied:** its elements are not there. So only functions that always return
+views take one, and an index begins with an ellipsis, or it would take an element.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+from weakref import ref
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._tensor import OfView, offer
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.views import View, refusal
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.slicing import Items, Stretch, as_slice
+from meshcomm.core.memory.copies import contiguous
+
+
+def outline(tensor: DTensor) -> Array:
+    """Return NumPy's global array of *tensor*, without memory: its shape, dtype, strides, and if they are writeable.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> t = mc.zeros((2, 3), "f8", mc.Layout.replicated(mc.create_mesh([("x", 1)]), 2))
+    >>> outline(t).strides, outline(t.T).strides, outline(t[:, ::2]).shape
+    ((24, 8), (8, 24), (2, 2))
+    """
+    return _outline(tensor.shape, tensor.dtype, None if tensor._view is None else tensor._view.strides)
+
+
+@lru_cache(maxsize=1024)
+def _outline(shape: Shape, dtype: DType, strides: Shape | None = None) -> Array:
+    """Return an array that has no memory; in C order if *strides* is None."""
+    if strides is None:
+        strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    return as_strided(np.empty(1, dtype), shape, strides)
+
+
+def reshaped_outline(tensor: DTensor, shape: Shape) -> Array | None:
+    """Return the `outline` of *tensor* in another *shape* with as many elements; None if NumPy would have to copy."""
+    try:
+        return outline(tensor).reshape(shape, copy=False)
+    except ValueError:
+        return None
+
+
+def sliced_outline(tensor: DTensor, items: Items) -> Array:
+    """Return the `outline` of the slice that *items* take."""
+    return outline(tensor)[(..., *(as_slice(*each) if isinstance(each, Stretch) else each for each in items))]
+
+
+def outline_alike(tensor: DTensor) -> Array:
+    """Return the outline of a new array that NumPy makes like *tensor*, as the imaginary part of real numbers.
+
+    It is in Fortran's order if that of *tensor* is, and must not be written to.
+    """
+    flags, shape = outline(tensor).flags, tensor.shape
+    new = _outline(shape[::-1], tensor.dtype).T if flags.fnc else _outline(shape, tensor.dtype)
+    return np.broadcast_to(new, shape)
+
+
+def viewed(
+    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None, *, short: bool = True
+) -> DTensor:
+    """Return a view of *tensor*.
+
+    Parameters
+    ----------
+    take: takes the block, and returns a view of it: the block of the result
+    tensor: whose memory it is
+    layout: of the result
+    of: the `outline` of the result, if *take* does not make it of that of *tensor*
+    short: whether calls like this one may take the short way: *take* depends on their signature only
+    """
+    of = take(outline(tensor)) if of is None else of
+    root, origins, writeable = _shared(tensor, of)
+    local = None if tensor.local is None else _marked(take(tensor.local), writeable)
+    dtype = tensor.dtype if of.dtype == tensor.dtype else of.dtype  # which may have metadata
+    found = DTensor(local, layout, of.shape, dtype, View(root, of.strides, writeable, origins))
+    if short and of.flags.writeable:
+        offer(OfView(take, found._spec, of.strides), (tensor,), found)
+    return found
+
+
+def moved_from(tensor: DTensor, made: DTensor, of: Array, items: Items | None = None) -> DTensor:
+    """Return *made*, a copy of what NumPy gives as a view of *tensor*: it refuses writes while *tensor* is there.
+
+    Parameters
+    ----------
+    of: the `outline` of NumPy's view
+    items: the index of *tensor* that the copy is a slice of, if it is one
+    """
+    root, origins, writeable = _shared(tensor, of)
+    local = None if made.local is None else contiguous(made.local)  # so that it can be reshaped as NumPy's array can
+    view = View(None, of.strides, writeable, (*origins, ref(root)), None if items is None else (ref(tensor), items))
+    return DTensor(_marked(local, writeable), made.layout, made.shape, made.dtype, view)
+
+
+def _shared(tensor: DTensor, of: Array) -> "tuple[DTensor, tuple[ref[DTensor], ...], bool]":
+    """Return the root of a view of *tensor*, its origins, and whether it may be written to, by its outline *of*."""
+    view = tensor._view
+    if view is None:
+        return tensor, (), of.flags.writeable
+    return tensor if view.root is None else view.root, view.origins, view.writeable and of.flags.writeable
+
+
+def _marked(local: Array | None, writeable: bool) -> Array | None:
+    """Return a block that NumPy does not write to, unless it is *writeable*."""
+    if local is None or writeable or not local.flags.writeable:
+        return local
+    local = local.view()
+    local.flags.writeable = False
+    return local
+
+
+def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:
+    """Return a tensor whose blocks are parts of larger ones, which no tensor owns: those of a shape *around* it."""
+    return DTensor(local, layout, shape, dtype, View(None, _outline(around, dtype).strides))
+
+
+def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError) -> None:
+    """Raise an *error* on all ranks if *tensor* must not be written to. *name* is the operation, or the argument."""
+    why = None if tensor._view is None else refusal(tensor)
+    if why is not None:
+        raise error(f"{name}: {why}")
+
+
+def taken_from(tensor: DTensor) -> tuple[DTensor, Items] | None:
+    """Return the tensor, if it is still there, from which a slice was copied because it moved; and the index."""
+    view = tensor._view
+    if view is None or view.source is None or not view.writeable:
+        return None
+    tensor_of, items = view.source
+    held = tensor_of()
+    return None if held is None else (held, items)
