@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from time import monotonic_ns
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,10 +36,12 @@ from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.memory.pools import locate
 from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.ranks.traffic import note_received
+
+R = TypeVar("R")
 
 Counts: TypeAlias = Indices
 Write: TypeAlias = Callable[[tuple[Indices, ...], Array | None], None]
@@ -62,12 +64,12 @@ class Ranks(NamedTuple):
     Parameters
     ----------
     group, position: of this rank
-    number: what tells the call from others, the same on all ranks
+    call: what tells it from others, the same on all ranks
     """
 
     group: Group
     position: int
-    number: int
+    call: str
 
     @property
     def communicator(self) -> Communicator:
@@ -78,6 +80,22 @@ class Ranks(NamedTuple):
     def size(self) -> int:
         """How many there are."""
         return len(self.group.members)
+
+    def together(self, make: Callable[[], R], call: str | Callable[[R], str] | None = None) -> R:
+        """Return what *make* returns; what it raises on one rank, all ranks raise. Collective.
+
+        They compare *call*, by default the whole call; it may be a function of what *make* returns.
+        """
+        return agree_on(self.group.team, self.call if call is None else call, make)
+
+    def everyones(self, message: bytes) -> list[bytes]:
+        """Return the message of each rank. Collective."""
+        began, communicator = monotonic_ns(), self.communicator
+        messages = communicator.allgather(message)
+        sizes = [len(each) for each in messages]
+        sizes[self.position] = 0
+        note_received(self.group.team, self.group.members, sizes, began)
+        return messages
 
     def largest(self, *values: int) -> list[int]:
         """Return the largest of each value over the ranks. Collective."""
@@ -117,11 +135,13 @@ class Ranks(NamedTuple):
 def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[Ranks]:
     """Return a context with the ranks along mesh dimensions *names*, which exchange rows in *operation*. Collective.
 
-    *call* tells it from others, the same on all ranks. Ranks outside of the mesh have no part.
+    *call* tells it from others, the same on all ranks. Ranks outside of the mesh have no part. An error that ends the
+    context on one rank only lets no further call be made.
     """
     with collective(operation, mesh) as here:
         assert here is not None
-        yield Ranks(*group_along(here, mesh, names), fingerprint(call))
+        with exchanging(here.team):
+            yield Ranks(*group_along(here, mesh, names), call)
 
 
 # -- fetch ------------------------------------------------------------------------------------------------------------
@@ -164,7 +184,7 @@ def _read(ranks: Ranks, block: Array, wanted: Owned, into: Array, most: int) -> 
     assert rendezvous is not None
     others = [(position, False) for position in range(ranks.size) if position != ranks.position]
     sizes = ranks.told(np.full(ranks.size, block.nbytes)).tolist()
-    number = ranks.number ^ ranks.group.team.call_digest
+    number = fingerprint(ranks.call) ^ ranks.group.team.call_digest
     data, row = as_bytes(block), into.dtype.itemsize * prod(into.shape[1:])
     for chunk in _chunks(most, len(wanted.row_numbers), 4):
         regions = np.ascontiguousarray(wanted.owners[chunk], dtype=np.int32)
@@ -289,7 +309,7 @@ def _still_last(row_numbers: Indices, rows: Array | None, told: Counts, last: In
 # -- migrated ---------------------------------------------------------------------------------------------------------
 
 
-def migrated(ranks: Ranks, arrays: list[Array], owners: Indices, call: str) -> tuple[list[Array], Counts]:
+def migrated(ranks: Ranks, arrays: list[Array], owners: Indices) -> tuple[list[Array], Counts]:
     """Return the rows that come to this rank, in the order of the ranks, and how many of each. Collective.
 
     Parameters
@@ -297,14 +317,11 @@ def migrated(ranks: Ranks, arrays: list[Array], owners: Indices, call: str) -> t
     ranks: those that send each other rows
     arrays: have as many rows
     owners: of the rows
-    call: what the ranks compare, if one lacks memory
     """
     told = ranks.told(np.bincount(owners, minlength=ranks.size))
     (most,) = ranks.largest(len(owners))
     rows, at = int(told.sum()), np.cumsum(told) - told
-    made = agree_on(
-        ranks.group.team, call, lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays]
-    )
+    made = ranks.together(lambda: [new_block((rows, *array.shape[1:]), array.dtype) for array in arrays])
     row = sum(array.dtype.itemsize * prod(array.shape[1:]) for array in arrays)
     for chunk in _chunks(most, len(owners), _KEPT + row):
         order, counts = _by_owner(owners[chunk], ranks.size)

@@ -5,7 +5,7 @@ and agree on, which takes longer than to send it. `everywhere` needs no plan. Ea
 header that says which call it makes: so calls that differ are found at once, as always.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
 
@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
-from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays.create import told_by_root
+from meshcomm.core._types import Array, Names, Shape
+from meshcomm.core.arrays.create import from_local, told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.mesh import Mesh
@@ -73,6 +73,19 @@ def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object],
     with collective(operation, mesh) as here:
         check_root(root, mesh)
         return None if here is None else told_by_root(root, look, call, mesh, here)
+
+
+def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names]) -> DTensor:
+    """Return the tensor of blocks of any lengths, which the ranks tell each other. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    block: of this rank; None outside of the mesh
+    specs: the mesh dimensions along which the blocks of each axis lie one after the other
+    """
+    with collective(name, mesh):
+        return from_local(block, "cuts", mesh=mesh, sharding_specs=list(specs))
 
 
 _HEADER = 8  # bytes

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import changed, make, on_blocks
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import of_lengths, together
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
 from meshcomm.core._types import Array, DType
-from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.dtype_text import dtype_text
@@ -226,6 +225,5 @@ def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
 
 def _joined(first: Halo, found: Array | None) -> DTensor:
     """Return the tensor that blocks of any lengths make. Collective over the mesh."""
-    names = [tuple(axis) for axis in first.layout.axes]
     block = None if found is None else contiguous(found)
-    return from_local(block, "cuts", mesh=first.mesh, sharding_specs=names)
+    return of_lengths("map_overlap", block, first.mesh, [tuple(names) for names in first.layout.axes])

@@ -156,7 +156,7 @@ class _Objects:
     def _in_order(self, keys: Indices) -> tuple[Indices, int]:
         """Return where each of these different numbers is among those of all ranks, from 1 on. Collective."""
         owners = keys * self.ranks.size // prod(self.shape)
-        (arrived,), _ = migrated(self.ranks, [keys], owners, f"label {self.shape}")
+        (arrived,), _ = migrated(self.ranks, [keys], owners)
         arrived = np.sort(arrived)
         counts = self.ranks.told(np.full(self.ranks.size, len(arrived)))
         before = int(counts[: self.ranks.position].sum()) + 1

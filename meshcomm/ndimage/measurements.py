@@ -349,7 +349,7 @@ def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, 
     if names:
         text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
         with ranks_along(name, layout.mesh, names, text) as ranks:
-            arrays, _ = migrated(ranks, arrays, numbers % ranks.size, text)
+            arrays, _ = migrated(ranks, arrays, numbers % ranks.size)
     together(name, layout.mesh, name, lambda: _apply(function, arrays, share, with_positions=with_positions))
     return np.asarray(groups.reduced(share, _made)["value"])
 

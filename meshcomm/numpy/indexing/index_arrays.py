@@ -34,7 +34,6 @@ from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import DTypeError, ShapeError
 
@@ -318,7 +317,7 @@ def _text(name: str, base: DTensor, asked: Request) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} on {location_text(base.mesh)} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: Ranks, text: str, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
+def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
@@ -327,7 +326,7 @@ def _agreed(ranks: Ranks, text: str, base: DTensor, asked: Request, local: tuple
         names = _names(base, asked.axes)
         return _owned([_axis(base, axis, names) for axis in asked.axes], local[1], local[0], asked.axes)
 
-    return agree_on(ranks.group.team, text, make)
+    return ranks.together(make)
 
 
 # -- get --------------------------------------------------------------------------------------------------------------
@@ -355,9 +354,9 @@ def get(name: str, base: DTensor, asked: Request) -> DTensor:
     text = _text(name, base, asked)
 
     def fetched(block: Array) -> Array:
-        with ranks_along(name, base.mesh, names, text) as ranks, exchanging(ranks.group.team):
+        with ranks_along(name, base.mesh, names, text) as ranks:
             own = layout.block_shape(asked.shape)
-            owned = _agreed(ranks, text, base, asked, (own, index))
+            owned = _agreed(ranks, base, asked, (own, index))
             made = new_block(result.block_shape(shape), base.dtype)
             rows = np.moveaxis(made, range(at, at + count), range(count))
             rows = rows.reshape(prod(own), *rows.shape[count:])  # a view: the axes of the index are together
@@ -435,9 +434,9 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
         text = f"{text}, of {value!r}"
 
     def delivered(block: Array) -> None:
-        with ranks_along(name, base.mesh, names, text) as ranks, exchanging(ranks.group.team):
+        with ranks_along(name, base.mesh, names, text) as ranks:
             own = layout.block_shape(asked.shape)
-            owned = _agreed(ranks, text, base, asked, (own, index))
+            owned = _agreed(ranks, base, asked, (own, index))
             block = np.moveaxis(block, asked.axes, range(count))
             lines = None if own_rows is None else _lines(own_rows, None if constant else own, block, count)
             write = _writer(block, lines if constant else None, how)

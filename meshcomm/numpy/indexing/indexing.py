@@ -17,17 +17,16 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
+from meshcomm.blocks.small import of_lengths
 from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, taken_from, viewed
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
-from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
-from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing import elements, fields, index_arrays, rows
@@ -390,10 +389,8 @@ def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
 
 def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
     refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
-    axes = (tuple(rows.layout.axes[0]), *rows.layout.axes[ndim:])
-    specs = Layout([tuple(names) for names in axes], rows.mesh).sharding_specs
-    with collective(GET, rows.mesh):
-        return from_local(np.ascontiguousarray(rows.local[chosen]), "cuts", mesh=rows.mesh, sharding_specs=specs)
+    specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]
+    return of_lengths(GET, np.ascontiguousarray(rows.local[chosen]), rows.mesh, specs)
 
 
 def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | None]:

@@ -6,13 +6,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.reduce import group_along
-from meshcomm.blocks.rows import Ranks, migrated
+from meshcomm.blocks.rows import migrated, ranks_along
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.meshes import location_text, required_default_mesh
 from meshcomm.errors import DTypeError, MeshError, ShapeError
 
@@ -73,18 +70,15 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
     where = required_default_mesh("mesh=") if mesh is None else mesh
     if not isinstance(where, Mesh):
         raise MeshError(f"migrate: mesh must be a Mesh, not {quote(mesh)}")
-    with collective("migrate", where) as here:
-        if here is None:
-            raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
-        with exchanging(here.team):
+    if where.rank is None:
+        raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
 
-            def call(given: _Given) -> str:
-                return f"migrate {given.text} on {location_text(where)}"
+    def call(given: _Given) -> str:
+        return f"migrate {given.text} on {location_text(where)}"
 
-            given = agree_on(here.team, call, lambda: _given(rows, devices, where.size))
-            group, position = group_along(here, where, tuple(where.dim_names))
-            ranks = Ranks(group, position, fingerprint(call(given)))
-            arrays, told = migrated(ranks, given.arrays, given.devices, f"{call(given)}: blocks for what comes")
+    with ranks_along("migrate", where, tuple(where.dim_names), f"migrate on {location_text(where)}") as ranks:
+        given = ranks.together(lambda: _given(rows, devices, where.size), call)
+        arrays, told = migrated(ranks, given.arrays, given.devices)
     return Migrated(given.again(arrays), np.repeat(np.arange(len(told)), told))
 
 

@@ -13,16 +13,15 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, mapped, on_blocks, on_device, refuse_outside
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import aligned_axes
-from meshcomm.blocks.small import together
+from meshcomm.blocks.small import of_lengths, together
 from meshcomm.core._arguments import as_array, counted, integer, quote
 from meshcomm.core._types import Array, Indices, Names
-from meshcomm.core.arrays.create import distribute, from_local
+from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import Cuts, spec_of
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
@@ -254,8 +253,7 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
     index = together(name, mesh, text, lambda: on_blocks(indices, at_hand))
     if isinstance(counts, DTensor):
         refuse_outside(name, mesh, "how often elements are repeated")
-        with collective(name, mesh):
-            cuts = from_local(index, "cuts", mesh=mesh, sharding_specs=[names])
+        cuts = of_lengths(name, index, mesh, [names])
         spec, length = cuts.layout.axes[0], cuts.shape[0]
     else:
         ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).undealt

@@ -16,10 +16,9 @@ Blocks come out a few elements longer or shorter than those of the usual cut. So
 and at last sends those beyond its block of the usual cut to the ranks around it. All others stay where they are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
-from time import monotonic_ns
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -34,16 +33,8 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import exact_copy
-from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import agree_on, exchanging
-from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Group
-from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import ShapeError
-
-Agreed: TypeAlias = Callable[[Callable[[], list[Array]]], list[Array]]
-"""Returns what a function makes; what it raises on one rank, all ranks raise."""
 
 _COUNT = np.dtype(np.int64)
 _SPARE = 8
@@ -108,15 +99,14 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
     call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text} on {location_text(mesh)}"
 
     def ordered(block: Array) -> tuple[Sequence[Array | None], list[int]]:
-        expected, error = (layout.block_shape(tensor.shape), tensor.dtype), None
-        if (block.shape, block.dtype) != expected:
-            error = ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
-        with ranks_along(name, mesh, names, call) as ranks, exchanging(ranks.group.team):
-            team = ranks.group.team
-            agree(team, call, error)
-            indices = _flat_indices(tensor) if indexed else None
-            work = _Sort(ranks.group, ranks.communicator, ranks.position, ranks.size, tensor.size)
-            return work.run(block.reshape(-1), indices, stable, lambda f: agree_on(team, f"the counts of {call}", f))
+        def check() -> None:
+            expected = layout.block_shape(tensor.shape), tensor.dtype
+            if (block.shape, block.dtype) != expected:
+                raise ShapeError(f"the block is {block.shape} {block.dtype}, but by its layout {expected}")
+
+        with ranks_along(name, mesh, names, call) as ranks:
+            ranks.together(check)
+            return _Sort(ranks, tensor.size).run(block.reshape(-1), _flat_indices(tensor) if indexed else None, stable)
 
     usual = Layout([names], mesh)
     even = np.diff(usual.cut(0, tensor.size).undealt.all_starts()).tolist()
@@ -140,24 +130,18 @@ class _Sort(NamedTuple):
 
     Parameters
     ----------
-    group, communicator: of the ranks that share the elements
-    position, ranks: of this rank, and how many there are
+    ranks: those that share the elements
     size: the elements of all of them
     """
 
-    group: Group
-    communicator: Communicator
-    position: int
-    ranks: int
+    ranks: Ranks
     size: int
 
-    def run(
-        self, block: Array, indices: Indices | None, stable: bool, agreed: Agreed
-    ) -> tuple[list[Array], list[int]]:
+    def run(self, block: Array, indices: Indices | None, stable: bool) -> tuple[list[Array], list[int]]:
         """Return what this rank gets: values, and indices if there are; and the lengths of all. Collective."""
         early = indices is not None or block.dtype.kind not in "biufmM" or (stable and block.dtype.kind == "f")
         arrays, cuts = self._sorted_first(block, indices) if early else self._split(block)
-        exchanged = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)), agreed)
+        exchanged = self._exchanged(arrays, np.diff(cuts, prepend=0, append=len(block)))
         received = exchanged.received()
         if indices is None:
             received[0].sort(kind="stable" if early else kind_to_sort(block.dtype))
@@ -178,7 +162,7 @@ class _Sort(NamedTuple):
         splitters = self._splitters(values)
         before = np.searchsorted(values, splitters.values, side="left")
         equal = np.searchsorted(values, splitters.values, side="right") - before
-        return arrays, before + splitters.ties(slice(None), self.position, equal, splitters.indices - before)
+        return arrays, before + splitters.ties(slice(None), self.ranks.position, equal, splitters.indices - before)
 
     def _split(self, block: Array) -> tuple[list[Array], Indices]:
         """Return the block to send, in the order of the splitters only, and where they cut it. Collective."""
@@ -196,7 +180,7 @@ class _Sort(NamedTuple):
             run = slice(runs[middle], runs[middle + 1])
             piece, value = array[start:stop], splitters.values[runs[middle]]
             less, equal = _counted(piece, value)
-            found = start + less + splitters.ties(run, self.position, equal, shares[run] * equal)
+            found = start + less + splitters.ties(run, self.ranks.position, equal, shares[run] * equal)
             cuts[run] = found
             for cut, begin in ((found[0], start), (found[-1], found[0])):
                 if begin < cut < stop:
@@ -208,39 +192,40 @@ class _Sort(NamedTuple):
         """Return the elements that cut the global order into equal blocks, one fewer than ranks. Collective."""
         from numpy.random import default_rng  # by np.random, two threads at once could end in a RecursionError
 
-        each = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // self.ranks))
-        wanted = min(len(block), -(-each * self.ranks * len(block) // self.size))
+        count = self.ranks.size
+        each = min(MOST_SAMPLES, max(FEWEST_SAMPLES, ALL_SAMPLES // count))
+        wanted = min(len(block), -(-each * count * len(block) // self.size))
         # One at random from each of equal intervals: the same ones in every run.
-        draws = np.arange(wanted) + default_rng([self.position, len(block)]).random(wanted)
+        draws = np.arange(wanted) + default_rng([self.ranks.position, len(block)]).random(wanted)
         indices = np.minimum((draws * (len(block) / max(1, wanted))).astype(np.intp), len(block) - 1)
         message = np.array([wanted], _COUNT).tobytes() + indices.tobytes() + block[indices].tobytes()
-        texts = gathered(self.group, self.communicator, message)
-        found = [_samples(text, block) for text in texts]
-        ranks = np.repeat(np.arange(self.ranks), [len(values) for values, _ in found])
+        found = [_samples(text, block) for text in self.ranks.everyones(message)]
+        ranks = np.repeat(np.arange(count), [len(values) for values, _ in found])
         values, at = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
         order = np.argsort(values, kind="stable")  # equal ones by rank, and by index there
-        chosen = order[np.arange(1, self.ranks) * len(order) // self.ranks]
+        chosen = order[np.arange(1, count) * len(order) // count]
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
-    def _exchanged(self, arrays: list[Array], counts: Indices, agreed: Agreed) -> "_Exchanged":
+    def _exchanged(self, arrays: list[Array], counts: Indices) -> "_Exchanged":
         """Return the elements of *arrays* that are for this rank, from all. Collective.
 
         Parameters
         ----------
         arrays: as long as each other; the elements for each rank follow those for the rank before it
         counts: the elements for each rank
-        agreed: makes new blocks; what that raises on one rank, all raise
         """
-        ranks = Ranks(self.group, self.position, 0)
+        ranks = self.ranks
         told = ranks.told(counts)
-        texts = self.communicator.allgather(np.array([told.sum()], _COUNT).tobytes())
+        texts = ranks.communicator.allgather(np.array([told.sum()], _COUNT).tobytes())
         found = np.cumsum([0, *(int(np.frombuffer(text, _COUNT)[0]) for text in texts)])
-        even = np.array(Cut(self.size, self.ranks).all_starts())
-        if np.abs(found - even).max() > self.size // self.ranks // _SPARE:
+        even = np.array(Cut(self.size, ranks.size).all_starts())
+        if np.abs(found - even).max() > self.size // ranks.size // _SPARE:
             even = found
-        starts, stops = np.array([found, even])[:, self.position : self.position + 2].T
+        starts, stops = np.array([found, even])[:, ranks.position : ranks.position + 2].T
         first, length = starts.min(), int(stops.max() - starts.min())
-        buffers = agreed(lambda: [new_block((length,), array.dtype) for array in arrays])
+        buffers = ranks.together(
+            lambda: [new_block((length,), array.dtype) for array in arrays], f"the counts of {ranks.call}"
+        )
         exchanged = _Exchanged(ranks, buffers, found - first, even - first)
         for array, into in zip(arrays, exchanged.received(), strict=True):
             ranks.exchanged(np.ascontiguousarray(array), counts, into, told)
@@ -291,16 +276,6 @@ def kind_to_sort(dtype: DType) -> Literal["stable"] | None:
     By default NumPy 2.4.6 sorts float16 wrongly on processors with AVX-512, such as 513 values of -1 and -0.0.
     """
     return "stable" if dtype.char == "e" else None
-
-
-def gathered(group: Group, communicator: Communicator, message: bytes) -> list[bytes]:
-    """Return the message of every rank of the group. Collective."""
-    began = monotonic_ns()
-    texts = communicator.allgather(message)
-    sizes = [len(text) for text in texts]
-    sizes[communicator.rank] = 0
-    note_received(group.team, group.members, sizes, began)
-    return texts
 
 
 def _samples(text: bytes, like: Array) -> tuple[Array, Indices]:
@@ -357,10 +332,9 @@ def picked(name: str, ordered: DTensor, indices: Indices) -> Array | None:
     owners = np.searchsorted(starts, indices, side="right") - 1
 
     def told(block: Array) -> Array:
-        with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks, exchanging(ranks.group.team):
-            agree(ranks.group.team, call)
+        with ranks_along(name, ordered.mesh, layout.axes[0], call) as ranks:
             mine = indices[owners == ranks.position] - starts[ranks.position]
-            texts = gathered(ranks.group, ranks.communicator, block[mine].tobytes())
+            texts = ranks.everyones(ranks.together(lambda: block[mine].tobytes()))
         found = np.empty(len(indices), ordered.dtype)
         for number, text in enumerate(texts):
             found[owners == number] = np.frombuffer(text, ordered.dtype)

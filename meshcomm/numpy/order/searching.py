@@ -25,12 +25,11 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.indexing import getitem
-from meshcomm.numpy.order.samplesort import gathered, in_order
+from meshcomm.numpy.order.samplesort import in_order
 
 Side: TypeAlias = Literal["left", "right"]
 
@@ -91,10 +90,10 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
     text = f"{name} in and of {own} on {location_text(mesh)}, {how.side}"
 
     def found(asked: Array, block: Array) -> Array:
-        with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks, exchanging(ranks.group.team):
-            made = agree_on(ranks.group.team, text, lambda: new_block(asked.shape, how.dtype))
+        with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:
+            made = ranks.together(lambda: new_block(asked.shape, how.dtype))
             asked = np.ascontiguousarray(asked).reshape(-1)
-            texts = gathered(ranks.group, ranks.communicator, block[:1].tobytes())
+            texts = ranks.everyones(block[:1].tobytes())
             filled = np.array([position for position, each in enumerate(texts) if each], dtype=np.int32)
             begins = np.searchsorted(np.frombuffer(b"".join(texts), block.dtype), asked, how.side)
             owners = filled[np.maximum(begins - 1, 0)]

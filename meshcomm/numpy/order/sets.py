@@ -28,14 +28,13 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import agree_on, exchanging
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.index_arrays import owned_elements
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort, sort
-from meshcomm.numpy.order.samplesort import InOrder, gathered, in_order
+from meshcomm.numpy.order.samplesort import InOrder, in_order
 from meshcomm.numpy.order.searching import isin, replicated
 from meshcomm.numpy.shapes.shaping import regrouped
 
@@ -114,9 +113,9 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
     specs = tensor.layout.specs_text
     text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
-    with ranks_along(name, tensor.mesh, names, text) as ranks, exchanging(ranks.group.team):
+    with ranks_along(name, tensor.mesh, names, text) as ranks:
         own = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
-        inverse = agree_on(ranks.group.team, text, lambda: new_block(own, _INDEX))
+        inverse = ranks.together(lambda: new_block(own, _INDEX))
         runs = _runs(ranks, found.values, wanted.equal_nan)
         if wanted.inverse:
             _number(ranks, tensor, found, runs, inverse)
@@ -164,7 +163,7 @@ def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered.local
     start = ordered.layout.block_box(ordered.shape)[0][0]
-    ends = gathered(ranks.group, ranks.communicator, block[-1:].tobytes())
+    ends = ranks.everyones(block[-1:].tobytes())
     before = [np.frombuffer(text, block.dtype) for text in ends[: ranks.position] if text]
     first = np.ones(len(block), dtype=bool)
     first[1:] = _differ(block[:-1], block[1:], equal_nan)
@@ -172,7 +171,7 @@ def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
         first[:1] = _differ(before[-1], block[:1], equal_nan)
     count = np.count_nonzero(first)
     message = np.array([count, start + first.argmax() if count else ordered.size], np.int64)
-    texts = gathered(ranks.group, ranks.communicator, message.tobytes())
+    texts = ranks.everyones(message.tobytes())
     told, begins = (each.tolist() for each in np.array([np.frombuffer(text, np.int64) for text in texts]).T)
     after = begins[ranks.position + 1 :]
     end = min([ordered.size, *after]) - start
