@@ -1,26 +1,35 @@
 """Several steps of one call that its ranks make together: what they compare, tell each other, and look up."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic_ns
 from typing import TypeVar
 
+import numpy as np
+
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Bytes
+from meshcomm.core._types import Array, Ranks
 from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import member
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.ranks._envelope import Envelope
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
-from meshcomm.core.ranks.teams import Location
+from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.teams import Location, Resource
 from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import MeshError
 
 R = TypeVar("R")
+K = TypeVar("K", bound=Resource)
 
 
-def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]") -> R | None:
-    """Return what *steps* returns; None on a rank outside of *mesh*, where it is not called. Collective over the mesh.
+def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
+    """Return what *steps* returns; None on a rank outside, where it is not called. Collective.
+
+    It is a call of the ranks of *mesh*, and with *target* also of those of that mesh.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -30,14 +39,14 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]") -> R
     ...     print(world.run(program))
     [[0, 10], [0, 10], None]
     """
-    with collective(operation, mesh) as here:
+    with collective(operation, mesh, target) as here:
         return None if here is None else steps(Session(here, mesh))
 
 
 class Session:
     """What a rank does together with the others of a mesh, in a call that `in_session` has begun.
 
-    Each method but `check` is Collective over the mesh.
+    Each method but `check` is Collective over the ranks of the call.
     """
 
     def __init__(self, here: Location, mesh: Mesh) -> None:
@@ -53,10 +62,34 @@ class Session:
         """The position of this rank among those of the mesh, by their ranks."""
         return self._team.rank
 
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks of the call, ascending."""
+        return self._team.ranks
+
+    @property
+    def communicator(self) -> Communicator:
+        """That of all ranks of the call. Collective when it is opened."""
+        return self._team.everyone.communicator()
+
     def check(self) -> None:
         """Raise ``MeshError`` if the ranks can make no call any more."""
         if self._team.turn.over is not None:
             raise MeshError(self._team.turn.over)
+
+    def later(self, operation: str) -> AbstractContextManager[object]:
+        """Return a context for a step after the call that began the session has ended: *operation*, for messages."""
+        return Envelope(operation, self._team)
+
+    @contextmanager
+    def in_library(self, operation: str) -> Iterator[None]:
+        """Return a context for a step in another library, which calls MPI itself, as `later`."""
+        with self.later(operation), watch.library():
+            yield
+
+    def kept(self, key: Hashable, make: Callable[[], K]) -> K:
+        """Return what is kept for *key* until the mesh is closed, else what *make* returns. Collective."""
+        return self._team.resource(key, make)
 
     def exchanging(self) -> AbstractContextManager[None]:
         """Return a context for several steps: if an error ends it on one rank only, no further call is possible."""
@@ -77,18 +110,24 @@ class Session:
     def told(self, own: object) -> list[Value]:
         """Return what each rank tells, as JSON holds it, by positions."""
         with exchanging(self._team):
-            return self._team.everyone.communicator().told(own)
+            return self.communicator.told(own)
+
+    def largest(self, *values: int) -> list[int]:
+        """Return the largest of each value over the ranks."""
+        with exchanging(self._team):
+            found: list[int] = self.communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
+        return found
 
     def told_to_first(self, own: object) -> list[Value]:
         """Return on device 0 what each device tells, as JSON holds it; elsewhere nothing."""
         first = member(self._here, self._mesh, 0)
         with exchanging(self._team):
-            every = self._team.everyone.communicator().told_to(first, own)
+            every = self.communicator.told_to(first, own)
         return [every[member(self._here, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
-    def broadcast(self, data: Bytes) -> None:
-        """Overwrite *data* by that of the rank in position 0."""
-        if data.nbytes:
+    def broadcast(self, array: Array) -> None:
+        """Overwrite a C-contiguous *array* by that of the rank in position 0."""
+        if array.nbytes:
             began, sender = monotonic_ns(), self._team.ranks[:1]
-            self._team.everyone.communicator().broadcast(data, 0)
-            note_received(self._team, sender, [data.nbytes if self._team.rank else 0], began)
+            self.communicator.broadcast(as_bytes(array), 0)
+            note_received(self._team, sender, [array.nbytes if self._team.rank else 0], began)

@@ -9,7 +9,7 @@ rows. It gets the transposed problem, and nothing has to be copied::
 """
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._types import Names, Shape
 from meshcomm.core.layouts.layout import Layout
@@ -33,14 +33,11 @@ class Axis(NamedTuple):
         return Cyclic(self.names, self.block, self.offset) if self.names else ()
 
 
-class Work(NamedTuple):
-    """The layouts in which a routine works, and the sizes of blocks that its descriptors have.
+Planned: TypeAlias = tuple[tuple[Layout, ...], tuple[int, ...]]
+"""The layouts in which a routine works, and the sizes of blocks that its descriptors have.
 
-    An axis that one device holds completely may have blocks of any size, which its layout does not tell.
-    """
-
-    layouts: tuple[Layout, ...]
-    blocks: tuple[int, ...] = ()
+An axis that one device holds completely may have blocks of any size, which its layout does not tell.
+"""
 
 
 def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
@@ -88,23 +85,23 @@ def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     return mesh.of_ranks(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])
 
 
-def square_work(layout: Layout, block: int) -> Work:
+def square_work(layout: Layout, block: int) -> Planned:
     """Return the layout for a matrix in *layout* that is factored: square blocks, its own where it has them.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
-    >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64).layouts[0].sharding_specs
+    >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64)[0][0].sharding_specs
     [Cyclic('y', 8), Cyclic('x', 8)]
-    >>> square_work(Layout(["x", "unsharded"], mesh), 64).layouts[0].sharding_specs
+    >>> square_work(Layout(["x", "unsharded"], mesh), 64)[0][0].sharding_specs
     [Cyclic('rows', 64), Cyclic('columns', 64)]
     """
     axes = dealt_axes(layout)
     if axes is not None and axes[0].block == axes[1].block:
-        return Work((layout,), (axes[0].block,))
+        return (layout,), (axes[0].block,)
     mesh, rows, columns = (layout.mesh, *axes) if axes else _default_axes(layout.mesh, block)
-    return Work((Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh),), (block,))
+    return (Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh),), (block,)
 
 
-def product_work(a: Layout, b: Layout, block: int) -> Work:
+def product_work(a: Layout, b: Layout, block: int) -> Planned:
     """Return the layouts of both operands of a product and of its result: those that the operands have, if they fit.
 
     Rows of the result are dealt round as those of *a*, columns as those of *b*. The summed axis has blocks of the same
@@ -131,7 +128,7 @@ def product_work(a: Layout, b: Layout, block: int) -> Work:
             first, columns = of_b  # b fits as it is
     pairs = (rows, summed), (first, columns), (rows, columns)
     layouts = tuple(Layout([one.spec, other.spec], mesh) for one, other in pairs)
-    return Work(layouts, (rows.block, summed.block, columns.block))
+    return layouts, (rows.block, summed.block, columns.block)
 
 
 def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, Axis, Axis]:
@@ -141,7 +138,7 @@ def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, Axis, Axis]:
 def descriptor(
     layout: Layout, blocks: tuple[int, int], shape: Shape, context: int, device: int | None
 ) -> tuple[int, ...]:
-    """Return ScaLAPACK's descriptor of a matrix in a layout of `Work`.
+    """Return ScaLAPACK's descriptor of a matrix in a layout of `Planned`.
 
     It is ``Layout.descriptor``, but with these sizes of *blocks* for rows and columns, which the layout does not know
     where one device holds an axis completely: routines compare them. They are at most the length of the axis, so that

@@ -4,9 +4,8 @@ import ctypes
 
 import numpy as np
 
+from meshcomm.blocks.session import Session
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks._envelope import Envelope
-from meshcomm.core.ranks.teams import Team
 from meshcomm.linalg.library import Library
 from meshcomm.linalg.native import native_handle
 
@@ -27,24 +26,24 @@ class Grid:
             self._library.blacs.Cblacs_gridexit(ctypes.c_int(self.context))
 
 
-def grid_of(team: Team, layout: Layout, library: Library) -> Grid:
-    """Return the grid for blocks in *layout*: devices along axis 1 are its rows. Collective over *team*.
+def grid_of(here: Session, layout: Layout, library: Library) -> Grid:
+    """Return the grid for blocks in *layout*: devices along axis 1 are its rows. Collective over the ranks *here*.
 
-    The rank of every device is in the team. The context of other ranks of the team is -1.
+    The rank of every device is among them. The context of others of them is -1.
     """
     key = "BLACS", layout.mesh, tuple(map(tuple, layout.axes))
-    return team.resource(key, lambda: _made(team, positions_of(layout, team), library))
+    return here.kept(key, lambda: _made(here, _positions_of(layout, here), library))
 
 
-def grid_of_all(team: Team, library: Library) -> Grid:
-    """Return the grid of all ranks of *team*, in one row. Collective over *team*."""
-    positions = np.arange(len(team.ranks), dtype=np.intc)
-    return team.resource("BLACS of all", lambda: _made(team, positions.reshape(1, -1), library))
+def grid_of_all(here: Session, library: Library) -> Grid:
+    """Return the grid of all ranks *here*, in one row. Collective over them."""
+    positions = np.arange(len(here.ranks), dtype=np.intc)
+    return here.kept("BLACS of all", lambda: _made(here, positions.reshape(1, -1), library))
 
 
-def positions_of(layout: Layout, team: Team) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
-    """Return for each row and column of the grid the position in *team* of the rank that is there."""
-    positions = {rank: position for position, rank in enumerate(team.ranks)}
+def _positions_of(layout: Layout, here: Session) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
+    """Return for each row and column of the grid the position of the rank that is there."""
+    positions = {rank: position for position, rank in enumerate(here.ranks)}
     rows, columns = layout.shape
     found = np.empty((columns, rows), dtype=np.intc)
     for device, rank in enumerate(layout.mesh.ranks):
@@ -53,13 +52,13 @@ def positions_of(layout: Layout, team: Team) -> np.ndarray[tuple[int, int], np.d
     return found
 
 
-def _made(team: Team, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: Library) -> Grid:
-    """Return a new grid. Collective over *team*."""
+def _made(here: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: Library) -> Grid:
+    """Return a new grid. Collective over the ranks *here*."""
     blacs = library.blacs
     rows, columns = positions.shape
     ranks = np.asfortranarray(positions)
-    with Envelope("a grid of BLACS", team):
-        handle = native_handle(team.everyone.communicator())
+    with here.later("a grid of BLACS"):
+        handle = native_handle(here.communicator)
         blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
         system = blacs.Csys2blacs_handle(handle)
         context = ctypes.c_int(system)

@@ -9,24 +9,20 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import changed, make, mapped
+from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed
-from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
-from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import contiguous
-from meshcomm.core.ranks._envelope import Envelope
-from meshcomm.core.ranks.calls import agree_on, collective
-from meshcomm.core.ranks.mpi import MPIWorld
-from meshcomm.core.ranks.teams import Location
-from meshcomm.errors import MeshError, ShapeError
-from meshcomm.linalg.block_cyclic import Work, dealt_axes, descriptor, grid_mesh, square_work
+from meshcomm.errors import ShapeError
+from meshcomm.linalg.block_cyclic import Planned, dealt_axes, descriptor, grid_mesh, square_work
 from meshcomm.linalg.grids import Grid, grid_of
 from meshcomm.linalg.library import Argument, library
+from meshcomm.linalg.native import check_is_mpi
 from meshcomm.linalg.routines import LETTERS, check_block, check_matrices, check_same_mesh, matrix_of, real_of
 
 SINGULAR = "Singular matrix"
@@ -41,21 +37,22 @@ class Job:
     Parameters
     ----------
     mesh: of the operands
-    work: the layouts of its matrices, and the sizes of their blocks
-    location: of this rank; None outside of the meshes
+    layouts, blocks: of its matrices, and the sizes of blocks that its descriptors have
+    session: that of the ranks that call routines; None outside of the meshes
     grids: one for each layout; none outside
     """
 
     mesh: Mesh
-    work: Work
-    location: Location | None
-    grids: list[Grid]
+    layouts: tuple[Layout, ...]
+    blocks: tuple[int, ...]
+    session: Session | None
+    grids: Sequence[Grid]
 
     @classmethod
     def agreed(
         cls,
         name: str,
-        planned: Callable[[], Work],
+        planned: Callable[[], Planned],
         tensors: Sequence[DTensor],
         *,
         target: Mesh | None = None,
@@ -67,16 +64,15 @@ class Job:
         What *planned* raises, all ranks raise.
         """
         mesh = tensors[0].mesh
-        if not isinstance(mesh.world, MPIWorld):
-            raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
+        check_is_mpi(name, mesh)
         operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in tensors)
 
-        with collective(name, mesh, target) as here:
-            if here is None:
-                return cls(mesh, planned(), None, [])
-            _ = here.team.machine  # agreed on when the team first communicates
-            work, found = agree_on(here.team, f"{name}({operands}; {options})", lambda: (planned(), library()))
-            return cls(mesh, work, here, [grid_of(here.team, layout, found) for layout in work.layouts])
+        def begun(here: Session) -> Job:
+            call = f"{name}({operands}; {options})"
+            (layouts, blocks), found = here.together(call, lambda: (planned(), library()))
+            return cls(mesh, layouts, blocks, here, [grid_of(here, layout, found) for layout in layouts])
+
+        return in_session(name, mesh, begun, target) or cls(mesh, *planned(), None, ())
 
     @classmethod
     def begun(
@@ -105,7 +101,7 @@ class Job:
         tensors = [matrix_of(name, operand) for operand in operands]
         check_same_mesh(tensors, grids=False)
 
-        def planned() -> Work:
+        def planned() -> Planned:
             check_block(block)
             check_matrices(tensors)
             check(name, *(tensor.shape for tensor in tensors))
@@ -116,23 +112,23 @@ class Job:
     @property
     def is_inside(self) -> bool:
         """Whether this rank calls routines."""
-        return self.location is not None
+        return self.session is not None
 
     @property
-    def here(self) -> Location:
-        """Where this rank is, inside of the meshes."""
-        assert self.location is not None
-        return self.location
+    def here(self) -> Session:
+        """The session of this rank, inside of the meshes."""
+        assert self.session is not None
+        return self.session
 
     @property
     def layout(self) -> Layout:
         """That of all matrices, of a job that begins by `begun`."""
-        return self.work.layouts[0]
+        return self.layouts[0]
 
     @property
     def block(self) -> int:
         """The rows and columns of a block, of such a job."""
-        return self.work.blocks[0]
+        return self.blocks[0]
 
     # -- matrices -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +192,8 @@ class Job:
         local = None
         if self.is_inside:
             local = array
-            self.same_on_all(local)
+            with self.here.later("scalapack"):
+                self.here.broadcast(local)
         return make(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
 
     # -- routines -----------------------------------------------------------------------------------------------------
@@ -243,18 +240,17 @@ class Job:
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
         """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""
         name = f"p{LETTERS[dtype.str[1:]]}{routine}"
-        with Envelope(f"scalapack's {name}", self.here.team), watch.library():
+        with self.here.in_library(f"scalapack's {name}"):
             library().call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
         """Call a routine whose last argument is *info*; return the largest of all ranks. Collective over the team."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
-        with Envelope(f"scalapack's {routine}", self.here.team):
-            numbers = np.array([info.value, -info.value])
-            largest, of_negatives = self.here.team.everyone.communicator().allreduce_max(numbers).tolist()
+        with self.here.later(f"scalapack's {routine}"):
+            largest, of_negatives = self.here.largest(info.value, -info.value)
         assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
-        return int(largest)
+        return largest
 
     def call_in_workspace(
         self, routine: str, dtype: DType, works: str, *arguments: Argument, at_least: int = 1
@@ -266,27 +262,22 @@ class Job:
         """
         asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
         self.call_checked(routine, dtype, *arguments, *[a for each in asking for a in each.arguments(-1)])
-        with Envelope(f"scalapack's {routine}", self.here.team):
-            works_of = agree_on(
-                self.here.team, f"the workspace of {routine}", lambda: [each.as_asked(at_least) for each in asking]
+        with self.here.later(f"scalapack's {routine}"):
+            works_of = self.here.together(
+                f"the workspace of {routine}", lambda: [each.as_asked(at_least) for each in asking]
             )
         given = [a for each in works_of for a in each.arguments(each.memory.size)]
         return self.call_checked(routine, dtype, *arguments, *given)
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
-        with Envelope("memory for scalapack", self.here.team):
-            return agree_on(self.here.team, "memory for scalapack", lambda: np.zeros(shape, dtype))
+        with self.here.later("memory for scalapack"):
+            return self.here.together("memory for scalapack", lambda: np.zeros(shape, dtype))
 
     def told(self, message: object) -> list[Any]:
         """Return what each rank tells, as JSON holds it. Collective over the team."""
-        with Envelope("scalapack", self.here.team):
-            return self.here.team.everyone.communicator().told(message)
-
-    def same_on_all(self, array: Array) -> None:
-        """Overwrite a C-contiguous *array* by that of the first rank. Collective over the team."""
-        with Envelope("scalapack", self.here.team):
-            self.here.team.everyone.communicator().broadcast(as_bytes(array), 0)
+        with self.here.later("scalapack"):
+            return self.here.told(message)
 
 
 class _Workspace(NamedTuple):
@@ -326,16 +317,16 @@ def conjugate(tensor: DTensor) -> None:
         changed(lambda block: np.conjugate(block, out=block), tensor)
 
 
-def _work(layout: Layout, block: int, along: int | None) -> Work:
+def _work(layout: Layout, block: int, along: int | None) -> Planned:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
     axes = dealt_axes(layout)
     if axes is not None and not any(axis.offset for axis in axes):
         return square_work(layout, block)
-    return Work((Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,))
+    return (Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,)
 
 
-def _in_order(mesh: Mesh, block: int) -> Work:
+def _in_order(mesh: Mesh, block: int) -> Planned:
     """Return the layout of a job on a grid that has its processes row by row in the order of their ranks."""
     ordered = grid_mesh(mesh.of_ranks(sorted(mesh.ranks), {"x": mesh.size}))
     # Axis 1 is along the rows of ScaLAPACK's grid.
-    return Work((Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered),), (block,))
+    return (Layout([Cyclic("columns", block), Cyclic("rows", block)], ordered),), (block,)

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.communicator import Communicator
-from meshcomm.core.ranks.mpi import MPICommunicator, mpi
+from meshcomm.core.ranks.mpi import MPICommunicator, MPIWorld, mpi
 from meshcomm.errors import MeshError
 
 _BINARY_INTERFACES = {
@@ -57,6 +58,12 @@ def loaded_files() -> list[str]:
     except OSError:
         return []
     return list(dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if line.count("/")))
+
+
+def check_is_mpi(name: str, mesh: Mesh) -> None:
+    """Raise ``MeshError`` if *mesh* is in a simulated world. *name* is the operation."""
+    if not isinstance(mesh.world, MPIWorld):
+        raise MeshError(f"{name} needs MPI, which a simulated world does not have; run the program with mpiexec")
 
 
 def native_handle(communicator: Communicator) -> ctypes.c_int | ctypes.c_void_p:

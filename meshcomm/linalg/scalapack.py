@@ -22,7 +22,7 @@ from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Work, product_work, square_work
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Planned, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
 from meshcomm.linalg.jobs import Job
 from meshcomm.linalg.library import Argument, library, use
@@ -70,7 +70,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     tensor = matrix_of("cholesky", a)
     target = tensor.layout if layout is None else layout
 
-    def planned() -> Work:
+    def planned() -> Planned:
         check_matrices([tensor])
         check_target(target, tensor.shape, tensor)
         check_block(block)
@@ -79,7 +79,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
         return square_work(tensor.layout, block)
 
     job = Job.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
-    (work,), (size,) = job.work
+    (work,), (size,) = job.layouts, job.blocks
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
     if job.is_inside and tensor.size:
         triangle = b"U" if lower else b"L"
@@ -120,7 +120,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     check_same_mesh([left, right])
     shape = (*left.shape[:1], *right.shape[-1:])
 
-    def planned() -> Work:
+    def planned() -> Planned:
         check_matrices([left, right])
         check_target(target, shape, left)
         check_block(block)
@@ -129,7 +129,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
         return product_work(left.layout, right.layout, block)
 
     job = Job.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
-    works, (rows, summed, columns) = job.work
+    works, (rows, summed, columns) = job.layouts, job.blocks
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
     result = mapped(
         lambda block: np.zeros(works[2].block_shape(shape), block.dtype), left, layout=works[2], shape=shape
@@ -165,7 +165,7 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     tensor = matrix_of("gemr2d", t)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
 
-    def planned() -> Work:
+    def planned() -> Planned:
         check_matrices([tensor])
         check_target(layout, shape, tensor, same_mesh=False)
         if out is not None and (out.layout, out.shape, out.dtype) != (layout, shape, dtype):
@@ -176,14 +176,14 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             if math.prod(each.shape) != each.mesh.size:
                 raise LayoutError(f"gemr2d knows no replicas, which blocks in {each.specs_text} have")
             each.descriptor(shape, 0)
-        return Work((source, layout))
+        return (source, layout), ()
 
     target = f"to {layout.specs_text} on {location_text(layout.mesh)}"
     job = Job.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
     made = mapped(lambda block: block, out)  # in C order
     if job.is_inside:
-        everyone = grid_of_all(job.here.team, library()).context
+        everyone = grid_of_all(job.here, library()).context
         matrices: list[Argument] = []
         for data, each, grid in zip((tensor.local, made.local), (source, layout), job.grids, strict=True):
             given = np.empty(1) if data is None else contiguous(data)

@@ -7,13 +7,13 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rules import aligned_axes, sharding
+from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_axes
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.specs import free_names
-from meshcomm.core.ranks.calls import collective, exchanging
 from meshcomm.linalg.tasks import Task, stack_of, unknown_outside
 
 
@@ -77,12 +77,9 @@ def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[
 
 def _of_one_kind(task: Task, local: list[Array], layout: Layout) -> list[Array]:
     """Return the results as complex numbers if those of any rank are. Collective over the mesh."""
-    with collective(task.name, layout.mesh) as here:
-        assert here is not None
-        with exchanging(here.team):
-            mine = np.array([each.dtype.kind == "c" for each in local], dtype=np.int64)
-            kinds = here.team.everyone.communicator().allreduce_max(mine).tolist()
+    mine = [each.dtype.kind == "c" for each in local]
+    kinds = in_session(task.name, layout.mesh, lambda here: here.largest(*mine))
     return [
         each.astype(np.result_type(each.dtype, np.complex64)) if kind else each
-        for each, kind in zip(local, kinds, strict=True)
+        for each, kind in zip(local, kinds or [], strict=True)
     ]

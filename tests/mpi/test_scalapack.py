@@ -9,8 +9,8 @@ from mpi4py import MPI
 import meshcomm as mc
 import meshcomm.linalg.scalapack as scalapack
 from meshcomm import DTypeError, LayoutError, MeshError, ShapeError
+from meshcomm.blocks.session import in_session
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks.meshes import location_between, location_in
 from meshcomm.linalg.block_cyclic import dealt_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
@@ -208,11 +208,11 @@ def test_the_page_runs():
 def test_grids_are_kept_and_freed_with_the_mesh():
     mesh = mc.create_mesh([("x", SIZE)])
     layouts = [mc.Layout([mc.Cyclic("x", 2), U], mesh), mc.Layout([mc.Cyclic("x", 3, offset=SIZE - 1), U], mesh)]
-    team = location_in(mesh).team
+    here = in_session("grids", mesh, lambda here: here)
     mc.barrier(mesh)
-    first, second = (grid_of(team, layout, library()) for layout in layouts)
+    first, second = (grid_of(here, layout, library()) for layout in layouts)
     assert first is second
-    assert grid_of(team, mc.Layout([U, mc.Cyclic("x", 2)], mesh), library()).context != first.context
+    assert grid_of(here, mc.Layout([U, mc.Cyclic("x", 2)], mesh), library()).context != first.context
     mesh.close()
     for _ in sampled(range(250), 3):  # all of them: more than MPI could make if they were kept
         mesh = mc.create_mesh([("x", SIZE)])
@@ -306,15 +306,15 @@ def check_descriptor(found, expected, side):
 
 def redistributed(each, tensor, layout):
     """The block that the library's own pdgemr2d gives this rank."""
-    team = location_between(tensor.mesh, layout.mesh).team
-    contexts = [grid_of(team, its, library()).context for its in (tensor.layout, layout)]
+    here = in_session("grids", tensor.mesh, lambda here: here, layout.mesh)
+    contexts = [grid_of(here, its, library()).context for its in (tensor.layout, layout)]
     device = layout.mesh.rank
     block = None if device is None else np.full(layout.block_shape(tensor.shape, device), -1.0)
     arguments = []
     for side, data, context in zip((each.source, each.target), (tensor.local, block), contexts, strict=True):
         numbers = descriptor_of(side, context, data)
         arguments += [np.zeros(1) if data is None else data, *side.begin, numbers]
-    library().call("pdgemr2d", *each.shape, *arguments, grid_of_all(team, library()).context)
+    library().call("pdgemr2d", *each.shape, *arguments, grid_of_all(here, library()).context)
     return block
 
 
