@@ -136,7 +136,11 @@ def added_up(
 
 def group_along(here: Location, mesh: Mesh, names: Names) -> tuple[Group, int]:
     """Return the group of this device along mesh dimensions, in mesh order, and its position in it."""
-    devices = next(row for row in mesh.groups_along(names) if here.device in row)
+    devices = [here.device]
+    for name in mesh.dim_names:
+        if name in names:
+            stride, size = mesh.stride(name), mesh.dim_size(name)
+            devices = [each - each // stride % size * stride + i * stride for each in devices for i in range(size)]
     group = here.team.group((mesh, names), devices[0], tuple(mesh.ranks[device] for device in devices))
     return group, devices.index(here.device)
 

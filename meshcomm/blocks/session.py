@@ -1,9 +1,9 @@
 """Several steps of one call that its ranks make together: what they compare, tell each other, and look up."""
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic_ns
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import numpy as np
 
@@ -12,12 +12,14 @@ from meshcomm.core._types import Array, Ranks
 from meshcomm.core.arrays.create import told_by_root
 from meshcomm.core.arrays.dtensor import member
 from meshcomm.core.failures.watch import watch
+from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks._envelope import Envelope
 from meshcomm.core.ranks.agreement import agree
-from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.calls import agree_on, exchanging, join_and_raise, leave_with
 from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.meshes import location_between, location_in
 from meshcomm.core.ranks.teams import Location, Resource
 from meshcomm.core.ranks.traffic import note_received
 from meshcomm.errors import MeshError
@@ -26,10 +28,31 @@ R = TypeVar("R")
 K = TypeVar("K", bound=Resource)
 
 
-def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
-    """Return what *steps* returns; None on a rank outside, where it is not called. Collective.
+_OUTSIDE: AbstractContextManager[None] = nullcontext()
 
-    It is a call of the ranks of *mesh*, and with *target* also of those of that mesh.
+
+def session(
+    operation: str, mesh: Mesh, target: Mesh | None = None
+) -> "AbstractContextManager[Session] | AbstractContextManager[None]":
+    """Return the context of one call, of several steps, which the ranks of *mesh*, and of *target*, make. Collective.
+
+    It gives a `Session`, or None on a rank outside of the meshes. In messages, and for the watchdog, all that is
+    Collective in it is a part of *operation*. ``MeshError`` if a mesh is closed, or does not fit into its world.
+
+    >>> import meshcomm as mc
+    >>> def program():
+    ...     with session("an example", mc.create_mesh([("x", 2)])) as here:
+    ...         return here and here.device
+    >>> with mc.simulate(3) as world:
+    ...     print(world.run(program))
+    [0, 1, None]
+    """
+    here = location_in(mesh) if target is None else location_between(mesh, target)
+    return _OUTSIDE if here is None else Envelope(operation, here.team, None, Session(here, mesh))
+
+
+def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", target: Mesh | None = None) -> R | None:
+    """Return what *steps* returns in a `session`; None on a rank outside, where it is not called. Collective.
 
     >>> import meshcomm as mc
     >>> def program():
@@ -39,23 +62,26 @@ def in_session(operation: str, mesh: Mesh, steps: "Callable[[Session], R]", targ
     ...     print(world.run(program))
     [[0, 10], [0, 10], None]
     """
-    with collective(operation, mesh, target) as here:
-        return None if here is None else steps(Session(here, mesh))
+    with session(operation, mesh, target) as here:
+        return None if here is None else steps(here)
 
 
 class Session:
-    """What a rank does together with the others of a mesh, in a call that `in_session` has begun.
+    """What a rank does together with the others of a mesh, in a call that `session` has begun.
 
     Each method but `check` is Collective over the ranks of the call.
     """
 
+    __slots__ = ("_mesh", "_team", "location")
+
     def __init__(self, here: Location, mesh: Mesh) -> None:
-        self._team, self._here, self._mesh = here.team, here, mesh
+        self._team, self._mesh, self.location = here.team, mesh, here
+        """Where this rank is, for other verbs."""
 
     @property
     def device(self) -> int:
         """The device of this rank in the mesh."""
-        return self._here.device
+        return self.location.device
 
     @property
     def position(self) -> int:
@@ -68,9 +94,19 @@ class Session:
         return self._team.ranks
 
     @property
+    def machine(self) -> Machine:
+        """The costs that plans of the ranks go by. Collective when they first agree on them."""
+        return self._team.machine
+
+    @property
     def communicator(self) -> Communicator:
         """That of all ranks of the call. Collective when it is opened."""
         return self._team.everyone.communicator()
+
+    def open(self) -> None:
+        """Open what the ranks share, if they have not: new blocks can lie in memory that the others read."""
+        if self._team.everyone.opened is None:
+            self._team.everyone.communicator()
 
     def check(self) -> None:
         """Raise ``MeshError`` if the ranks can make no call any more."""
@@ -95,6 +131,14 @@ class Session:
         """Return a context for several steps: if an error ends it on one rank only, no further call is possible."""
         return exchanging(self._team)
 
+    def end_after(self, error: BaseException) -> None:
+        """Let no further call be made after an *error* that ends this one on this rank only, as `exchanging` does."""
+        leave_with(error, self._team)
+
+    def join_and_raise(self, wrong: Exception, exchange: Callable[[], object]) -> NoReturn:
+        """Take part in the *exchange* of a known call, so that no rank waits for this one; then raise *wrong*."""
+        join_and_raise(wrong, self._team, exchange)
+
     def agree(self, call: str, error: Exception | None = None, value: int = 0) -> int:
         """Return the largest *value*; raise on all ranks the *error* of one, or that their *calls* differ."""
         return agree(self._team, call, error, value)
@@ -105,7 +149,7 @@ class Session:
 
     def looked_up(self, call: str, look: Callable[[], object]) -> Value:
         """Return what *look* returns on device 0, as JSON holds it. The ranks compare *call* before."""
-        return told_by_root(0, look, call, self._mesh, self._here)
+        return told_by_root(0, look, call, self._mesh, self.location)
 
     def told(self, own: object) -> list[Value]:
         """Return what each rank tells, as JSON holds it, by positions."""
@@ -120,10 +164,10 @@ class Session:
 
     def told_to_first(self, own: object) -> list[Value]:
         """Return on device 0 what each device tells, as JSON holds it; elsewhere nothing."""
-        first = member(self._here, self._mesh, 0)
+        first = member(self.location, self._mesh, 0)
         with exchanging(self._team):
             every = self.communicator.told_to(first, own)
-        return [every[member(self._here, self._mesh, device)] for device in range(self._mesh.size)] if every else []
+        return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
     def broadcast(self, array: Array) -> None:
         """Overwrite a C-contiguous *array* by that of the rank in position 0."""

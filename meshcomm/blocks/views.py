@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import as_strided
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._tensor import OfView, offer
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.views import View, refusal
+from meshcomm.core.arrays.views import View, memory_order, refusal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.slicing import Items, Stretch, as_slice
 from meshcomm.core.memory.copies import contiguous
@@ -34,15 +34,16 @@ def outline(tensor: DTensor) -> Array:
     >>> outline(t).strides, outline(t.T).strides, outline(t[:, ::2]).shape
     ((24, 8), (8, 24), (2, 2))
     """
-    return _outline(tensor.shape, tensor.dtype, None if tensor._view is None else tensor._view.strides)
+    view = tensor._view
+    return _outline(tensor.shape, tensor.dtype) if view is None else _outline(tensor.shape, tensor.dtype, *view[1:3])
 
 
 @lru_cache(maxsize=1024)
-def _outline(shape: Shape, dtype: DType, strides: Shape | None = None) -> Array:
+def _outline(shape: Shape, dtype: DType, strides: Shape | None = None, writeable: bool = True) -> Array:
     """Return an array that has no memory; in C order if *strides* is None."""
     if strides is None:
         strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
-    return as_strided(np.empty(1, dtype), shape, strides)
+    return as_strided(np.empty(1, dtype), shape, strides, writeable=writeable)
 
 
 def reshaped_outline(tensor: DTensor, shape: Shape) -> Array | None:
@@ -82,11 +83,11 @@ def viewed(
     short: whether calls like this one may take the short way: *take* depends on their signature only
     """
     of = take(outline(tensor)) if of is None else of
-    root, origins, writeable = _shared(tensor, of)
+    (root, origins), writeable = _shared(tensor), of.flags.writeable
     local = None if tensor.local is None else _marked(take(tensor.local), writeable)
     dtype = tensor.dtype if of.dtype == tensor.dtype else of.dtype  # which may have metadata
     found = DTensor(local, layout, of.shape, dtype, View(root, of.strides, writeable, origins))
-    if short and of.flags.writeable:
+    if short and writeable:
         offer(OfView(take, found._spec, of.strides), (tensor,), found)
     return found
 
@@ -99,18 +100,18 @@ def moved_from(tensor: DTensor, made: DTensor, of: Array, items: Items | None = 
     of: the `outline` of NumPy's view
     items: the index of *tensor* that the copy is a slice of, if it is one
     """
-    root, origins, writeable = _shared(tensor, of)
+    (root, origins), writeable = _shared(tensor), of.flags.writeable
     local = None if made.local is None else contiguous(made.local)  # so that it can be reshaped as NumPy's array can
     view = View(None, of.strides, writeable, (*origins, ref(root)), None if items is None else (ref(tensor), items))
     return DTensor(_marked(local, writeable), made.layout, made.shape, made.dtype, view)
 
 
-def _shared(tensor: DTensor, of: Array) -> "tuple[DTensor, tuple[ref[DTensor], ...], bool]":
-    """Return the root of a view of *tensor*, its origins, and whether it may be written to, by its outline *of*."""
+def _shared(tensor: DTensor) -> "tuple[DTensor, tuple[ref[DTensor], ...]]":
+    """Return the root of a view of *tensor*, and its origins."""
     view = tensor._view
     if view is None:
-        return tensor, (), of.flags.writeable
-    return tensor if view.root is None else view.root, view.origins, view.writeable and of.flags.writeable
+        return tensor, ()
+    return tensor if view.root is None else view.root, view.origins
 
 
 def _marked(local: Array | None, writeable: bool) -> Array | None:
@@ -120,6 +121,14 @@ def _marked(local: Array | None, writeable: bool) -> Array | None:
     local = local.view()
     local.flags.writeable = False
     return local
+
+
+def axes_in_memory(tensor: DTensor) -> Shape | None:
+    """Return which axis of a contiguous block in memory each axis is; None for a block that may have gaps.
+
+    It is the same on all ranks, which read each other's blocks.
+    """
+    return tuple(range(tensor.ndim)) if tensor._view is None else memory_order(tensor)
 
 
 def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, around: Shape) -> DTensor:

@@ -1,10 +1,10 @@
 """One transform of one tensor: what every function of `meshcomm.fft` calls."""
 
+from meshcomm.blocks.session import session
 from meshcomm.core._arguments import integer
 from meshcomm.core._tracing import Value, traceable, untraced
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, transform_of
 from meshcomm.fft.execute import Options, check_options, run_steps
@@ -57,7 +57,7 @@ def transformed(x: Value, transform: Transform, layout: Wanted, options: Options
     """
     tensor = as_tensor(f"fft.{transform.name}", x)
     target = target_layout(layout, tensor.layout, transform, tensor.shape)
-    with collective(transform.operation, tensor.mesh, None if target is None else target.mesh) as here:
-        machine = Machine() if here is None else here.team.machine
+    with session(transform.operation, tensor.mesh, None if target is None else target.mesh) as here:
+        machine = Machine() if here is None else here.machine
         steps = cheapest(transform, (tensor.shape, tensor.dtype), tensor.layout, target, machine)
         return run_steps(steps, [tensor], options)[0]

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.session import session
 from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import Value, is_traced, opened, traceable, untraced
@@ -15,7 +16,6 @@ from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.fft.calls import Some, transform_of
@@ -200,7 +200,7 @@ def _run_together(plan: FFTPlan, way: str, tensors: list[DTensor], outs: Sequenc
     """Return the transforms of tensors that fit the plan. Collective over the mesh, if there are any."""
     if not tensors:
         return []
-    with collective(transform_of_plan(plan, way).operation, plan.source.mesh, plan.target.mesh):
+    with session(transform_of_plan(plan, way).operation, plan.source.mesh, plan.target.mesh):
         steps = plan.steps if way == "forward" else plan.steps_back
         return run_steps(steps, tensors, plan.options, outs)
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import changed, filled, mapped
+from meshcomm.blocks.session import session
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, Shape
@@ -27,7 +28,6 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_at
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
 from meshcomm.fft.calls import Some, axes_of, listed
@@ -305,7 +305,7 @@ def _relaid(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
     found = dict(enumerate(tensors))
     moving = [number for number, tensor in found.items() if tensor.layout.axes != layouts[number].axes]
     if moving:
-        with collective(OPERATION, found[moving[0]].mesh):
+        with session(OPERATION, found[moving[0]].mesh):
             results = relayout([found[number] for number in moving], [layouts[number] for number in moving])
         found.update(zip(moving, results, strict=True))
     return list(found.values())

@@ -6,10 +6,11 @@ from typing import NoReturn, SupportsIndex
 
 import numpy as np
 
+from meshcomm.blocks.exchanges import Begun, Repeated
+from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import within
 from meshcomm.core._arguments import integer
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import KEPT_UPDATES
 from meshcomm.core._types import Array, Bytes, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.nonblocking import Request
@@ -18,15 +19,11 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import as_bytes, new_block, new_bytes
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import collective, leave_with
-from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.core.ranks.teams import Location, Team
-from meshcomm.core.transport.choose import Repeated
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
 from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, Sum
+from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, Kept, Returned, Use
 from meshcomm.halos.widths import Width
 
 _serial_numbers = itertools.count()
@@ -74,9 +71,9 @@ class Halo:
         self._buffers: dict[str, Bytes] = {}
         self._constants: list[tuple[Array, Boundary]] = []
         self._ghosts: list[Array] = []
-        self._returned: tuple[Bytes, list[Sum]] | None = None
+        self._returned: Returned | None = None
         self._request: UpdateRequest | None = None
-        self._repeated: dict[tuple[int, ...], Repeated] = {}  # by the serial numbers of the halos that it updates
+        self._repeated: Kept = {}
         self._serial = next(_serial_numbers)
         if device is not None:
             self._allocate(device)
@@ -208,12 +205,11 @@ class Halo:
         ...     print(world.run(program))
         [[21, 10, 11, 20], [11, 20, 21, 10]]
         """
-        with collective("halo update", self.mesh) as here:
+        with session("halo update", self.mesh) as here:
             self._refuse_in_flight()
             if here is None:
                 return
-            run = UPDATE.prepared(here.team, self._key, (self._pattern,), here)
-            run(self._blocks)
+            UPDATE.run(here, self._key, (self._pattern,), (self._blocks,))
         if self._constants:
             self._fill()
 
@@ -252,20 +248,17 @@ class Halo:
         ...     print(world.run(program))
         [(1, 6), (4, 14)]
         """
-        with collective("start of a halo update", self.mesh) as here:
+        with session("start of a halo update", self.mesh) as here:
             self._refuse_in_flight()
             if here is None:
-                return self._requested(None, None)
-            exchange = repeated([self], "start an update", here)
-            try:
-                return self._requested(exchange.start(self._buffer), here.team)
-            except BaseException as error:  # before there is a request
-                exchange.fail(error)
-                raise
+                self._requested((None, None))
+            else:
+                _update_by([self], "start an update", here, lambda each: each.begun(self._buffer, self._requested))
+        assert self._request is not None
+        return self._request
 
-    def _requested(self, pending: Pending | None, team: Team | None) -> "UpdateRequest":
-        self._request = request = UpdateRequest(self, pending, team)
-        return request
+    def _requested(self, begun: Begun) -> None:
+        self._request = UpdateRequest(self, *begun)
 
     def wait(self) -> None:
         """Wait for the update that `start_update` began, if one is in flight. Collective over the mesh.
@@ -309,20 +302,16 @@ class Halo:
         ...     print(world.run(program))
         [[1, 2], [2, 1]]
         """
-        with collective("halo reduce", self.mesh) as here:
+        with session("halo reduce", self.mesh) as here:
             self._refuse_in_flight()
             if self.dtype.kind not in "biufc" and not _has_sums(self.dtype):
                 raise DTypeError(f"ghosts of dtype {self.dtype} cannot be added")
             if here is None:
                 return
             key = "reduce a halo", self._pattern
-            back = REDUCE.prepared(here.team, key, (self._pattern,), here)
-            if self._returned is None:
-                buffer = back.buffer()  # type: ignore[attr-defined]
-                self._returned = buffer, back.sums(self._pattern, self.local, buffer)  # type: ignore[attr-defined]
-            buffer, sums = self._returned
-            back(self._blocks[0], buffer)
-        for into, ghosts in sums:
+            arguments = self.local, self._blocks[0], self._returned
+            self._returned = REDUCE.run(here, key, (self._pattern,), arguments)
+        for into, ghosts in self._returned.sums:
             np.add(into, ghosts, out=into)
         for each in self._ghosts:
             each[...] = 0
@@ -336,13 +325,13 @@ class UpdateRequest(Request):
     begun_by = "start_update of a halo"
     operation = "halo update"
 
-    def __init__(self, halo: Halo, exchange: Pending | None, team: Team | None) -> None:
+    def __init__(self, halo: Halo, *begun: *Begun) -> None:
         self._halo = halo
         self.in_flight = True
         """Whether nobody knows yet that the update is complete. So it is without an exchange, too: a program that
         forgets to wait has the same error on one rank as on several."""
-        super().__init__(exchange, team)
-        if exchange is None:
+        super().__init__(*begun)
+        if begun[0] is None:
             halo._fill()
 
     def test(self) -> bool:
@@ -410,27 +399,16 @@ def update_halos(halos: Sequence[Halo]) -> None:
 
 
 def _update_together(halos: list[Halo]) -> None:
-    with collective(f"update of {len(halos)} halos", halos[0].mesh) as here:
+    with session(f"update of {len(halos)} halos", halos[0].mesh) as here:
         if here is None:
             return
-        repeated(halos, "update halos together", here).run()
+        _update_by(halos, "update halos together", here, Repeated.run)
     for each in halos:
         each._fill()
 
 
-def repeated(halos: Sequence[Halo], use: str, here: Location) -> Repeated:
-    """Return the exchange that updates *halos* of one mesh, kept by the first of them. Collective over the mesh."""
+def _update_by(halos: Sequence[Halo], use: str, here: Session, do: Use) -> None:
+    """*Do* something with the exchange that updates *halos* of one mesh. Collective over the mesh."""
     patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
-    make = UPDATE_MANY.prepared(here.team, (use, *patterns), (patterns, use), here)
-    kept = halos[0]._repeated
-    try:
-        found = kept.pop(serials, None)
-        if found is None:
-            found = make([each._blocks[0] for each in halos])
-            if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
-                del kept[next(iter(kept))]
-        kept[serials] = found
-    except BaseException as error:  # other ranks keep what this one does not
-        leave_with(error, here.team)
-        raise
-    return found
+    arguments = halos[0]._repeated, serials, [each._blocks[0] for each in halos], do
+    UPDATE_MANY.run(here, (use, *patterns), (patterns, use), arguments)

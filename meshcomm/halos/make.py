@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshcomm.blocks.make import changed
+from meshcomm.blocks.session import session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, traceable, untraced
 from meshcomm.core._types import Array, DType
@@ -12,9 +13,7 @@ from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.core.ranks.meshes import location_in
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary, as_element
@@ -70,19 +69,16 @@ def halo(tensor: Held, width: object, boundary: object = "none", *, corners: boo
 
 def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
     """Return the halo of *tensor*. Collective over the mesh."""
-    here = location_in(tensor.mesh)
-    if here is None:
-        return Halo(pattern, None)
-    if here.team.everyone.opened is None:  # the ranks of a node share memory only then: blocks have to lie there
-        with collective("halo", tensor.mesh):
-            here.team.everyone.communicator()
-    made = Halo(pattern, here.device)
-    wrong: Exception | None = None
-    if tensor.local.shape != made.inner.shape:
-        wrong = ShapeError(f"the block is {tensor.local.shape}, but by its layout {made.inner.shape}")
-    else:
-        opaque(made.inner)[...] = opaque(tensor.local)
-    UPDATE("halo", (tensor.mesh, tensor.mesh), made._key, (pattern,), (made._blocks,), error=wrong)
+    with session("halo", tensor.mesh) as here:
+        if here is None:
+            return Halo(pattern, None)
+        here.open()  # as blocks have to lie in memory that the ranks of a node share
+        made, wrong = Halo(pattern, here.device), None
+        if tensor.local.shape != made.inner.shape:
+            wrong = ShapeError(f"the block is {tensor.local.shape}, but by its layout {made.inner.shape}")
+        else:
+            opaque(made.inner)[...] = opaque(tensor.local)
+        UPDATE.run(here, made._key, (pattern,), (made._blocks,), wrong)
     made._fill()
     return made
 
@@ -94,10 +90,10 @@ class FollowedHalo(Halo):
 
     def __init__(self, tensor: Value, pattern: Pattern) -> None:
         super().__init__(pattern, None)
-        here = location_in(pattern.layout.mesh)
-        if here is not None:
+        device = pattern.layout.mesh.rank
+        if device is not None:
             local: Value = ghosted(tensor, pattern)
-            self._give("inner_slices", pattern.inner_slices(here.device))
+            self._give("inner_slices", pattern.inner_slices(device))
             self._give("local", local)
             self._give("inner", local[(..., *self.inner_slices)])
 
@@ -123,8 +119,7 @@ def ghosted(tensor: DTensor, pattern: Pattern) -> Array | None:
 @traceable()
 def gathered(block: Array, pattern: Pattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
-    here = location_in(pattern.layout.mesh)
-    ghosts = Halo(_linear(pattern, block.dtype), None if here is None else here.device)
+    ghosts = Halo(_linear(pattern, block.dtype), pattern.layout.mesh.rank)
     changed(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
     Halo.reduce(ghosts)
     return ghosts.tensor().copy()

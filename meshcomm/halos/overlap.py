@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import changed, make, on_blocks
+from meshcomm.blocks.session import session
 from meshcomm.blocks.small import of_lengths, together
 from meshcomm.core._arguments import as_dtype, counted, quote
 from meshcomm.core._tracing import Value, is_traced, traceable
@@ -14,7 +15,6 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.core.memory.copies import contiguous
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.halos.boundaries import as_boundaries
@@ -87,7 +87,7 @@ def map_overlap(
     def run(block: Array) -> Array:
         return together("map_overlap", first.mesh, call, lambda: _called(fn, halos, result_dtype, kwargs, trim))
 
-    with collective("map_overlap", first.mesh):
+    with session("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
         found = on_blocks(run, first)
     return (

@@ -5,22 +5,20 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.exchanges import Exchange, Prepared, Repeated
+from meshcomm.blocks.session import Session
+from meshcomm.core._tuning import KEPT_UPDATES
 from meshcomm.core._types import Array, Bytes, Names
 from meshcomm.core.layouts.coordinates import used
 from meshcomm.core.memory.blocks import new_bytes
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.calls import Collective
-from meshcomm.core.ranks.teams import Group, Location
-from meshcomm.core.transport import choose
-from meshcomm.core.transport.exchange import ExchangeSpec
 from meshcomm.halos.axes import sources_of
-from meshcomm.halos.exchange import Ghosts, Pattern, Returns, ghosts, returns
+from meshcomm.halos.exchange import Pattern, Returns, ghosts, returns
 
-Exchange: TypeAlias = Callable[[list[Bytes]], None]
-"""Fills the ghosts of several blocks."""
+Kept: TypeAlias = dict[tuple[int, ...], Repeated]
+"""The exchanges that update a halo, alone or with others, by the serial numbers of the halos."""
 
-Open: TypeAlias = Callable[[list[Bytes]], choose.Repeated]
-"""Makes the exchange that fills the ghosts of these blocks, time and again. Collective over the team."""
+Use: TypeAlias = Callable[[Repeated], object]
+"""What to do with an exchange: to run it, or to begin it."""
 
 
 class Sum(NamedTuple):
@@ -30,40 +28,30 @@ class Sum(NamedTuple):
     ghosts: Array
 
 
-class Returning:
-    """Brings ghosts back to their owners, and adds them.
+class Returned(NamedTuple):
+    """The buffer to which ghosts of others come back, and what is added once it is filled."""
 
-    To call it with the bytes of a block and a buffer is Collective over the group.
-    """
+    buffer: Bytes
+    sums: list[Sum]
 
-    def __init__(self, group: Group, tensor: Returns, terms: ExchangeSpec) -> None:
-        self.tensor = tensor
-        self._exchange = choose.exchange(group, [tensor], terms)
 
-    def __call__(self, data: Bytes, buffer: Bytes) -> None:
-        self._exchange.run([data], [buffer])
-
-    def buffer(self) -> Bytes:
-        """Return memory for what this rank gets from the ghosts of others."""
-        return new_bytes(self.tensor.target_bytes(self.tensor.position))
-
-    def sums(self, pattern: Pattern, padded: Array, buffer: Bytes) -> list[Sum]:
-        """Return what to add to the *padded* block of this rank once the *buffer* is filled, always in one order."""
-        tensor, found = self.tensor, []
-        assert tensor.there is not None
-        box, boxes = tensor.there.source(tensor.position), tensor.receives_of(tensor.position)
-        assert box is not None
-        begins = tensor.offsets(tensor.position)
-        starts, stops = boxes.starts[:, 1:], boxes.stops[:, 1:]
-        firsts, steps = np.empty_like(starts), np.empty_like(starts)
-        for axis, rule in enumerate(pattern.rules):
-            first, steps[:, axis] = sources_of(rule, starts[:, axis], stops[:, axis])
-            firsts[:, axis] = first - box[axis][0]
-        for i, key in enumerate(map(tuple, boxes.starts.tolist())):
-            shape = tuple((stops[i] - starts[i]).tolist())
-            back = np.ndarray(shape, pattern.dtype, buffer, begins[key])
-            found += _sums(padded, back, firsts[i].tolist(), steps[i].tolist())
-        return found
+def _all_sums(tensor: Returns, pattern: Pattern, padded: Array, buffer: Bytes) -> list[Sum]:
+    """Return what to add to the *padded* block of this rank once the *buffer* is filled, always in one order."""
+    found = list[Sum]()
+    assert tensor.there is not None
+    box, boxes = tensor.there.source(tensor.position), tensor.receives_of(tensor.position)
+    assert box is not None
+    begins = tensor.offsets(tensor.position)
+    starts, stops = boxes.starts[:, 1:], boxes.stops[:, 1:]
+    firsts, steps = np.empty_like(starts), np.empty_like(starts)
+    for axis, rule in enumerate(pattern.rules):
+        first, steps[:, axis] = sources_of(rule, starts[:, axis], stops[:, axis])
+        firsts[:, axis] = first - box[axis][0]
+    for i, key in enumerate(map(tuple, boxes.starts.tolist())):
+        shape = tuple((stops[i] - starts[i]).tolist())
+        back = np.ndarray(shape, pattern.dtype, buffer, begins[key])
+        found += _sums(padded, back, firsts[i].tolist(), steps[i].tolist())
+    return found
 
 
 def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> list[Sum]:
@@ -86,59 +74,70 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
     return found
 
 
-def _built_update(pattern: Pattern, here: Location) -> Exchange:
-    group, tensors = _in_group([pattern], here)
-    exchange = choose.exchange(group, tensors, _terms([pattern], "update"))
-
-    def update(blocks: list[Bytes]) -> None:
-        exchange.run(blocks, blocks)
-
-    return update
+def _built_update(pattern: Pattern, here: Session) -> Callable[[list[Bytes]], None]:
+    run = _exchange([pattern], "update", here).between()
+    return lambda blocks: run(blocks, blocks)
 
 
-UPDATE = Collective[None]("halo update of {}".format, _built_update)
-"""The exchange that fills the ghosts of a block, by its pattern."""
+UPDATE = Prepared[None]("halo update of {}".format, _built_update)
+"""Fills the ghosts of a block, by its pattern."""
 
 
 def _text_of_many(patterns: Sequence[Pattern], use: str) -> str:
     return f"{use}: {'; '.join(map(str, patterns))}"
 
 
-def _built_repeated(patterns: Sequence[Pattern], use: str, here: Location) -> Open:
-    group, tensors = _in_group(patterns, here)
-    terms = _terms(patterns, use)
-    return lambda blocks: choose.repeated(group, tensors, terms, blocks)
+def _built_many(patterns: Sequence[Pattern], use: str, here: Session) -> Callable[..., object]:
+    exchange = _exchange(patterns, use, here)
+
+    def run(kept: Kept, serials: tuple[int, ...], blocks: list[Bytes], do: Use) -> object:
+        try:
+            found = kept.pop(serials, None)
+            if found is None:
+                found = exchange.repeated(blocks)
+                if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
+                    del kept[next(iter(kept))]
+            kept[serials] = found
+        except BaseException as error:  # other ranks keep what this one does not
+            here.end_after(error)
+            raise
+        return do(found)
+
+    return run
 
 
-UPDATE_MANY = Collective[choose.Repeated](_text_of_many, _built_repeated)
-"""What makes the exchange that fills the ghosts of certain blocks, by their patterns; it may start without waiting."""
+UPDATE_MANY = Prepared[object](_text_of_many, _built_many)
+"""Uses the exchange that fills the ghosts of certain blocks, by their patterns; the first halo of them keeps it."""
 
 
-def _built_reduce(pattern: Pattern, here: Location) -> Returning:
-    group, (there,) = _in_group([pattern], here)
-    return Returning(group, returns(there), _terms([pattern], "reduce"))
+def _built_reduce(pattern: Pattern, here: Session) -> Callable[..., Returned]:
+    tensor = returns(ghosts(pattern, _dims([pattern]), here.device))
+    bring_back = _exchange([pattern], "reduce", here, [tensor]).between()
+
+    def run(padded: Array, data: Bytes, returned: Returned | None) -> Returned:
+        if returned is None:
+            buffer = new_bytes(tensor.target_bytes(tensor.position))
+            returned = Returned(buffer, _all_sums(tensor, pattern, padded, buffer))
+        bring_back([data], [returned.buffer])
+        return returned
+
+    return run
 
 
-REDUCE = Collective[None]("halo reduce of {}".format, _built_reduce)
-"""The exchange that brings ghosts back to their owners, by their pattern."""
+REDUCE = Prepared[Returned]("halo reduce of {}".format, _built_reduce)
+"""Brings ghosts back to their owners, by their pattern."""
 
 
-def _in_group(patterns: Sequence[Pattern], here: Location) -> tuple[Group, list[Ghosts]]:
-    """Return the ranks that exchange ghosts with the device *here*, and these ghosts."""
-    layout = patterns[0].layout
-    mesh = layout.mesh
+def _dims(patterns: Sequence[Pattern]) -> Names:
+    """Return the mesh dimensions along which ranks exchange ghosts."""
     sharding = set().union(*(used(pattern.layout) for pattern in patterns))
-    dims: Names = tuple(name for name, size in mesh.dims if size > 1 and name in sharding)
-    first = here.device - sum(here.device // mesh.stride(n) % mesh.dim_size(n) * mesh.stride(n) for n in dims)
-    devices = [first]
-    for name in dims:
-        stride, size = mesh.stride(name), mesh.dim_size(name)
-        devices = [device + i * stride for device in devices for i in range(size)]
-    group = here.team.group((mesh, dims), devices[0], tuple(mesh.ranks[device] for device in devices))
-    return group, [ghosts(pattern, dims, here.device) for pattern in patterns]
+    return tuple(name for name, size in patterns[0].layout.mesh.dims if size > 1 and name in sharding)
 
 
-def _terms(patterns: Sequence[Pattern], use: str) -> ExchangeSpec:
-    text = "; ".join(map(str, patterns))
+def _exchange(patterns: Sequence[Pattern], use: str, here: Session, back: Sequence[Returns] | None = None) -> Exchange:
+    """Return the exchange of the ghosts of *patterns*, which are on one mesh, or of those that go *back*."""
+    dims, text = _dims(patterns), "; ".join(map(str, patterns))
+    tensors = [ghosts(pattern, dims, here.device) for pattern in patterns] if back is None else back
     most = sum(pattern.most_bytes() for pattern in patterns)
-    return ExchangeSpec(fingerprint(f"{use} of ghosts {text}"), most, stages=False, one_memory=use != "reduce")
+    call = f"{use} of ghosts {text}"
+    return Exchange(here, patterns[0].layout.mesh, dims, tensors, call=call, most_bytes=most, one_memory=back is None)

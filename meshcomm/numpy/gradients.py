@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.blocks.session import session
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value, is_traced, traceable, traced, untraced
 from meshcomm.core._types import Array, Axis, Groups, Pairs, Shape
@@ -28,7 +29,6 @@ from meshcomm.core.arrays.create import zeros
 from meshcomm.core.arrays.dtensor import DTensor, fetch_layout
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import world_of
 from meshcomm.errors import GroupError
@@ -82,7 +82,7 @@ def relayout_like_vjp(grad: DTensor, tensor: DTensor) -> DTensor:
 
 def _back(operation: str, grad: DTensor, tensor: DTensor) -> DTensor:
     """Return *grad* in the layout of *tensor*, in a call that differs from a relayout of the program."""
-    with collective(operation, _layout_on(tensor, grad).mesh):
+    with session(operation, _layout_on(tensor, grad).mesh):
         gradient: DTensor = like(grad, tensor)
     return gradient
 
@@ -244,7 +244,7 @@ def added_at(grad: DTensor, index: object, shape: Shape, layout: Layout) -> DTen
     It is *grad* added up at the index, and zero elsewhere; autograd can follow it.
     """
     name, total = "the gradient of t[index]", zeros(shape, grad.dtype, layout)
-    with collective(name, layout.mesh):
+    with session(name, layout.mesh):
         if has_arrays(index):
             update(name, total, index, grad, np.add)
         else:

@@ -215,7 +215,7 @@ def test_outlines_are_numpys_views():
     random, mesh = Random(4), mc.create_mesh([("x", 2)])
     for _ in range(300):
         x = np.zeros(
-            [random.choice([1, 2, 3, 4, 6]) for _ in range(random.randint(0, 4))], random.choice(["i2", "c8"])
+            [random.choice([1, 2, 3, 4, 6]) for _ in range(random.randint(1, 4))], random.choice(["i2", "c8"])
         )
         t = mc.distribute(x, Layout([random.choice(["x", U]), *[U] * x.ndim][: x.ndim], mesh))
         order, steps = random.sample(range(x.ndim), x.ndim), [random.choice([1, 1, 2, -1]) for _ in x.shape]

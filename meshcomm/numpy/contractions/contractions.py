@@ -9,33 +9,30 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.blocks.align import tensors_of
+from meshcomm.blocks.exchanges import Lending, Move, Prepared, move
 from meshcomm.blocks.make import make, on_device
+from meshcomm.blocks.session import Session, session
+from meshcomm.blocks.views import axes_in_memory
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
 from meshcomm.core.arrays._tensor import Recipe, offer
-from meshcomm.core.arrays.compile import Move, prepare
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.views import memory_order
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.cyclic import Runs, Span, length_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import same_grid
-from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.ranks.calls import Collective, join_and_raise, leave_with
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
-from meshcomm.core.ranks.teams import Location
-from meshcomm.core.transport.exchange import Order
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Panel, local_limit, only_cuts
 from meshcomm.numpy.contractions.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
 from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
-from meshcomm.numpy.contractions.lent_products import LentProduct, can_lend
+from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
 from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.diagonals import diagonal
@@ -212,21 +209,15 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
     """Return the result of a contraction. Collective over the mesh if elements move."""
     (problem, contraction), mesh, block = planned, tensors[0].mesh, None
     if contraction.moves:
-        subject = (name, problem, limit, tuple(map(_memory_order, tensors)))
-        block = _CONTRACT(name, (mesh, mesh), subject, subject, tuple([tensor.local for tensor in tensors]))
+        subject = (name, problem, limit, tuple(map(axes_in_memory, tensors)))
+        with session(name, mesh) as here:
+            if here is not None:
+                block = _CONTRACT.run(here, subject, subject, tuple([tensor.local for tensor in tensors]))
     else:  # no other machine would move anything
         block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor.local for tensor in tensors]))
     found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = found if found.mesh is mesh else Layout(found.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)
-
-
-def _memory_order(tensor: DTensor) -> Order:
-    """Return which axis of a contiguous block in memory each axis is; None for a block that may have gaps.
-
-    It is the same on all ranks, which read each other's blocks.
-    """
-    return tuple(range(tensor.ndim)) if tensor._view is None else memory_order(tensor)
 
 
 def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
@@ -242,38 +233,44 @@ def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, .
 
 
 def _built(
-    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Location
+    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Session
 ) -> Callable[..., Array]:
-    contraction = cheapest_contraction(problem, limit, here.team.machine)
+    contraction = cheapest_contraction(problem, limit, here.machine)
     shapes = _shapes(contraction, here.device)
-    run = _OnNode(contraction, orders, here) if can_lend(contraction, orders) else None
-    panels = _Contracts(contraction, here.device, orders, here) if run is None else None
+    lending: Lending | None = None
+    if can_lend(contraction, orders):
+        lending = Lending(here, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
+    on_node: LentProduct | None = None
+    panels = _Contracts(contraction, here.device, orders, here) if lending is None else None
 
     def contract(*blocks: Array) -> Array:
-        nonlocal panels
+        nonlocal on_node, panels
         # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
         with np.errstate(all="ignore"):
-            found = None if run is None else run(*blocks)
+            found = None
+            if lending is not None and lending.is_possible():
+                on_node = on_node or LentProduct(contraction, orders, here.device, lending)
+                found = on_node(*blocks)
             if found is None:
                 panels = panels or _Contracts(contraction, here.device, orders, here)
                 found = panels(*blocks)
             return found
 
-    def collective(*blocks: Array) -> Array:
+    def together(*blocks: Array) -> Array:
         wrong = _misfit(shapes, blocks)
         if wrong is not None:
             fitting = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
-            join_and_raise(wrong, here.team, lambda: contract(*fitting))
+            here.join_and_raise(wrong, lambda: contract(*fitting))
         try:
             return contract(*blocks)
         except BaseException as error:
-            leave_with(error, here.team)
+            here.end_after(error)
             raise
 
-    return collective
+    return together
 
 
-_CONTRACT = Collective[Array](_text, _built)
+_CONTRACT = Prepared[Array](_text, _built)
 
 
 def _shapes(contraction: Contraction, device: int) -> list[Shape]:
@@ -289,28 +286,6 @@ def _misfit(shapes: list[Shape], blocks: Sequence[Array]) -> ShapeError | None:
                 "resized, or the tensor was made of a block that does not fit"
             )
     return None
-
-
-class _OnNode:
-    """A contraction from the blocks of the ranks of a node, if all ranks of the mesh are on one."""
-
-    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location) -> None:
-        self._contraction, self._orders, self._here = contraction, orders, here
-        mesh = contraction.mesh
-        self._group = here.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
-        self._made_for: Rendezvous | None = None
-        self._product: LentProduct | None = None
-
-    def __call__(self, *blocks: Array) -> Array | None:
-        """Return the block of the result; None if the ranks share no memory, or not all blocks. Collective."""
-        group = self._group
-        group.communicator()
-        if group.nodes is None or len(set(group.nodes)) > 1:
-            return None
-        if self._product is None or self._made_for is not group.rendezvous:  # a new group, or opened again
-            self._product = LentProduct(self._contraction, self._orders, self._here, group)
-            self._made_for = group.rendezvous
-        return self._product(*blocks)
 
 
 class _Fetch(NamedTuple):
@@ -362,12 +337,12 @@ class _Contracts:
     ----------
     contraction: its plan
     device: of this rank
-    orders: of the axes of the operands in memory, as `_memory_order` has them
-    here: where this rank is; None if nothing moves
+    orders: of the axes of the operands in memory, as `axes_in_memory` has them
+    here: the session that prepares it; None if nothing moves
     """
 
     def __init__(
-        self, contraction: Contraction, device: int, orders: tuple[Order, ...], here: Location | None = None
+        self, contraction: Contraction, device: int, orders: tuple[Order, ...], here: Session | None = None
     ) -> None:
         self._contraction, self._device, self._orders, self._here = contraction, device, orders, here
         result = contraction.result
@@ -421,8 +396,8 @@ class _Contracts:
 
     def _reduced(self, turn: _Turn, partial: Array) -> Array:
         """Return the block of the result for a panel from what each device multiplied."""
-        for number, move in enumerate(turn.moves):
-            found = move(partial[None] if self._shares and number == 0 else partial, None)
+        for number, reduce in enumerate(turn.moves):
+            found = reduce(partial[None] if self._shares and number == 0 else partial, None)
             assert found is not None
             partial = summed_up(found) if self._shares and number == 0 else found
         return partial
@@ -436,7 +411,7 @@ class _Contracts:
         if not contraction.keeps_result:
             partial = Layout(contraction.wanted(result, panel), mesh).block_shape(found.shape, device)
         if panel.ends and here is not None:
-            moves = tuple(prepare(plan, here) for plan in contraction.reduced(panel))
+            moves = tuple(move(here, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
         return _Turn(fetches, found.block, partial, moves, *panel[2:])
 
@@ -456,7 +431,7 @@ class _Contracts:
         assert here is not None
         shape = plan.target.block_shape(plan.shape, device)
         if order is None:
-            return _Fetch(number, kept.block, prepare(plan, here), shape=shape)
+            return _Fetch(number, kept.block, move(here, plan), shape=shape)
         starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
 
         def held(device: int) -> Box:
@@ -464,8 +439,8 @@ class _Contracts:
             return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
 
         straight = order == tuple(range(len(order)))
-        move = prepare(plan, here, None if straight else order, held)
-        return _Fetch(number, (), move, True, None if straight else tuple(np.argsort(order).tolist()), shape)
+        fetch = move(here, plan, None if straight else order, held)
+        return _Fetch(number, (), fetch, True, None if straight else tuple(np.argsort(order).tolist()), shape)
 
 
 @lru_cache(maxsize=1024)

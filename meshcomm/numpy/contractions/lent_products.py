@@ -12,17 +12,17 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.exchanges import Lending
 from meshcomm.core._tuning import LENT_FROM, SHORTEST_LENT
-from meshcomm.core._types import Array, Bytes
+from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.layouts.coordinates import coordinates_of, decode
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes, new_block
-from meshcomm.core.ranks.agreement import fingerprint
-from meshcomm.core.ranks.teams import Group, Location
-from meshcomm.core.transport.exchange import Order
-from meshcomm.core.transport.lending import Loan
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
 from meshcomm.numpy.contractions.local_products import Block, multiply
+
+Order: TypeAlias = Shape | None
+"""Which axis of a contiguous block in memory each axis is; None for a block that may have gaps."""
 
 Lent: TypeAlias = list[list[Bytes]]
 """For each device, the blocks that it has lent."""
@@ -52,7 +52,7 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
     if not contraction.keeps_result or len(contraction.operands) < 2:
         return False
     moving = 0
-    for number in _lent(contraction):
+    for number in lent(contraction):
         operand = contraction.operands[number]
         wanted = _wanted(contraction, operand)
         if orders[number] is None:
@@ -75,33 +75,32 @@ def _wanted(contraction: Contraction, operand: Factor) -> Layout:
     return Layout([cut[index] for index in operand.indices], contraction.mesh)
 
 
-def _lent(contraction: Contraction) -> list[int]:
+def lent(contraction: Contraction) -> list[int]:
     """Return the operands of which devices need more than they have."""
     plans = ((n, contraction.moved(each, contraction.first)) for n, each in enumerate(contraction.operands))
     return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
 
 
 class LentProduct:
-    """A contraction for which `can_lend`, ready to run on the device *here*, in a *group* of the mesh on one node."""
+    """A contraction for which `can_lend`, ready to run on a *device* of a mesh on one node."""
 
-    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], here: Location, group: Group) -> None:
-        self._contraction, self._orders, self._here = contraction, orders, here
-        self._lent = _lent(contraction)
+    def __init__(self, contraction: Contraction, orders: tuple[Order, ...], device: int, lending: Lending) -> None:
+        self._contraction, self._orders, self._device, self._lending = contraction, orders, device, lending
+        self._lent = lent(contraction)
         self._pieces = [self._pieces_of(operand) for operand in contraction.operands]
         devices = range(contraction.mesh.size)
         self._shapes = [[f.layout.block_shape(f.shape, each) for f in contraction.operands] for each in devices]
         itemsizes = [operand.dtype.itemsize for operand in contraction.operands]
         self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._lent] for shapes in self._shapes]
-        self._loan = Loan(group, fingerprint(f"loan for {contraction!r}"), len(self._lent))
 
     def __call__(self, *blocks: Array) -> Array | None:
         """Return the block of the result; None if a block of some rank is not in shared memory. Collective."""
         contraction, limit = self._contraction, local_limit(self._contraction.scratch_limit)
-        lent = self._loan.lend([as_bytes(self._in_memory(n, blocks[n])) for n in self._lent], self._sizes)
+        lent = self._lending.lend([as_bytes(self._in_memory(n, blocks[n])) for n in self._lent], self._sizes)
         if lent is None:
             return None
         result = contraction.result
-        into = new_block(result.layout.block_shape(result.shape, self._here.device), result.dtype)
+        into = new_block(result.layout.block_shape(result.shape, self._device), result.dtype)
         written = set[tuple[tuple[int, int], ...]]()
         a, b = contraction.operands
         for one, other in product(*self._pieces):
@@ -116,7 +115,7 @@ class LentProduct:
             key = tuple(spans[index] for index in result.indices)
             multiply(operands, Block(into[target], result.indices), adds=key in written, limit=limit)
             written.add(key)
-        self._loan.take_back()
+        self._lending.take_back()
         return into
 
     def _in_memory(self, number: int, block: Array) -> Array:
@@ -128,7 +127,7 @@ class LentProduct:
         self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
     ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
-        own = piece.device == self._here.device
+        own = piece.device == self._device
         block = blocks[number] if own else self._block(number, piece.device, lent)
         found: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
         within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
@@ -144,7 +143,7 @@ class LentProduct:
         return found
 
     def _pieces_of(self, operand: Factor) -> list[_Piece]:
-        device, mesh, layout = self._here.device, self._contraction.mesh, operand.layout
+        device, mesh, layout = self._device, self._contraction.mesh, operand.layout
         wanted = _wanted(self._contraction, operand)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes

@@ -14,6 +14,7 @@ from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.make import indices_along, make, on_device
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import mesh_of
+from meshcomm.blocks.session import session
 from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_array, quote
 from meshcomm.core._types import Array, Indices, Names, Shape
@@ -22,7 +23,6 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import free_names
-from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.indexing import setitem
@@ -74,7 +74,7 @@ def by_elements(name: str, function: Callable[[Array], Array], indices: IndexArr
 
 def assign(name: str, tensor: DTensor, index: object, value: object) -> None:
     """Run ``tensor[index] = value`` as a part of the operation *name*. Collective over the mesh."""
-    with collective(name, tensor.mesh):
+    with session(name, tensor.mesh):
         setitem(tensor, index, value)
 
 

@@ -13,12 +13,10 @@ from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
 from meshcomm.core.layouts.specs import spec_of
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.indexing.indexing import getitem
@@ -59,9 +57,7 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
         specs[a] = spec
     layout = Layout(specs, _reversed(tensor.mesh, [name for a in cut for name in specs[a]]))
     turned = make(on_blocks(lambda block: np.flip(block, axes), source), layout, tensor.shape, tensor.dtype)
-    with collective("flip", layout.mesh, tensor.mesh):
-        moved = relayout(turned, tensor.layout)
-    return moved_from(tensor, moved, of)
+    return moved_from(tensor, relaid(turned, tensor.layout.axes, "flip", tensor.mesh), of)
 
 
 def _flipped_spec(tensor: DTensor, axis: int) -> Names | None:

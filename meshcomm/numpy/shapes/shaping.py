@@ -23,7 +23,6 @@ from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.regroup import Regrouping, groups_of, regrouping
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements
@@ -75,8 +74,7 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     made = regrouped(tensor, lengths, layout.axes if same_grid(layout.mesh, tensor.mesh) else None)
     if made.layout == layout:
         return made
-    with collective("reshape", made.mesh, layout.mesh):
-        return relayout(made, layout)
+    return relaid(made, layout.axes, "reshape", layout.mesh)
 
 
 @traceable(twin=np.reshape)

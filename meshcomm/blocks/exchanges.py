@@ -1,0 +1,169 @@
+"""Exchanges that a feature describes itself, prepared once for calls that are alike: of ghosts, panels, lent blocks.
+
+A feature says what its ranks compare, and how a rank builds what runs a call. `Prepared` lets all ranks build it,
+agree, and remember it. It is built of the exchanges below.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.session import Session
+from meshcomm.core._types import Array, Bytes, Names, Shape
+from meshcomm.core.arrays.compile import Held, prepare
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory._rendezvous import Rendezvous
+from meshcomm.core.plans.plan import Plan
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import Collective
+from meshcomm.core.ranks.communicator import Pending
+from meshcomm.core.ranks.teams import Team
+from meshcomm.core.transport import choose
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
+from meshcomm.core.transport.lending import Loan
+
+R = TypeVar("R")
+
+Begun: TypeAlias = tuple[Pending | None, Team | None]
+"""What a request waits for, and the ranks that do; None and None for what is complete."""
+
+
+class Prepared(Generic[R]):
+    """What the ranks of a session prepare once for calls that are alike; all of them know it then.
+
+    From the subject of a call, *describe* returns what the ranks compare. *build* also takes the session, and returns
+    a function that runs the call; what it raises on one rank, all raise.
+    """
+
+    def __init__(self, describe: Callable[..., str], build: Callable[..., Callable[..., R]]) -> None:
+        self._calls = Collective[R](describe, build)
+
+    def run(
+        self,
+        here: Session,
+        key: Hashable,
+        subject: tuple[object, ...],
+        arguments: tuple[object, ...],
+        error: Exception | None = None,
+    ) -> R:
+        """Run a call, and return what it returns. Collective over the ranks *here*.
+
+        Parameters
+        ----------
+        here: the session
+        key: what tells this call from others, for this rank
+        subject: what the call is about
+        arguments: of the function that runs the call
+        error: what this rank has found wrong, maybe alone. It takes part before it raises that
+        """
+        run = self._calls.prepared(here.location.team, key, subject, here, error=error)
+        if error is not None:
+            here.join_and_raise(error, lambda: run(*arguments))
+        return run(*arguments)
+
+
+class Exchange:
+    """An exchange of some tensors among the ranks along mesh dimensions *names*.
+
+    Parameters
+    ----------
+    here: the session that prepares it
+    mesh, names: which ranks
+    tensors: which boxes go from whom to whom
+    call: what tells it from others, the same on all ranks
+    most_bytes: that a rank sends
+    one_memory: whether the blocks before and after are the same memory, as for ghosts
+    """
+
+    def __init__(
+        self,
+        here: Session,
+        mesh: Mesh,
+        names: Names,
+        tensors: Sequence[Exchanged],
+        *,
+        call: str,
+        most_bytes: int,
+        one_memory: bool,
+    ) -> None:
+        self._group, _ = group_along(here.location, mesh, names)
+        self._tensors = tensors
+        self._spec = ExchangeSpec(fingerprint(call), most_bytes, stages=False, one_memory=one_memory)
+
+    def between(self) -> Callable[[list[Bytes], list[Bytes]], None]:
+        """Return a function that fills the bytes of new blocks from those of the blocks before. Collective."""
+        return choose.exchange(self._group, self._tensors, self._spec).run
+
+    def repeated(self, blocks: list[Bytes]) -> "Repeated":
+        """Return the exchange from *blocks* to the same blocks, time and again. Collective."""
+        return Repeated(self._group, self._tensors, self._spec, blocks)
+
+
+class Repeated(choose.Repeated):
+    """An exchange from some blocks to the same blocks, which may start without waiting."""
+
+    def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[Begun], R]) -> R:
+        """Begin to exchange, and return the *request* for it. Collective over the ranks.
+
+        *buffer* gives memory to pack into, which nobody else may use until the exchange is complete.
+        """
+        try:
+            return request((self.start(buffer), self._group.team))
+        except BaseException as error:  # before there is a request
+            self.fail(error)
+            raise
+
+
+Move: TypeAlias = Callable[[Array | None, Array | None], Array | None]
+"""From a block to the new block, which is written into the second argument if that is given."""
+
+
+def move(here: Session, plan: Plan, order: Shape | None = None, held: Held | None = None) -> Move:
+    """Return a function that makes the new block of this rank by *plan*. To call it is Collective.
+
+    Parameters
+    ----------
+    here: the session that prepares it
+    plan: what moves
+    order: which axis of the old block in memory each axis is, if they are in another order
+    held: for a device, the box of the block that it has, if that is larger than what the plan begins with
+    """
+    return prepare(plan, here.location, order, held)
+
+
+class Lending:
+    """Lets ranks on one node read blocks of each other, where these are, without a copy.
+
+    Parameters
+    ----------
+    here: the session of these ranks
+    mesh: theirs
+    call: what tells it from others, the same on all ranks
+    count: how many blocks each rank lends
+    """
+
+    def __init__(self, here: Session, mesh: Mesh, call: str, count: int) -> None:
+        self._group = here.location.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
+        self._call, self._count = call, count
+        self._loan: Loan | None = None
+        self._made_for: Rendezvous | None = None
+
+    def is_possible(self) -> bool:
+        """Return whether all ranks share the memory of one node. Collective when they first communicate."""
+        self._group.communicator()
+        return self._group.nodes is not None and len(set(self._group.nodes)) == 1
+
+    def lend(self, blocks: Sequence[Bytes], sizes: Sequence[Sequence[int]]) -> list[list[Bytes]] | None:
+        """Return the blocks of each device, a list for each; None if some are not in shared memory. Collective.
+
+        *sizes* has the bytes of the blocks of each device.
+        """
+        if self._loan is None or self._made_for is not self._group.rendezvous:  # a new group, or opened again
+            self._loan = Loan(self._group, fingerprint(self._call), self._count)
+            self._made_for = self._group.rendezvous
+        return self._loan.lend(blocks, sizes)
+
+    def take_back(self) -> None:
+        """Wait until no rank reads the blocks of this one any more. Collective."""
+        assert self._loan is not None
+        self._loan.take_back()
