@@ -4,7 +4,8 @@ import numpy as np
 
 from meshcomm.core._types import DType
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.numpy.namespace.devices import Device, mesh_of_program
+from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.numpy.namespace.devices import Device
 
 Kind = str | tuple[str, ...]
 

@@ -11,6 +11,8 @@
 | scan | what comes before the block of each device | `scan` |
 | rows | by number: fetch them from their owners, deliver them, ask about them | `rows` |
 | regions | the boxes of a tensor that ranks choose by themselves | `regions` |
+| views | a tensor that shares memory with another one, as NumPy says | `views` |
+| exchange | what a feature describes itself, prepared once for calls that are alike | `exchanges` |
 | small | what is small: gathered, looked up by one rank, computed by each and compared | `small`, `session` |
 
 Nothing else above the core makes a tensor, agrees, or speaks with other ranks.

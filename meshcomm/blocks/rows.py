@@ -38,6 +38,7 @@ from meshcomm.core.memory.pools import locate
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
 from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.ranks.traffic import note_received
 
@@ -135,13 +136,13 @@ class Ranks(NamedTuple):
 def ranks_along(operation: str, mesh: Mesh, names: Names, call: str) -> Iterator[Ranks]:
     """Return a context with the ranks along mesh dimensions *names*, which exchange rows in *operation*. Collective.
 
-    *call* tells it from others, the same on all ranks. Ranks outside of the mesh have no part. An error that ends the
-    context on one rank only lets no further call be made.
+    *call* tells it from others on this mesh, the same on all ranks. Ranks outside of the mesh have no part. An error
+    that ends the context on one rank only lets no further call be made.
     """
     with collective(operation, mesh) as here:
         assert here is not None
         with exchanging(here.team):
-            yield Ranks(*group_along(here, mesh, names), call)
+            yield Ranks(*group_along(here, mesh, names), f"{call} on {location_text(mesh)}")
 
 
 # -- fetch ------------------------------------------------------------------------------------------------------------

@@ -5,15 +5,16 @@ draws one for all.
 """
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
 
 from meshcomm.blocks.small import looked_up
 from meshcomm.core._types import DType, Shape
-from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.namespace.devices import layout_on, mesh_of_program
+from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
@@ -106,15 +107,16 @@ class RandomState:
         return self._generator.integers(first, last, size, endpoint=True)
 
 
-_states: dict[tuple[int, int | None], RandomState] = {}
+_states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
+"""By worlds, as each rank sees its own."""
 
 
 def _state() -> RandomState:
     """Return the state of the functions of the module, of this rank. Collective when it is first needed."""
-    key = id(mesh_of_program().world), watch.simulated
-    if key not in _states:
-        _states[key] = RandomState()
-    return _states[key]
+    world = mesh_of_program().world.here()
+    if world not in _states:
+        _states[world] = RandomState()
+    return _states[world]
 
 
 _KINDS = {each.__name__: each for each in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ContextDecorator
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -164,6 +164,16 @@ def get_default_mesh() -> Mesh | None:
     >>> mc.get_default_mesh()
     """
     return next(reversed(_default_meshes.get()), None)
+
+
+def mesh_of_program() -> Mesh:
+    """Return the mesh of `meshcomm.default_mesh`; without one, all ranks of the job in one dimension ``x``."""
+    return get_default_mesh() or _mesh_of_job(_world())
+
+
+@lru_cache(maxsize=4)
+def _mesh_of_job(world: World | SimulatedWorld) -> Mesh:
+    return create_mesh([("x", world.size)])
 
 
 def default_layout(ndim: int) -> Layout:

@@ -34,7 +34,6 @@ from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import DTypeError, ShapeError
 
 Take: TypeAlias = Callable[[DTensor, Items], DTensor]
@@ -314,7 +313,7 @@ def _text(name: str, base: DTensor, asked: Request) -> str:
     index = ", ".join(
         f"{each.shape} {each.layout.specs_text if isinstance(each, DTensor) else 'plain'}" for each in asked.indices
     )
-    return f"{name} of {base.shape} {base.dtype} in {specs} on {location_text(base.mesh)} by {index} on {asked.axes}"
+    return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
 def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:

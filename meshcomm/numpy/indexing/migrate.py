@@ -10,7 +10,7 @@ from meshcomm.blocks.rows import migrated, ranks_along
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.meshes import location_text, required_default_mesh
+from meshcomm.core.ranks.meshes import required_default_mesh
 from meshcomm.errors import DTypeError, MeshError, ShapeError
 
 Rows: TypeAlias = ArrayLike | Sequence[ArrayLike] | Mapping[str, ArrayLike]
@@ -72,12 +72,8 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
         raise MeshError(f"migrate: mesh must be a Mesh, not {quote(mesh)}")
     if where.rank is None:
         raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
-
-    def call(given: _Given) -> str:
-        return f"migrate {given.text} on {location_text(where)}"
-
-    with ranks_along("migrate", where, tuple(where.dim_names), f"migrate on {location_text(where)}") as ranks:
-        given = ranks.together(lambda: _given(rows, devices, where.size), call)
+    with ranks_along("migrate", where, tuple(where.dim_names), "rows") as ranks:
+        given = ranks.together(lambda: _given(rows, devices, where.size), lambda given: f"migrate {given.text}")
         arrays, told = migrated(ranks, given.arrays, given.devices)
     return Migrated(given.again(arrays), np.repeat(np.arange(len(told)), told))
 

@@ -1,15 +1,12 @@
 """Where a new tensor lies: in a layout, on a mesh, whole on each rank of a mesh, or where the rule says."""
 
-from functools import lru_cache
 from typing import Literal, NamedTuple, TypeAlias
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.meshes import common_world, create_mesh, get_default_mesh
-from meshcomm.core.ranks.simulate import current_world
-from meshcomm.core.ranks.teams import World
+from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.errors import MeshError
 from meshcomm.numpy.namespace.rule import layout_for
 
@@ -22,16 +19,6 @@ class Everywhere(NamedTuple):
 
 Device: TypeAlias = Mesh | Layout | Everywhere | Literal["cpu"]
 """What the array API standard calls a device, and NumPy's only one, which is any."""
-
-
-def mesh_of_program() -> Mesh:
-    """Return the mesh of `meshcomm.default_mesh`; without one, all ranks of the job in one dimension ``x``."""
-    return get_default_mesh() or _mesh_of_job(current_world() or common_world())
-
-
-@lru_cache(maxsize=4)
-def _mesh_of_job(world: World) -> Mesh:
-    return create_mesh([("x", world.size)])
 
 
 def layout_on(device: Device | None, shape: Shape, dtype: DType) -> Layout:

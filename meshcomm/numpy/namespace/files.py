@@ -13,7 +13,7 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.numpy.namespace.devices import mesh_of_program
+from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.making import by_blocks, of_array
 
 File: TypeAlias = str | os.PathLike[str] | BinaryIO

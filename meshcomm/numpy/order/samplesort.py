@@ -33,7 +33,6 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import exact_copy
-from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
 
 _COUNT = np.dtype(np.int64)
@@ -96,7 +95,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
     mesh, layout = tensor.mesh, tensor.layout
     names = sharding(mesh, [each for spec in layout.axes for each in spec])
     how = f"{'stable' * stable} {'with indices' * indexed}"
-    call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text} on {location_text(mesh)}"
+    call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text}"
 
     def ordered(block: Array) -> tuple[Sequence[Array | None], list[int]]:
         def check() -> None:

@@ -25,7 +25,6 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.indexing import getitem
@@ -87,7 +86,7 @@ def answered(name: str, line: DTensor, questions: DTensor, how: Answers) -> DTen
     """
     mesh = line.mesh
     own = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in (line, questions))
-    text = f"{name} in and of {own} on {location_text(mesh)}, {how.side}"
+    text = f"{name} in and of {own}, {how.side}"
 
     def found(asked: Array, block: Array) -> Array:
         with ranks_along(name, mesh, tuple(line.layout.axes[0]), text) as ranks:

@@ -28,7 +28,6 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
-from meshcomm.core.ranks.meshes import location_text
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.index_arrays import owned_elements
@@ -112,7 +111,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     indexed = wanted.indices or wanted.inverse
     found = in_order(name, in_flat_order(tensor, name) if indexed else tensor, stable=indexed, indexed=indexed)
     specs = tensor.layout.specs_text
-    text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs} on {location_text(tensor.mesh)}"
+    text = f"{name} {wanted} of {tensor.shape} {tensor.dtype} in {specs}"
     with ranks_along(name, tensor.mesh, names, text) as ranks:
         own = tensor.layout.block_shape(tensor.shape) if wanted.inverse else (0,)
         inverse = ranks.together(lambda: new_block(own, _INDEX))

@@ -23,7 +23,7 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.core.failures import abort
-from meshcomm.numpy.namespace.devices import mesh_of_program
+from meshcomm.core.ranks.meshes import mesh_of_program
 
 _NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
