@@ -8,7 +8,6 @@ header that says which call it makes: so calls that differ are found at once, as
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import prod
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,7 +15,7 @@ from numpy.typing import ArrayLike
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Names, Shape
-from meshcomm.core.arrays.create import from_local, plain_text, told_by_root
+from meshcomm.core.arrays.create import from_local, told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.mesh import Mesh
@@ -25,7 +24,6 @@ from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
-from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.ranks.teams import Team
 
 
@@ -57,20 +55,6 @@ def compare_call(operation: str, mesh: Mesh, call: str) -> None:
                 agree(here.team, call)
             else:
                 here.team.note(fingerprint(call))
-
-
-def compare_array(name: str, array: Array, mesh: Mesh) -> None:
-    """Let the next exchange compare an *array* that all ranks have; compare it now if all calls are.
-
-    Collective over the mesh. *name* is the operation.
-    """
-    here = location_in(mesh)
-    if here is None or len(here.team.ranks) == 1:
-        return
-    if agreement.checks_every_call():
-        made_by_all(name, mesh, f"{name} of {plain_text(array)}", lambda: None)
-    else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
-        here.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
 
 def looked_up(operation: str, mesh: Mesh, call: str, look: Callable[[], object], root: int = 0) -> Value:

@@ -11,13 +11,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.blocks.small import compare_array, gathered
+from meshcomm.blocks.small import gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.operators import LIKE
-from meshcomm.numpy.namespace.making import of_array
+from meshcomm.numpy.namespace.making import note, of_array
 
 Called: TypeAlias = Callable[..., Value]
 
@@ -80,7 +80,7 @@ class _Whole:
         if isinstance(x, DTensor) or (callable(x) and not isinstance(x, type | np.ufunc)):
             raise Unfit
         if type(x) is np.ndarray and self._held:
-            compare_array("numpy.array", x, self._held[0][0].mesh)
+            note(x, self._held[0][0].mesh)
         return x
 
     def _array_of(self, x: DTensor) -> Array:
