@@ -3,7 +3,8 @@
 In the namespace of such a module, functions that make arrays make tensors on a mesh of all ranks, cut along the first
 axis. All other names are those of NumPy, and come to tensors by NumPy's protocols. Assertions compare the arrays of
 tensors. To see how the tests fail: ``PYTHONPATH=tests python -m support.numpy_shim test_indexing 3``; it prints the
-reason of each one, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt.
+reason of each one, or with ``--table`` only the tests that belong in tests/data/numpy_tests.txt. With ``--script``
+they run as a script of ``run --numpy`` does: `np` is `meshcomm.numpy`, whose small tensors are whole on each rank.
 """
 
 import inspect
@@ -22,6 +23,8 @@ import numpy.testing
 import pytest
 
 import meshcomm as mc
+import meshcomm.numpy as namespace
+from meshcomm.core.arrays.scripted import is_scripted, set_scripted
 
 ROOT = Path(np.__file__).parent
 MODULES = {
@@ -94,6 +97,8 @@ def made(x):
     if x.dtype == object:
         return x
     of_rank.made += 1
+    if is_scripted():
+        return namespace.array(x)
     return mc.distribute(x, mc.Layout(["x"][: x.ndim] + [mc.UNSHARDED] * (x.ndim - 1), of_rank.mesh))
 
 
@@ -184,6 +189,16 @@ class Shim:
         return getattr(np, name)
 
 
+class Script:
+    """What `np` is in a module of tests that runs as a script of ``run --numpy``."""
+
+    random, testing, may_share_memory = Random(), Testing(), staticmethod(may_share_memory)
+
+    def __getattr__(self, name):
+        of_rank.made = getattr(of_rank, "made", 0) + (name in MAKE.split())
+        return getattr(namespace, name)
+
+
 for _name in MAKE.split():
     setattr(Shim, _name, staticmethod(_makes(getattr(np, _name))))
 for _name in MAKE_LIKE.split():
@@ -231,7 +246,7 @@ def load(name):
         automated = module.TestMultiIndexingAutomated
         automated._get_multi_index = lambda test, tensor, index: mimic(test, plain(tensor), plain(index))
         automated._compare_index_result = _compare_index_result
-    module.np = Shim()
+    module.np = Script() if is_scripted() else Shim()
     module.HAS_REFCOUNT = False
     if name == "test_einsum":
         module.np.asarray = np.asarray  # makes subscripts only
@@ -244,7 +259,7 @@ def load(name):
         module.MatmulCommon.types = module.MatmulCommon.types.replace("O", "")  # each test goes through all
     for each in MAKE.split():
         if getattr(module, each, None) is getattr(np, each):
-            setattr(module, each, getattr(Shim, each))
+            setattr(module, each, getattr(module.np, each))
     for each in ("rand", "randint", "randn"):
         if each in vars(module):
             setattr(module, each, lambda *args, each=each, **how: getattr(Shim.random, each)(*args, **how))
@@ -376,6 +391,7 @@ def outcomes(name, ranks, only=None):
 def main(name, ranks, *options):
     """Print the failures, and how many tests pass."""
     table = "--table" in options
+    set_scripted("--script" in options)
     part = next((each for each in options if not each.startswith("-")), "")
     found = outcomes(name, int(ranks), [label for label in cases(name, int(ranks)) if part in label])
     for label, error in found.items():

@@ -26,7 +26,7 @@ _OPERANDS = (bool, int, float, complex, np.number, np.bool_)
 
 
 class Unfit(Exception):
-    """A tensor is not whole, or NumPy's result is a view, which tensors have of their own; or a function is given."""
+    """A tensor is not whole, or NumPy's result is a view, which tensors have of their own."""
 
 
 def by_numpy(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
@@ -77,7 +77,7 @@ class _Whole:
             return array
         if type(x) in (list, tuple):
             return type(x)([self._array(each) for each in x])
-        if isinstance(x, DTensor) or (callable(x) and not isinstance(x, type | np.ufunc)):
+        if isinstance(x, DTensor):
             raise Unfit
         if type(x) is np.ndarray and self._held:
             note(x, self._held[0][0].mesh)
