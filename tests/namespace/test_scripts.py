@@ -68,6 +68,7 @@ WHOLE = {
     "an argument as out": lambda np, x: np.cumsum(x[:5], out=np.zeros(5)),
     "texts": lambda np, x: np.strings.str_len(np.array(["a", "bcd"])),
     "a large result": lambda np, x: np.outer(x[:200], x[:200]),
+    "a large result of operators": lambda np, x: x[:200, None] + x[None, :200],
     "at": lambda np, x: [y := np.zeros(3), np.add.at(y, [0, 0, 2], 1), y][2],
     "a function of the program": lambda np, x: np.apply_along_axis(lambda row: row.max(), 1, x[:12].reshape(3, 4)),
     "a view": lambda np, x: [y := x[:6].copy(), np.reshape(y, (2, 3)).fill(3), y][2],
@@ -88,7 +89,7 @@ def test_numpy_computes_what_is_whole(call, ranks):
         assert type(found) is (mc.DTensor if isinstance(expected, np.ndarray) else type(expected))
         assert np.array_equal(found, expected)
         assert repr(found) == repr(expected)
-        if call == "a large result" and ranks == 2:
+        if call.startswith("a large result") and ranks == 2:
             assert found.layout.axes == (("x",), ())
 
     with mc.simulate(ranks) as world:

@@ -159,8 +159,7 @@ class Contents:
         """Return an array with the shape and the strides of NumPy's global array, whose elements nobody touches."""
         if self._view is None:
             return np.empty(self.shape, self.dtype)
-        strides = [n * self.dtype.itemsize for n in self._view.strides]
-        return as_strided(np.empty(1, self.dtype), self.shape, strides, writeable=self._view.writeable)
+        return as_strided(np.empty(1, self.dtype), self.shape, self._view.strides, writeable=self._view.writeable)
 
     @property
     def strides(self: "DTensor") -> tuple[int, ...]:  # type: ignore[misc]

@@ -7,13 +7,15 @@ A large result is cut as the rule of creation says. All ranks make the same call
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
 from meshcomm.blocks.small import gathered
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_ARRAY
+from meshcomm.core._tuning import WHOLE_ARRAY, WHOLE_BELOW
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.operators import LIKE
@@ -31,7 +33,9 @@ class Unfit(Exception):
 
 def by_numpy(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
     """Return what NumPy's *function* makes of whole tensors; ``NotImplemented`` if it has to go another way."""
-    if function in LIKE or (method == "__call__" and not kwargs and all(map(_is_common, args))):
+    if function in LIKE:
+        return NotImplemented
+    if method == "__call__" and not kwargs and all(map(_is_common, args)) and not _grows(args):
         return NotImplemented  # universal functions of numbers have the same digits, and recipes
     try:
         return _Whole(None).call(function, method, args, kwargs)
@@ -49,6 +53,16 @@ def by_gathering(function: Called, method: str | None, args: tuple[Value, ...], 
 
 def _is_common(x: Value) -> bool:
     return x.dtype.char in _NUMERIC if type(x) is DTensor else isinstance(x, _OPERANDS)
+
+
+def _grows(operands: tuple[Value, ...]) -> bool:
+    """Return whether small operands, such as a row and a column, have a large result, which is to be cut."""
+    tensors = [x for x in operands if type(x) is DTensor]
+    if len(tensors) < 2 or tensors[0].shape == tensors[1].shape or any(x.nbytes >= WHOLE_BELOW for x in tensors):
+        return False
+    with suppress(ValueError):  # which the function raises
+        return prod(np.broadcast_shapes(*(x.shape for x in tensors))) * tensors[0].dtype.itemsize >= WHOLE_BELOW
+    return False
 
 
 class _Whole:
