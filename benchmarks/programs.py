@@ -5,8 +5,9 @@ arguments is cut along its longest axis. It takes half an hour at size S, becaus
 
 A program runs in a job of its own, beside NumPy on one core and JAX in its own version of the program, one after the
 other. The values of the first call are compared with NumPy's. They are *right* if they differ by rounding only, and
-*wrong* otherwise. A program is *refused* if it raises an error, and has *not ended* if its job takes longer than
-``--seconds``. The page has the median of the next calls, or the time of the first one if it takes long.
+*wrong* otherwise; but *chaotic* if NumPy's own differ as well when its arguments change by rounding. A program is
+*refused* if it raises an error, and has *not ended* if its job takes longer than ``--seconds``. The page has the
+median of the next calls, or the time of the first one if it takes long.
 """
 
 import argparse
@@ -33,7 +34,7 @@ TOLERANCES = {"f": 2e-3, "F": 2e-3}
 
 
 class Outcome(NamedTuple):
-    """What became of a program: right, wrong, refused or not ended; why, its seconds, and its values."""
+    """What became of a program: right, wrong, chaotic, refused or not ended; why, its seconds, and its values."""
 
     verdict: str
     why: str = ""
@@ -59,11 +60,11 @@ def job(command: list[str], ranks: int, seconds: float) -> subprocess.CompletedP
     )
 
 
-def outcome(library: str, name: str, given: argparse.Namespace, ranks: int = 0) -> Outcome:
-    """Return what becomes of a program in a library."""
+def outcome(library: str, name: str, given: argparse.Namespace, ranks: int = 0, *more: str) -> Outcome:
+    """Return what becomes of a program in a library; *more* are options of `programs_one.py`."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "values.npz")
-        limits = ["--rounds", str(given.rounds), "--seconds", str(given.seconds)]
+        limits = ["--rounds", str(given.rounds), "--seconds", str(given.seconds), *more]
         try:
             ended = job([*command_of(library, name, given, ranks, *limits), str(output)], ranks, given.seconds)
         except subprocess.TimeoutExpired:
@@ -105,6 +106,8 @@ def outcomes(name: str, given: argparse.Namespace) -> dict[str, Outcome]:
         ours = outcome("meshcomm", name, given, ranks)
         why = differ(ours.values, numpys.values) if (ours.verdict, numpys.verdict) == ("right", "right") else ""
         found[str(ranks)] = ours._replace(verdict="wrong", why=why) if why else ours
+        if why and differ(outcome("NumPy", name, given, 0, "--nudged").values, numpys.values):
+            found[str(ranks)] = ours._replace(verdict="chaotic", why=why)
     if not given.alone:
         found["JAX"] = outcome("JAX", name, given)
     return found

@@ -130,6 +130,12 @@ class Program:
         return [*leaves([returned, *(given[name] for name in self.changed)])], time.perf_counter() - begin
 
 
+def nudged(value: Any) -> Any:
+    """Return an argument whose numbers are one rounding larger: a program that makes much of that is chaotic."""
+    inexact = isinstance(value, np.ndarray) and value.dtype.kind in "fc"
+    return value * (1 + np.finfo(value.dtype).eps) if inexact else value
+
+
 def leaves(value: Any) -> Iterator[Any]:
     """Yield the arrays and numbers in lists and tuples."""
     if isinstance(value, list | tuple):
@@ -200,10 +206,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it may take")
     parser.add_argument("--profile", type=float, metavar="SECONDS")
+    parser.add_argument("--nudged", action="store_true", help="change arguments by rounding")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     library = LIBRARIES[options.library]()
     program = Program(options.folder, options.name, options.size, library.name)
+    if options.nudged:
+        program.arguments = {name: nudged(value) for name, value in program.arguments.items()}
     if options.profile:
         profiled(library, program, options.profile)
         return

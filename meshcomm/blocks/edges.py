@@ -10,7 +10,7 @@ its own stretch, as a view, and thin ones before and behind it: *pieces*, along 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
@@ -70,6 +70,7 @@ class Edges:
         self.axis, self._dtype, self._mesh, self._moved = axis, spec.dtype, spec.mesh, moved
         self._lacking, (self._had, self._wanted), self._spec = lacking, begins, spec
         self._own: dict[int, _Own] = {}
+        self._keys: dict[str, tuple[Hashable, tuple[Hashable]]] = {}  # of calls: one object is found at once
 
     def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
         """Return the block of *tensor* in its new layout, in pieces along the axis. Collective if something moves.
@@ -79,14 +80,19 @@ class Edges:
         if device is None:
             return None
         own, block = self._own.get(device) or self._of(device), tensor.local
-        shape, source, target = self._moved
         came: Array | None = block
-        if shape[self.axis]:
+        if self._moved[0][self.axis]:
             sent = self._sent(own, block)
-            key = name, shape, self._dtype, source, target, None, None
-            came = RELAYOUT(name, (self._mesh, self._mesh), key, (key,), (sent, None))
+            key, subject = self._keys.get(name) or self._key(name)
+            came = RELAYOUT(name, (self._mesh, self._mesh), key, subject, (sent, None))
         assert came is not None
         return [(start, stop, (came if moves else block)[at]) for start, stop, moves, at in own.pieces]
+
+    def _key(self, name: str) -> tuple[Hashable, tuple[Hashable]]:
+        shape, source, target = self._moved
+        key = name, shape, self._dtype, source, target, None, None
+        self._keys[name] = found = key, (key,)
+        return found
 
     def _sent(self, own: _Own, block: Array) -> Array:
         if not own.sends:

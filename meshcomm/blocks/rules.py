@@ -6,7 +6,8 @@ How the operands of an elementwise function come together:
 2. The tensors are asked in the order of their sizes, the largest first; tensors of equal size from left to right. Each
    adds its sharding on the axes of the result that are unsharded yet, with the mesh dimensions that are unused yet.
    If a tensor with more bytes has the same mesh dimensions on an axis, but cuts it in another way (`Cuts`, `Cyclic`),
-   the other one moves.
+   the other one moves. Of tensors with as many bytes, whose cuts are close to each other, as of ``t[:-2] + t[1:-1]``,
+   the one counts whose blocks are more even: the slice in the middle, to which programs mostly write the result.
 3. Every operand is relaid to that layout. Nothing moves where an operand has it already, and a replicated operand is
    only sliced.
 
@@ -25,10 +26,11 @@ from numpy.typing import DTypeLike
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.coordinates import devices_along
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import same_grid
-from meshcomm.core.layouts.specs import free_names
+from meshcomm.core.layouts.specs import cut_of, free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 
 R = TypeVar("R")
@@ -155,13 +157,31 @@ def common_layout(shape: Shape, tensors: Sequence[DTensor]) -> Layout:
             if not axes[axis]:
                 axes[axis], sizes[axis] = free_names(names, used), tensor.nbytes
                 used.update(axes[axis])
-            elif tuple(names) == tuple(axes[axis]) and tensor.nbytes > sizes[axis]:
-                axes[axis], sizes[axis] = names, tensor.nbytes
+            elif names != axes[axis] and tuple(names) == tuple(axes[axis]):
+                more = tensor.nbytes - sizes[axis]
+                if more > 0 or (more == 0 and _is_more_even(names, axes[axis], shape[axis], mesh)):
+                    axes[axis], sizes[axis] = names, tensor.nbytes
     found = tuple(axes)
     for tensor in tensors:
         if tensor.layout.axes == found and tensor.mesh is mesh:
             return tensor.layout
     return Layout(found, mesh)
+
+
+def _is_more_even(names: Names, others: Names, length: int, mesh: Mesh) -> bool:
+    """Return whether *names* cut an axis close to where *others* do, into blocks that differ less in length."""
+    count = devices_along(mesh, names)
+    cut, other = cut_of(names, length, count), cut_of(others, length, count)
+    if not cut.is_consecutive or not other.is_consecutive:
+        return False
+    if cut.longest - cut.shortest >= other.longest - other.shortest:
+        return False
+    apart = max(abs(a - b) for a, b in zip(cut.all_starts(), other.all_starts(), strict=True))
+    return apart * _CLOSE <= cut.longest
+
+
+_CLOSE = 16
+"""Cuts are close if they are apart by at most this part of the longest block."""
 
 
 def aligned_axes(operand: Shape, shape: Shape, layout: Layout) -> Axes:

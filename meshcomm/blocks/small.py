@@ -1,30 +1,24 @@
 """What is small: gathered to all ranks, looked up by one of them, or computed by each and compared.
 
-Row loops take numbers and short rows of a tensor, each at another index. Each would be a relayout that the ranks plan
-and agree on, which takes longer than to send it. `everywhere` needs no plan. Each rank sends one message, with a
-header that says which call it makes: so calls that differ are found at once, as always.
+:mod:`meshcomm.core.arrays.short` sends what is short without a plan of the ranks.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from math import prod
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
-from meshcomm.core._types import Array, Names, Shape
+from meshcomm.core._types import Array, Names
+from meshcomm.core.arrays import short
 from meshcomm.core.arrays.create import from_local, told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.memory.blocks import as_bytes
-from meshcomm.core.memory.copies import contiguous, opaque
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.agreement import agree, fingerprint
-from meshcomm.core.ranks.calls import collective, exchanging, made_by_all
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.ranks.calls import collective, made_by_all
 
 
 def gathered(name: str, x: DTensor | ArrayLike) -> Array:
@@ -88,10 +82,6 @@ def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names
         return from_local(block, "cuts", mesh=mesh, sharding_specs=list(specs))
 
 
-_HEADER = 8  # bytes
-_LONGEST = SMALL_MESSAGE - _HEADER
-
-
 def is_passing(tensor: DTensor) -> bool:
     """Return whether a tensor is a short row of another one: of many that a loop takes, each of another length."""
     if tensor._view is None or tensor.ndim > 1 or not 0 < tensor.nbytes <= PASSING or tensor.mesh.size > SMALL_MESHES:
@@ -101,28 +91,10 @@ def is_passing(tensor: DTensor) -> bool:
 
 def everywhere(tensor: DTensor, name: str) -> DTensor:
     """Return a small tensor with all of it on each device. Collective over the mesh. *name* is the operation."""
-    spec, mesh, dtype = tensor._spec, tensor.mesh, tensor.dtype
     target = tensor.layout._recut(((),) * tensor.ndim)
-    with collective(name, mesh) as here:
-        if here is None:
-            return DTensor(None, target, spec.shape, dtype)
-        team, block, sizes, found = here.team, as_bytes(contiguous(tensor.local)), _sizes(spec), b""
-        if tensor.nbytes <= _LONGEST:
-            number, text = _number(name, spec), lambda: _text(name, spec)
-            found = exchanged(team, number, text, block.tobytes())
-            step = SMALL_MESSAGE
-        else:
-            with exchanging(team):
-                agree(team, _text(name, spec))
-                came, step = np.empty(sum(sizes), np.uint8), 0
-                offsets = [sum(sizes[:position]) for position in range(len(sizes))]
-                team.everyone.communicator().allgatherv(block, (came, sizes, offsets))
-                found = came.tobytes()
-        whole = np.empty(spec.shape, dtype)
-        for position, shape, at in _filled(spec):
-            begin = position * step + _HEADER if step else sum(sizes[:position])
-            opaque(whole)[at] = opaque(np.ndarray(shape, dtype, found, begin))
-    return DTensor(whole, target, spec.shape, dtype)
+    with collective(name, tensor.mesh) as here:
+        whole = None if here is None else short.whole_of(name, tensor._spec, tensor.local, here.team)
+    return DTensor(whole, target, tensor.shape, tensor.dtype)
 
 
 def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: int) -> bytes:
@@ -137,54 +109,6 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     """
     with collective(name, spec.mesh) as here:
         assert here is not None
-        came = exchanged(here.team, number ^ _number("t[index]", spec), lambda: name, data)
-        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + _HEADER
+        came = short.exchanged(here.team, number ^ short.number_of("t[index]", spec), lambda: name, data)
+        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + short.HEADER
         return came[begin : begin + spec.dtype.itemsize]
-
-
-def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes) -> bytes:
-    """Return the messages of all ranks of *team*: each a header, *data*, and what fills it up. Collective.
-
-    Parameters
-    ----------
-    number, text: what the ranks compare; the *text* is made if numbers differ
-    data: bytes of this rank, `SMALL_MESSAGE` at most, less those of the header
-    """
-    size, count = SMALL_MESSAGE, len(team.ranks)
-    header = (number ^ team.call_digest).to_bytes(_HEADER, "little", signed=True)
-    message, came = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
-    offsets = [*range(0, size * count, size)]
-    with exchanging(team):
-        team.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
-        found = came.tobytes()
-        if any(found[at : at + _HEADER] != header for at in offsets):
-            agree(team, text())
-    return found
-
-
-@lru_cache(maxsize=256)
-def _filled(spec: TensorSpec) -> list[tuple[int, Shape, tuple[slice, ...]]]:
-    """Return which ranks of the team have elements, the shape of their blocks, and where these are in the whole."""
-    found, ranks = list[tuple[int, Shape, tuple[slice, ...]]](), sorted(spec.mesh.ranks)
-    for device, rank in enumerate(spec.mesh.ranks):
-        shape = spec.layout.block_shape(spec.shape, device)
-        if 0 not in shape:
-            found.append((ranks.index(rank), shape, spec.layout.block_slices(spec.shape, device)))
-    return found
-
-
-@lru_cache(maxsize=256)
-def _sizes(spec: TensorSpec) -> list[int]:
-    """Return the bytes that each rank of the team has, in their order."""
-    device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
-    shapes = [spec.layout.block_shape(spec.shape, device_of[rank]) for rank in sorted(device_of)]
-    return [prod(shape) * spec.dtype.itemsize for shape in shapes]
-
-
-def _text(name: str, spec: TensorSpec) -> str:
-    return f"{name}: all of {spec.shape} {spec.dtype} in {spec.layout.specs_text}"
-
-
-@lru_cache(maxsize=256)
-def _number(name: str, spec: TensorSpec) -> int:
-    return fingerprint(_text(name, spec))

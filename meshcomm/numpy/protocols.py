@@ -33,7 +33,7 @@ from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements
 from meshcomm.numpy.elementwise.where import where
-from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, taking  # noqa: F401
+from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, rows, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.namespace.whole import Unfit, by_gathering, by_numpy
@@ -277,7 +277,7 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-set_protocol(guarded, elements.element_of, elements.to_set)
+set_protocol(guarded, elements.element_of, elements.to_set, rows.note)
 has_short_way(
     *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
     *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),

@@ -4,6 +4,7 @@ import numpy as np
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.arrays.views import View
@@ -23,14 +24,18 @@ class OnBlocks(Recipe):
 class OfView(Recipe):
     def __init__(self, run: Callable[[Array], Array], spec: TensorSpec, strides: Shape) -> None: ...
 
+class OfSlice(OfView):
+    def __init__(self, run: At, spec: TensorSpec, strides: Shape, lengths: Shape) -> None: ...
+
 class Assignment(Recipe):
-    def __init__(self, run: tuple[slice, ...]) -> None: ...
+    def __init__(self, run: At, lengths: Shape) -> None: ...
 
 def set_kind(kind: type[DTensor], long_way: Callable[..., object], check_open: Callable[[Mesh], object]) -> None: ...
 def set_protocol(
     guarded: Callable[..., object],
     get: Callable[[DTensor, tuple[int, ...]], DTensor | None],
     put: Callable[[DTensor, tuple[int, ...], object], tuple[Array, tuple[Value, ...]] | None],
+    note: Callable[..., None],
 ) -> None: ...
 def set_view_kind(kind: type[View]) -> None: ...
 def offer(recipe: Recipe, operands: tuple[object, ...], result: object) -> None: ...

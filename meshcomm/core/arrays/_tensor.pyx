@@ -28,6 +28,7 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
+from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
@@ -44,7 +45,7 @@ cdef object _view_kind = None  # View
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None
 cdef object _guarded = None
-cdef object _element_of = None, _to_set = None
+cdef object _element_of = None, _to_set = None, _note = None
 cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
@@ -55,16 +56,17 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_protocol(guarded, get, put):
+def set_protocol(guarded, get, put, note):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
     guarded: calls a function whose warnings are to name the line of the program
     get, put: return an element; the array and the index to which one is written
+    note: is told of a row that is read by its number, and asked before one is written
     """
-    global _guarded, _element_of, _to_set
-    _guarded, _element_of, _to_set = guarded, get, put
+    global _guarded, _element_of, _to_set, _note
+    _guarded, _element_of, _to_set, _note = guarded, get, put, note
 
 
 def set_view_kind(kind):
@@ -150,12 +152,17 @@ cdef class TensorBase:
             if made is not None:
                 return made
             return _long(_getitem, None, (self, index), {})
-        at = _NONE if type(index) is int else _static(index)  # rows are noted, for their swaps
-        if at is _NONE:
+        at = sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
+        if at is None:
             return _long(_getitem, None, (self, index), {})
-        key = _getitem, at, None if self._view is None else self._view.strides
-        made = _known(self, key, (self,), None)
-        return _called(self, key, (self, index), None, _getitem, None, {}) if made is _NONE else made
+        key = _getitem, at[0], None if self._view is None else self._view.strides
+        made = _known(self, key, (self, at[1]), None)
+        if made is _NONE:
+            _forget_offer()
+            return _kept(self, key, (self,), None, _long(_getitem, None, (self, index), {}))
+        if type(index) is int:
+            _note(self, at[1][0], made)
+        return made
 
     def __setitem__(self, index, value):
         cdef object at, its = _operand(value), key
@@ -166,12 +173,14 @@ cdef class TensorBase:
             if found is not None:
                 found[0][found[1]] = (<TensorBase>value).local if type(value) is _KIND else value
                 return
-        at = _NONE if type(index) is int else _static(index)
-        if at is _NONE or its is _NONE:
+        at = None if its is _NONE else sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
+        if at is None:
             _long(_setitem, None, (self, index, value), {})
             return
-        key = _setitem, at, its
-        if _known(self, key, (self, value), self) is not _NONE:
+        if type(index) is int and type(value) is _KIND and (<TensorBase>value)._view is not None:
+            _note(self, at[1][0], value, True)
+        key = _setitem, at[0], its
+        if _known(self, key, (self, value, at[1]), self) is not _NONE:
             return
         _forget_offer()
         _long(_setitem, None, (self, index, value), {})
@@ -330,12 +339,6 @@ cdef object _static(x):
         return x if x.metadata is None else _NONE
     if kind is float:
         return (kind, x) if x == x and x != 0 else (kind, repr(x))
-    if kind is slice:
-        found = [slice, x.start, x.stop, x.step]
-        for each in found[1:]:
-            if each is not None and type(each) is not int:
-                return _NONE
-        return tuple(found)
     if kind is tuple or kind is list:
         found = [kind]
         for each in x:
@@ -512,23 +515,30 @@ cdef class OnBlocks(Recipe):
 cdef class Assignment(Recipe):
     """What writes a number, or a tensor in the layout of a slice, to the slice.
 
-    *run* is the slice of the block: an index of NumPy.
+    *run* is where the slice is in the block, *lengths* its shape there.
     """
+
+    cdef readonly tuple lengths
+
+    def __init__(self, run, tuple lengths):
+        self.run, self.lengths = run, lengths
 
     cdef object make(self, tuple operands, out):
         cdef TensorBase tensor = operands[0], value
         given = operands[1]
+        target = tensor.local[self.run.of(operands[2] if len(operands) > 2 else None)]
+        if target.ndim != len(self.lengths):
+            target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
         if type(given) is _KIND:
             value = given
             given = value.local
             if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
                 tensor.local, given
             ):
-                target = tensor.local[self.run]
                 if is_same_memory(target, given):  # as in t[index] += value
                     return tensor
                 given = given.copy()
-        tensor.local[self.run] = given
+        target[...] = given
         return tensor
 
 
@@ -553,7 +563,31 @@ cdef class OfView(Recipe):
         if view is not None:
             root, origins, writeable = tensor if view.root is None else view.root, view.origins, view.writeable
         view = tuple.__new__(_view_kind, (root, self.strides, writeable, origins, None))
-        return tensor_of(self.run(tensor.local), self.spec, view)
+        return tensor_of(self.taken(tensor.local, operands), self.spec, view)
+
+    cdef object taken(self, local, tuple operands):
+        return self.run(local)
+
+
+cdef class OfSlice(OfView):
+    """What is a slice of the block of one tensor, and begins where the call says.
+
+    Parameters
+    ----------
+    run: where it is in the block
+    spec, strides: those of `OfView`
+    lengths: the shape of its block
+    """
+
+    cdef readonly tuple lengths
+
+    def __init__(self, run, spec, strides, tuple lengths):
+        OfView.__init__(self, run, spec, strides)
+        self.lengths = lengths
+
+    cdef object taken(self, local, tuple operands):
+        block = local[self.run.of(operands[1] if len(operands) > 1 else None)]
+        return block if block.ndim == len(self.lengths) else block.reshape(self.lengths)
 
 
 cdef TensorBase tensor_of(local, spec, view):

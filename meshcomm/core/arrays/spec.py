@@ -26,7 +26,7 @@ class TensorSpec:
     (True, True)
     """
 
-    __slots__ = ("__weakref__", "dtype", "layout", "mesh", "recipes", "shape")
+    __slots__ = ("__weakref__", "cuts", "dtype", "layout", "mesh", "recipes", "shape")
 
     layout: Layout
     """How the global array is cut over the mesh."""
@@ -38,6 +38,8 @@ class TensorSpec:
     """The mesh of the layout."""
     recipes: dict[object, object]
     """How calls run whose first tensor has this spec, by their signatures: see meshcomm.core.arrays._tensor."""
+    cuts: tuple[tuple[int, ...] | None, ...] | None
+    """How axes are cut, as `meshcomm.core.arrays._indices.sliced` takes it; None as long as nobody has asked."""
 
     def __new__(cls, layout: Layout, shape: Shape, dtype: DType) -> "TensorSpec":
         mesh = layout._mesh
@@ -50,12 +52,19 @@ class TensorSpec:
             if found is None:
                 found = super().__new__(cls)
                 found.layout, found.mesh, found.shape, found.dtype = layout, mesh, tuple(map(int, shape)), dtype
-                found.recipes = {}
+                found.recipes, found.cuts = {}, None
                 made = _Held(found, _forget)
                 made.keys = by_value, (id(layout), found.shape, id(dtype))
                 _specs.update(dict.fromkeys(made.keys, made))
                 _recent.append(found)
             return found
+
+    def find_cuts(self) -> tuple[tuple[int, ...] | None, ...]:
+        """Find `cuts`, and return them."""
+        cuts = [self.layout.cut(axis, n) for axis, n in enumerate(self.shape)]
+        starts = (tuple(cut.all_starts()) if cut.is_consecutive else () for cut in cuts)
+        self.cuts = tuple(None if cut.blocks == 1 else its for cut, its in zip(cuts, starts, strict=True))
+        return self.cuts
 
     def __repr__(self) -> str:
         return f"TensorSpec({self.layout!r}, {self.shape}, {self.dtype})"

@@ -73,6 +73,7 @@ class CallLog:
         # After how many noted calls, the digest of them, and the number of the last call that had begun on the team.
         self._digests: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
         self._prepared: dict[Hashable, PreparedCall] = {}
+        self._asked: set[Hashable] = set()
         self._clock = 0  # the same on all ranks of the team
 
     def note(self, number: int) -> None:
@@ -169,11 +170,24 @@ class CallLog:
         self._clock += 1
         call.used, self._prepared[key] = self._clock, call
         if len(self._prepared) > PREPARED_PER_TEAM:
-            del self._prepared[min(self._prepared, key=lambda each: self._prepared[each].used)]
+            del self._prepared[min(self._prepared.items(), key=lambda item: item[1].used)[0]]
+
+    def is_new(self, key: Hashable) -> bool:
+        """Return whether *key* is asked about for the first time, of the last `PREPARED_PER_TEAM` ones. On every rank.
+
+        A loop over rows makes a call once that takes longer to prepare than to run in a simple way.
+        """
+        if key in self._asked:
+            return False
+        if len(self._asked) >= PREPARED_PER_TEAM:
+            self._asked.clear()
+        self._asked.add(key)
+        return True
 
     def forget_prepared(self) -> None:
         """Drop all prepared calls. On every rank."""
         self._prepared.clear()
+        self._asked.clear()
 
 
 def next_digest(before: int, number: int) -> int:

@@ -27,6 +27,7 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import contracted, matmul
+from meshcomm.numpy.contractions.short_products import short_product
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import axis_of
@@ -185,6 +186,8 @@ def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
     """
     left, right = _factors("dot", a, b)
     found = None if out is not None else inner_of_alike(left, right)
+    if found is None and out is None:
+        found = short_product(left, right)
     if found is not None:
         return found
     if left.ndim and right.ndim:

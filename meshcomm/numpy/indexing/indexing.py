@@ -6,9 +6,7 @@ copies it.
 """
 
 import operator
-from collections.abc import Callable
 from itertools import chain
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,11 +19,13 @@ from meshcomm.blocks.small import of_lengths
 from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, taken_from, viewed
 from meshcomm.core._arguments import as_array
 from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays._tensor import Assignment, Recipe, offer
+from meshcomm.core.arrays._indices import At
+from meshcomm.core.arrays._tensor import Assignment, OfSlice, Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.slicing import Item, Items, Stretch, index_text, kept_slice, parsed, result_shape
+from meshcomm.core.layouts.slicing import Item, Items, Slice, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
@@ -55,8 +55,10 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
     found = _taken(tensor, items)
     if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
         return mapped(np.array, found, short=True)
-    if type(index) is int or isinstance(index, np.integer):
-        rows.note(tensor, items, found)
+    if isinstance(index, int | np.integer):
+        number = items[0]
+        assert isinstance(number, int)
+        rows.note(tensor, number, found)
     return found
 
 
@@ -75,11 +77,33 @@ def _taken(tensor: DTensor, items: Items) -> DTensor:
     of = sliced_outline(tensor, items)
     if kept is None:
         return moved_from(tensor, _moved(tensor, items), of, items)
-    take: Callable[[Array], Array] = itemgetter(kept.block)
-    if not items or len(kept.shape) != tensor.ndim or not all(isinstance(item, Stretch) for item in items):
-        some: tuple[Any, ...] = (..., *kept.block)
-        take = lambda block: block[some].reshape(kept.lengths)  # noqa: E731 - only axes of length 1 come and go
-    return viewed(take, tensor, kept.layout, of)
+    some: tuple[Any, ...] = (..., *kept.block)
+
+    def take(block: Array) -> Array:
+        taken: Array = block[some]
+        return taken.reshape(kept.lengths)  # only axes of length 1 come and go
+
+    found = viewed(take, tensor, kept.layout, of, short=False)
+    if of.flags.writeable:
+        offer(OfSlice(_at(tensor._spec, items, kept), found._spec, of.strides, kept.lengths), (tensor,), found)
+    return found
+
+
+def _at(spec: TensorSpec, items: Items, kept: Slice) -> At:
+    """Return where slices with the signature of *items* are in the block of this rank: the first one is *kept*."""
+    begins, device = list[int | None](), spec.mesh.rank
+    of_axes = [item for item in items if item is not None]
+    numbers = (0,) * len(of_axes) if device is None else spec.layout.block_numbers(device)
+    for item, its, number in zip(of_axes, spec.cuts or spec.find_cuts(), numbers, strict=True):
+        if its is None:
+            begins.append(0)
+        elif its and isinstance(item, int) and its[number] <= item < its[number + 1]:
+            begins.append(its[number])
+        else:
+            begins.append(None)  # what is in the block, or that nothing is, the signature says
+    both = [(1, 1) if isinstance(item, int) else (item.length, item.step) for item in of_axes]
+    lengths, steps = (tuple(each[i] for each in both) for i in range(2))
+    return At(kept.block, tuple(begins), lengths, steps)
 
 
 # -- slices whose elements move ---------------------------------------------------------------------------------------
@@ -231,7 +255,7 @@ class _Assigning(NamedTuple):
     Parameters
     ----------
     name: of the call
-    at, lengths: the slice of the block, and its shape
+    at, lengths: where the slice is in the block, and its shape there
     axes: how the slice is cut; None for a number
     edges: what moves of the tensor, if only what is next to cuts does
     stays: whether nothing moves, and bytes need no care
@@ -239,7 +263,7 @@ class _Assigning(NamedTuple):
     """
 
     name: str
-    at: tuple[slice, ...]
+    at: At
     lengths: Shape
     axes: Axes | None
     edges: Edges | None
@@ -263,15 +287,18 @@ class _Assigning(NamedTuple):
             stays = value.layout.axes == axes
             edges = None if stays else edges_of(value._spec, axes)
             stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        stays = stays and len(kept.shape) == tensor.ndim
-        return cls(name, kept.block, kept.lengths, axes, edges, stays, device)
+        at = _at(tensor._spec, items, kept)
+        return cls(name, at, kept.lengths, axes, edges, stays, device)
 
     def recipe(self) -> Recipe:
         """Return the recipe of assignments like this one."""
-        return Assignment(self.at) if self.stays else Recipe(self.run)
+        return Assignment(self.at, self.lengths) if self.stays else Recipe(self.run)
 
-    def run(self, tensor: DTensor, value: Operand, out: object = None) -> DTensor:
-        """Write *value* to the slice, and return *tensor*. Collective if elements have to move."""
+    def run(self, tensor: DTensor, value: Operand, starts: list[int] | None = None, out: object = None) -> DTensor:
+        """Write *value* to the slice, and return *tensor*. Collective if elements have to move.
+
+        The slice begins at *starts* along each axis of the tensor; None: it is the first one of its signature.
+        """
         pieces: Pieces | None = None
         found: Operand = value
         if isinstance(value, DTensor):
@@ -281,8 +308,7 @@ class _Assigning(NamedTuple):
                 found = (value if self.axes is None else relaid(value, self.axes, self.name)).local
         if self.device is None:
             return tensor
-        at: tuple[Any, ...] = (..., *self.at)
-        block = tensor.local[at].reshape(self.lengths)  # a view: only axes of length 1 come and go
+        block = tensor.local[self.at.of(starts)].reshape(self.lengths)  # a view: only axes of length 1 come and go
         if pieces is None or self.edges is None:
             _copy(block, found)
             return tensor

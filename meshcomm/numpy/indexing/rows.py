@@ -11,7 +11,6 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.slicing import Items, parsed
 
 SWAP = (
     "t[i], t[j] = t[j], t[i] would write one row twice, as t[i] is a view that changes with the tensor: use "
@@ -23,22 +22,29 @@ SWAP = (
 class _Recent(threading.local):
     """The last two rows that this thread read, the later one last: the tensor, the index, the row."""
 
-    rows: "tuple[tuple[ref[DTensor], Items, ref[DTensor]] | None, ...]" = (None, None)
+    rows: "tuple[tuple[ref[DTensor], int, ref[DTensor]] | None, ...]" = (None, None)
 
 
 _recent = _Recent()
 
 
-def note(tensor: DTensor, items: Items, row: DTensor) -> None:
-    """Keep in mind that *row* is what *items* take of *tensor*."""
-    _recent.rows = _recent.rows[1], (ref(tensor), items, ref(row))
+def note(tensor: DTensor, number: int, row: DTensor, writes: bool = False) -> None:
+    """Keep in mind that *row* is what `tensor[number]` gave; if it *writes*, that it is written there.
+
+    ``ValueError`` if that is the first half of a swap of rows that were just read.
+    """
+    if not writes:
+        _recent.rows = _recent.rows[1], (ref(tensor), number, ref(row))
+        return
+    first, second = _recent.rows
+    if first is None or second is None or first[2]() is not row or second[2]() is None:
+        return
+    of_rows = first[0]() is tensor and second[0]() is tensor and first[1] != second[1]
+    if of_rows and number == second[1]:
+        raise ValueError(SWAP)
 
 
 def check_no_swap(tensor: DTensor, index: object, value: DTensor) -> None:
     """Raise ``ValueError`` if ``tensor[index] = value`` is the first half of a swap of rows that were just read."""
-    first, second = _recent.rows
-    if first is None or second is None or first[2]() is not value or second[2]() is None:
-        return
-    of_rows = first[0]() is tensor and second[0]() is tensor and first[1] != second[1]
-    if of_rows and isinstance(index, int | np.integer) and parsed(index, tensor.shape) == second[1]:
-        raise ValueError(SWAP)
+    if isinstance(index, int | np.integer) and tensor.ndim:
+        note(tensor, int(index) % max(len(tensor), 1), value, writes=True)

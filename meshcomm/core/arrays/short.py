@@ -1,0 +1,94 @@
+"""What is short goes to all ranks in one message of each, without a plan.
+
+Row loops take numbers and short rows of a tensor, each at another index. Each would be a relayout that the ranks plan
+and agree on, which takes longer than to send it. Each message has a header that says which call it belongs to: so
+calls that differ are found at once, as always.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from math import prod
+
+import numpy as np
+
+from meshcomm.core._tuning import SMALL_MESSAGE
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.core.memory.copies import contiguous, opaque
+from meshcomm.core.ranks.agreement import agree, fingerprint
+from meshcomm.core.ranks.calls import exchanging
+from meshcomm.core.ranks.teams import Team
+
+HEADER = 8
+"""Bytes of a message before its data."""
+
+
+def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
+    """Return all elements of a short tensor. Collective over the *team* of its mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    spec, block: of the tensor
+    """
+    data, (sizes, filled) = as_bytes(contiguous(block)), _placed(spec)
+    step = SMALL_MESSAGE if prod(spec.shape) * spec.dtype.itemsize <= SMALL_MESSAGE - HEADER else 0
+    if step:
+        found = exchanged(team, number_of(name, spec), lambda: _text(name, spec), data.tobytes())
+    else:
+        with exchanging(team):
+            agree(team, _text(name, spec))
+            came = np.empty(sum(sizes), np.uint8)
+            offsets = [sum(sizes[:position]) for position in range(len(sizes))]
+            team.everyone.communicator().allgatherv(data, (came, sizes, offsets))
+            found = came.tobytes()
+    whole = np.empty(spec.shape, spec.dtype)
+    for position, shape, at in filled:
+        begin = position * step + HEADER if step else sum(sizes[:position])
+        opaque(whole)[at] = opaque(np.ndarray(shape, spec.dtype, found, begin))
+    return whole
+
+
+def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes) -> bytes:
+    """Return the messages of all ranks of *team*: each a header, *data*, and what fills it up. Collective.
+
+    Parameters
+    ----------
+    number, text: what the ranks compare; the *text* is made if numbers differ
+    data: bytes of this rank, `SMALL_MESSAGE` at most, less those of the header
+    """
+    size, count = SMALL_MESSAGE, len(team.ranks)
+    header = (number ^ team.call_digest).to_bytes(HEADER, "little", signed=True)
+    message, came = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
+    offsets = [*range(0, size * count, size)]
+    with exchanging(team):
+        team.everyone.communicator().allgatherv(message, (came, [size] * count, offsets))
+        found = came.tobytes()
+        if any(found[at : at + HEADER] != header for at in offsets):
+            agree(team, text())
+    return found
+
+
+@lru_cache(maxsize=1024)
+def _placed(spec: TensorSpec) -> tuple[list[int], list[tuple[int, Shape, tuple[slice, ...]]]]:
+    """Return the bytes of each rank of the team; and of those with some: the shape of the block, and where it is."""
+    sizes, filled = list[int](), list[tuple[int, Shape, tuple[slice, ...]]]()
+    device_of = {rank: device for device, rank in enumerate(spec.mesh.ranks)}
+    for position, rank in enumerate(sorted(device_of)):
+        at = spec.layout.block_slices(spec.shape, device_of[rank])
+        shape = tuple([each.stop - each.start for each in at])
+        sizes.append(prod(shape) * spec.dtype.itemsize)
+        if sizes[-1]:
+            filled.append((position, shape, at))
+    return sizes, filled
+
+
+def _text(name: str, spec: TensorSpec) -> str:
+    return f"{name}: all of {spec.shape} {spec.dtype} in {spec.layout.specs_text}"
+
+
+@lru_cache(maxsize=1024)
+def number_of(name: str, spec: TensorSpec) -> int:
+    """Return what the ranks compare about an operation on a tensor."""
+    return fingerprint(_text(name, spec))

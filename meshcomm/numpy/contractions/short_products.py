@@ -1,0 +1,65 @@
+"""Products of vectors and matrices with a short result, without a plan: rows of a loop are all of another length.
+
+The plan of a contraction weighs what may move where. Here nothing but the result or a short vector moves, so there is
+nothing to weigh. The result has the layout that the contraction would give it.
+"""
+
+import numpy as np
+
+from meshcomm.blocks.align import cut_by, relaid
+from meshcomm.blocks.make import make, mapped
+from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.core._tuning import PASSING, SMALL_MESHES
+from meshcomm.core._types import Array, Names
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.coordinates import devices_along
+from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.numpy.contractions.contraction import spread_over
+
+
+def short_product(a: object, b: object) -> DTensor | None:
+    """Return the product of a vector and a matrix of one floating-point dtype; None where a plan has to say how.
+
+    Collective over the mesh if something moves.
+    """
+    if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh:
+        return None
+    if a.dtype != b.dtype or a.dtype.char not in "fdFD" or {a.ndim, b.ndim} != {1, 2} or a.shape[-1] != b.shape[0]:
+        return None
+    mesh, (vector, matrix, summed) = a.layout.mesh, (a, b, 0) if a.ndim == 1 else (b, a, 1)
+    n = matrix.shape[1 - summed]
+    if not 0 < n * a.dtype.itemsize <= PASSING or mesh.size > SMALL_MESHES or not a.size:
+        return None
+    cut, other, its = matrix.layout.axes[summed], matrix.layout.axes[1 - summed], vector.layout.axes[0]
+    if isinstance(cut, Cyclic) or isinstance(other, Cyclic) or isinstance(its, Cyclic):
+        return None
+    if not other and cut == its and devices_along(mesh, cut) > 1:
+        return _added_up(a, b, n, cut)
+    if devices_along(mesh, cut) == 1 and {*its} <= {*other} and (is_passing(vector) or not any(its)):
+        whole = relaid(vector, ((),), "numpy.matmul")
+        pair = (whole, b) if vector is a else (a, whole)
+        return mapped(np.matmul, *pair, layout=matrix.layout._recut((other,)), shape=(n,))
+    return None
+
+
+def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
+    """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
+    mesh, count = a.layout.mesh, devices_along(a.layout.mesh, cut)
+    share: Array | None = None
+    if a.local is not None:
+        with np.errstate(all="ignore"):  # an overflow, which concerns one rank, must not stop it before the exchange
+            share = np.matmul(a.local, b.local)[np.newaxis]
+    shares = everywhere(make(share, a.layout._recut((tuple(cut), ())), (count, n), a.dtype), "numpy.matmul")
+    names = tuple(name for name, size in mesh.dims if name in cut and size > 1)
+    target = a.layout._recut(spread_over(((),), (n,), names, mesh))
+    whole = mapped(_summed, shares, layout=a.layout._recut(((),)), shape=(n,))
+    return cut_by(target, whole)
+
+
+def _summed(shares: Array) -> Array:
+    """Return the sum of the rows, in their order: the same on all ranks."""
+    total: Array = shares[0].copy()
+    with np.errstate(all="ignore"):
+        for share in shares[1:]:
+            total += share
+    return total
