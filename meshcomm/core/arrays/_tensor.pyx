@@ -149,9 +149,7 @@ cdef class TensorBase:
             if watch.any_closed:
                 _check_open(self._spec.mesh)
             made = _element_of(self, index if type(index) is tuple else (index,))
-            if made is not None:
-                return made
-            return _long(_getitem, None, (self, index), {})
+            return _long(_getitem, None, (self, index), {}) if made is None else made
         at = sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
         if at is None:
             return _long(_getitem, None, (self, index), {})
