@@ -1,6 +1,6 @@
 """Bytes, seconds and plans for people: all plans, reports and messages write them alike."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -33,6 +33,15 @@ def seconds_text(seconds: float) -> str:
     """
     unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("µs", 1e6)
     return f"{seconds * scale:.3g} {unit}"
+
+
+def some_of(things: Sequence[object], most: int) -> str:
+    """Return a list of *things* for people: at most so many, and how many more there are.
+
+    >>> some_of(["a", "b", "c", "d"], 2)
+    'a, b and 2 more'
+    """
+    return ", ".join(map(str, things[:most])) + (f" and {len(things) - most} more" if len(things) > most else "")
 
 
 def outline(title: str, steps: Iterable[object] = (), rows: Iterable[str] = ()) -> str:

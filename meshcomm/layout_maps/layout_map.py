@@ -386,7 +386,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             )
         found = _Described(None, [], [])
 
-        def leaf(path: Path, array: Any) -> Json:
+        def leaf(path: Path, array: object) -> Json:
             if array is None:
                 return ["value", None]
             found.ndims.append((name_of(path), as_array(array).ndim))

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import FunctionType, ModuleType
-from typing import Any, Self, TypeAlias
+from typing import Self, TypeAlias
 
 from meshcomm.core.arrays.trees import container
 from meshcomm.core.layouts.layout import Layout
@@ -154,7 +154,7 @@ class _Made:
 def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
     """Return, by the identity of a variable, the attribute of a module from which a way without a path leads to it."""
     wanted, found, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
-    waiting = deque[tuple[Any, str]]()
+    waiting = deque[tuple[object, str]]()
     for module in modules:
         start = f"{module._layout_path}." if module._layout_path else ""
         waiting.extend(

@@ -1,15 +1,16 @@
 """Arrays that only a library can read, in chunks or compressed: each rank reads whole chunks; then they are relaid."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import EllipsisType
+from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm.blocks.make import on_blocks
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Array, Json, Names, Shape
+from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -20,6 +21,7 @@ from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.files import at_files
 from meshcomm.storage.formats.base import reading
 from meshcomm.storage.formats.known import open_array
+from meshcomm.storage.libraries import Sliced
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Stored
@@ -41,19 +43,11 @@ def read_by_library(
     Each rank reads whole chunks, whose shape is *chunks*. So it holds its share of the result, beside its block,
     unless its block is that share. *unsliced* says that *into* is no slice on any rank.
     """
-    array: Any = None
-    close: Callable[[], None] | None = None
-    with opened.trying():
-        array, close = open_array(opened.base, stored.name, stored.shape)
     layout = layout_by_chunks(chosen, into.mesh, chunks)
     straight = into.mesh.size == 1 or layout == into.layout
     made = into if straight else empty(chosen.box, into.dtype, layout)
-    if array is not None:
-        with opened.trying(), reading(opened.base):
-            on_blocks(lambda block: _read(array, _own(chosen, made.layout), block, chunks, limit), made)
-    with opened.trying():
-        if close is not None:
-            close()
+    with opened.trying(), open_array(opened.base, stored.name, stored.shape) as array, reading(opened.base):
+        on_blocks(lambda block: _read(array, _own(chosen, made.layout), block, chunks, limit), made)
     if not straight:
         found = relayout(made, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
         if found is not into:
@@ -80,12 +74,8 @@ def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
 
 def read_box(base: Path, stored: Stored, chosen: Selection) -> Array:
     """Return what is *chosen* of an array that only a library can read, with the axes that are dropped."""
-    array, close = open_array(base, stored.name, stored.shape)
-    try:
-        with reading(base):
-            return _taken(array, chosen)
-    finally:
-        close()
+    with open_array(base, stored.name, stored.shape) as array, reading(base):
+        return _taken(array, chosen)
 
 
 class _Chunks(NamedTuple):
@@ -121,11 +111,11 @@ def _own(chosen: Selection, layout: Layout) -> Selection:
     return chosen
 
 
-def _read(array: Any, its: Selection, block: Array, chunks: Shape, limit: int | None) -> None:
+def _read(array: Sliced, its: Selection, block: Array, chunks: Shape, limit: int | None) -> None:
     """Fill *block* with what *its* takes of the array, in steps of whole chunks, if these keep to *limit*."""
     most = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
     for step, where in _steps(its, chunks, most, (slice(None),) * len(its.box)):
-        index: Json = (*where, ...)  # of an array without axes, too, a view
+        index: tuple[slice | EllipsisType, ...] = (*where, ...)  # of an array without axes, too, a view
         convert(_taken(array, step), block[index])
 
 
@@ -154,15 +144,16 @@ def _steps(
         yield from _steps(its.narrowed(axis, first, last), chunks, most, inside)
 
 
-def _taken(array: Any, chosen: Selection) -> Array:
+def _taken(array: Sliced, chosen: Selection) -> Array:
     """Return what is *chosen* of the array: libraries take steps forwards only."""
     forwards: list[slice] = []
-    turns: list[Any] = []
+    turns: list[slice | EllipsisType] = []
     for axis, (start, n, step) in enumerate(zip(chosen.start, chosen.box, chosen.step, strict=True)):
         if axis not in chosen.new:
             lowest, highest = sorted((start, start + (n - 1) * step)) if n else (0, -1)
             forwards.append(slice(lowest, highest + 1, abs(step)))
             turns.append(slice(None, None, 1 if step > 0 else -1))
+    turns.append(...)
     with at_files():
-        found: Array = np.asarray(array[tuple(forwards)])[(*turns, ...)]
+        found: Array = np.asarray(array[tuple(forwards)])[tuple(turns)]
     return found.reshape(chosen.box) if chosen.new else found

@@ -12,6 +12,7 @@ from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import as_path, integer, quote
 from meshcomm.core._callers import warn
+from meshcomm.core._types import Json
 from meshcomm.core.arrays.trees import tensors_in
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.local_errors import refusable
@@ -293,7 +294,7 @@ class Checkpoints:
         self._told(self._remove_unfinished, f"checkpoint of step {step} in {quote(str(self.folder))}", mesh)
         return mesh
 
-    def _told(self, look: Callable[[], object], call: str, mesh: Mesh) -> Any:
+    def _told(self, look: Callable[[], object], call: str, mesh: Mesh) -> Json:
         """Return what *look* returns on the first rank; None on a rank outside of the mesh. Collective over it."""
         return looked_up("checkpoints", mesh, call, look)
 

@@ -3,13 +3,13 @@
 import zlib
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from types import ModuleType
 
 import numpy as np
 
 from meshcomm.core._types import Array, Bytes
 from meshcomm.core.memory.blocks import as_bytes
+from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 
 
@@ -47,10 +47,7 @@ def with_levels(codecs: Codecs) -> tuple[tuple[str, int], ...]:
 
 
 def _numcodecs() -> ModuleType:
-    try:
-        return import_module("numcodecs")
-    except ImportError:
-        raise ImportError("compression by zstd and blosc needs numcodecs: pip install numcodecs") from None
+    return library("numcodecs", "compression by zstd and blosc needs numcodecs")
 
 
 def _shuffled(data: Bytes, level: int, itemsize: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from itertools import product
 from math import prod
@@ -53,12 +54,9 @@ def convert(
             to, stored = saving.begin(here)
             reads, writes = Opened(base, False, found.checks is not None), Opened(to, True, saving.writer.checks)
             copied = _Copy(found, reads, writes, saving)
-            with showing(writes, "converting", source, sum(each.nbytes for each in stored), here):
-                try:
-                    for each in stored:
-                        copied.array(each, mesh, here, limit)
-                finally:
-                    copied.close()
+            with showing(writes, "converting", source, sum(each.nbytes for each in stored), here), closing(copied):
+                for each in stored:
+                    copied.array(each, mesh, here, limit)
             here.agree(call, writes.error)
             if found.checks is not None:
                 compare_checksums(base, found, reads, here)

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -22,6 +22,7 @@ from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
 from meshcomm.core._tuning import CHECKED_UP_TO
 from meshcomm.core._types import Array, DType, Json, Shape
+from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.many import FindsLayouts, say_unused
@@ -153,11 +154,8 @@ def _loaded(
     jobs = here.together(_jobs_text, lambda: wanted.jobs(found, mesh, warns=here.device == 0))
     jobs = _with_whole_outs(jobs, here)
     opened = Opened(base, False, is_checked(wanted.path, found, check))
-    with showing(opened, "loading", wanted.path, sum(job.nbytes for job in jobs), here):
-        try:
-            tensors = loaded(jobs, found, opened, here, limit)
-        finally:
-            opened.close()
+    with showing(opened, "loading", wanted.path, sum(job.nbytes for job in jobs), here), closing(opened):
+        tensors = loaded(jobs, found, opened, here, limit)
     here.agree(f"all data of the load from {quote(str(wanted.path))}", opened.error)
     if opened.checks:
         compare_checksums(base, found, opened, here)
@@ -249,13 +247,8 @@ def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
 
 def _left_out_text(found: Contents) -> str:
     """Return what the file has, but cannot be loaded, for people."""
-    first = [f"{quote(name)} ({why})" for name, why in list(found.left_out.items())[:SHOWN]]
-    more = f" and {len(found.left_out) - SHOWN} more" if len(found.left_out) > SHOWN else ""
-    return (
-        f"{', '.join(first)}{more} is left out"
-        if len(found.left_out) == 1
-        else f"{', '.join(first)}{more} are left out"
-    )
+    texts = [f"{quote(name)} ({why})" for name, why in found.left_out.items()]
+    return f"{some_of(texts, SHOWN)} {'is' if len(texts) == 1 else 'are'} left out"
 
 
 class Wanted(NamedTuple):
@@ -286,10 +279,8 @@ class Wanted(NamedTuple):
         if isinstance(self.layout, FindsLayouts):
             say_unused(self.layout, list(found.arrays), strict=self.strict is True, warns=warns)
         return [
-            Job(each.stored, each.chosen, empty(each.chosen.result, each.dtype, each.layout), True, each.coding)
-            if each.out is None
-            else Job(each.stored, each.chosen, each.out, False, each.coding)
-            for each in self.asked(found, mesh)
+            Job(stored, chosen, empty(chosen.result, dtype, layout) if out is None else out, out is None, coding)
+            for stored, chosen, layout, dtype, out, coding in self.asked(found, mesh)
         ]
 
     def asked(self, found: Contents, mesh: Mesh) -> list[Asked]:
@@ -307,17 +298,15 @@ class Wanted(NamedTuple):
             chosen = all_of(shape) if index is None else _selected(name, shape, index)
             coding = coding_of(found.attributes.get(name, {}), stored.dtype) if self.decode else None
             kind = stored.dtype if coding is None else coding.dtype
-            if self.dtype is not None:
-                kind = (
-                    np.empty(0, kind).astype(as_dtype(self.dtype)).dtype
-                )  # a str gets the length that the values need
+            if self.dtype is not None:  # a str gets the length that the values need
+                kind = np.empty(0, kind).astype(as_dtype(self.dtype)).dtype
             layout = self._layout_of(name, chosen.result, finds)
-            if outs is not None:
-                _check_out(name, outs[name], chosen, kind, layout)
-                asked.append(Asked(stored, chosen, outs[name].layout, kind, outs[name], coding))
-            else:
-                layout = layout or Layout.replicated(mesh, len(chosen.result))
-                asked.append(Asked(stored, chosen, layout, kind, None, coding))
+            out = None if outs is None else outs[name]
+            if out is not None:
+                _check_out(name, out, chosen, kind, layout)
+                layout = out.layout
+            layout = layout or Layout.replicated(mesh, len(chosen.result))
+            asked.append(Asked(stored, chosen, layout, kind, out, coding))
         return asked
 
     def _names_in(self, found: Contents) -> list[str] | None:
@@ -451,33 +440,13 @@ def told_contents(path: Path, call: str, here: Session) -> tuple[Path, Contents]
     def look() -> list[Json]:
         base, found = base_and_contents(path)
         arrays = [stored.told() for stored in found.arrays.values()]
-        own: list[Json] = [
-            dict(each) for each in (found.by_library, found.hints, found.dims, found.left_out, found.texts)
-        ]
-        own += [list(found.unlimited), dict(found.links)]
-        values = node_of_value([found.metadata, found.attributes])
-        return [str(base), arrays, values, found.node, found.checks, found.sizes, *own]
+        others = found._replace(arrays={}, node=None, checks=None, sizes=None)
+        return [str(base), arrays, node_of_value(others), found.node, found.checks, found.sizes]
 
-    told = here.looked_up(call, look)
-    base, arrays, values, node, checks, sizes, others, hints, dims, left_out, texts, unlimited, links = told
+    base, arrays, others, node, checks, sizes = here.looked_up(call, look)
     stored = {each[0]: Stored.from_told(each) for each in arrays}
-    metadata, attributes = value_of_node(values)
-    others, dims, texts = ({name: tuple(each) for name, each in found.items()} for found in (others, dims, texts))
-    return Path(base), Contents(
-        stored,
-        metadata,
-        node,
-        checks,
-        sizes,
-        others,
-        hints,
-        attributes,
-        dims,
-        left_out,
-        texts,
-        tuple(unlimited),
-        links,
-    )
+    found = Contents(*value_of_node(others))
+    return Path(base), found._replace(arrays=stored, node=node, checks=checks, sizes=sizes)
 
 
 def base_and_contents(path: Path) -> tuple[Path, Contents]:

@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import as_path, counted, quote
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core._units import bytes_text
+from meshcomm.core._units import bytes_text, outline
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
@@ -118,11 +118,10 @@ class Store:
 
     def __repr__(self) -> str:
         arrays = [self[name] for name in self.names[:_SHOWN]]
-        lines = [f"Store({str(self.path)!r}) with {counted(len(self), 'array')}"]
-        lines += [f"  {each.name}  {each.shape} {each.dtype}, {bytes_text(each.nbytes)}" for each in arrays]
+        rows = [f"{each.name}  {each.shape} {each.dtype}, {bytes_text(each.nbytes)}" for each in arrays]
         if len(self) > _SHOWN:
-            lines.append(f"  ... and {len(self) - _SHOWN} more")
-        return "\n".join(lines)
+            rows.append(f"... and {len(self) - _SHOWN} more")
+        return outline(f"Store({str(self.path)!r}) with {counted(len(self), 'array')}", rows=rows)
 
     def _box(self, stored: Stored, chosen: Selection) -> Array:
         """Return the box *chosen*, with the axes that are dropped."""

@@ -5,9 +5,9 @@ import errno
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from functools import partial
 from itertools import count
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._tuning import WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Json
+from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.trees import below, tensors_in
@@ -115,11 +116,8 @@ def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
         try:
             base, stored = saving.begin(here)
             opened = Opened(base, True, saving.writer.checks)
-            with showing(opened, "saving", saving.path, saving.nbytes, here):
-                try:
-                    saving.write(stored, opened, here, limit)
-                finally:
-                    opened.close()
+            with showing(opened, "saving", saving.path, saving.nbytes, here), closing(opened):
+                saving.write(stored, opened, here, limit)
             saving.end(here, opened)
         finally:
             saving.abandon()
@@ -351,9 +349,8 @@ class Saving:
             except CheckpointError as error:
                 raise FileExistsError(f"{error}. This save would replace it; overwrite=True does so") from None
             if lost:
-                shown = ", ".join(lost[:_SHOWN]) + (f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else "")
                 ways = "overwrite=True replaces it" + ('; mode="a" keeps it' if active.adds else "")
-                raise FileExistsError(f"{path} holds what this save would lose: {shown}. {ways}")
+                raise FileExistsError(f"{path} holds what this save would lose: {some_of(lost, _SHOWN)}. {ways}")
 
     def end(self, here: Session, opened: Opened) -> None:
         """Agree that all is on the disk, and give the files their name. Collective."""
@@ -447,7 +444,7 @@ class TreeSaving(Saving):
     @property
     def nbytes(self) -> int:
         """The bytes of all tensors."""
-        return sum(prod(t.shape) * t.dtype.itemsize for t in self._tensors.values())
+        return sum(tensor.nbytes for tensor in self._tensors.values())
 
     def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
         """Write each tensor to where it goes. Collective over the mesh."""

@@ -54,6 +54,11 @@ class Stored(NamedTuple):
         """The bytes of the array."""
         return prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def begin(self) -> int:
+        """Where its bytes begin in the file that has the first of them; 0 if it has none."""
+        return self.segments[0].offset if self.segments else 0
+
     def told(self) -> list[Json]:
         """Return this as JSON holds it."""
         segments = [list(segment) for segment in self.segments]

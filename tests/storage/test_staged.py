@@ -121,7 +121,7 @@ def test_by_library_a_rank_holds_its_share_once(index, suffix, tmp_path, monkeyp
     zarr, limit, taken = pytest.importorskip("zarr"), 2**14, []
     path, whole = tmp_path / f"a{suffix}", np.arange(400 * 300, dtype="f8").reshape(400, 300)
     if suffix == ".h5":
-        with hdf5.library().File(path, "w") as file:
+        with hdf5.h5py_library().File(path, "w") as file:
             file.create_dataset("array", data=whole, chunks=(6, 100), compression="gzip")
     else:
         zarr.create_array(path, data=whole, chunks=(6, 100))

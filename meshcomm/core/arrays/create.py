@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote
 from meshcomm.core._tracing import is_traced, traceable
-from meshcomm.core._types import Array, DType, Shape, ShapeLike
+from meshcomm.core._types import Array, DType, Json, Shape, ShapeLike
 from meshcomm.core.arrays.compile import no_memory
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
@@ -532,7 +532,7 @@ def plain_text(array: Array) -> str:
     return f"a plain array of {array.shape} {array.dtype} with bytes {digest}"
 
 
-def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Any:
+def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Json:
     """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
 
     What *look* raises there, all ranks raise.

@@ -19,7 +19,7 @@ from meshcomm.errors import CheckpointError, LayoutError
 Path: TypeAlias = tuple[Hashable, ...]
 """The keys and indices that lead to a leaf."""
 
-Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, Any]]]
+Branch: TypeAlias = tuple[str, Iterable[tuple[Hashable, object]]]
 """A kind, "dict", "list", "tuple", or "items", a dict with integers as keys; and what is held, by key or index."""
 
 DEEPEST = 100
@@ -35,7 +35,7 @@ class Index(int):
 class HoldsVariables(Protocol):
     """An object that names its variables, as a Module does."""
 
-    def named_variables(self) -> Sequence[tuple[str, Any]]:
+    def named_variables(self) -> Sequence[tuple[str, object]]:
         """Return the variables with their paths."""
 
 
@@ -107,7 +107,7 @@ def name_of(path: Path, separator: str = ".") -> str:
 
 def node_of(
     tree: object,
-    leaf: Callable[[Path, Any], Json],
+    leaf: Callable[[Path, object], Json],
     held: Callable[[object, Path], Branch | None] = branch,
     path: Path = (),
 ) -> Json:
@@ -146,7 +146,7 @@ def below(node: Json) -> Iterable[Json]:
 
 
 def rebuilt(
-    node: Json, array: Callable[[Any], Any], per_rank: Callable[[Any], Any] | None = None, depth: int = 0
+    node: Json, array: Callable[[Json], object], per_rank: Callable[[Json], object] | None = None, depth: int = 0
 ) -> Any:
     """Return the tree of *node*, with what *array* returns for the content of each array.
 
@@ -183,7 +183,7 @@ def _is_item(pair: Json) -> bool:
     return isinstance(pair, list) and len(pair) == 2 and type(pair[0]) in (str, int)
 
 
-def names_in(node: Json, per_rank: Callable[[Any], Any] | None = None) -> list[str]:
+def names_in(node: Json, per_rank: Callable[[Json], object] | None = None) -> list[str]:
     """Return the names of the arrays below *node*. ``CheckpointError`` and *per_rank* as for `rebuilt`."""
     names: list[str] = []
     rebuilt(node, names.append, per_rank)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from meshcomm.core._types import Ranks
+from meshcomm.core._units import some_of
 from meshcomm.core.failures.watch import World
 from meshcomm.errors import CollectiveMismatch
 
@@ -30,8 +31,7 @@ def some(ranks: Sequence[int]) -> str:
     >>> some([3]), some(range(10))
     ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
     """
-    more = f" and {len(ranks) - MOST_RANKS} more" if len(ranks) > MOST_RANKS else ""
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks[:MOST_RANKS]))}{more}"
+    return f"rank{'s' * (len(ranks) > 1)} {some_of(ranks, MOST_RANKS)}"
 
 
 def spans(ranks: Sequence[int]) -> str:

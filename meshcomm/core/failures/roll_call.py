@@ -33,9 +33,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
 
 from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
+from meshcomm.core._types import Json
 from meshcomm.core.failures.answers import Answer, Report, answer, state
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.side_channel import SideChannel
@@ -211,7 +211,7 @@ class RollCall:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
 
-    def _on_state(self, source: int, ranks: str, number_of_round: int, its: Sequence[Any]) -> None:
+    def _on_state(self, source: int, ranks: str, number_of_round: int, its: Json) -> None:
         census = self._censuses.get(ranks)
         if census is not None and census.round == number_of_round:
             census.answers[source] = Answer(*its)
@@ -235,7 +235,7 @@ class RollCall:
             self._post(asker, "report", count, ended(answers, before, number), text, speaks, files)
         census.askers.clear()
 
-    def _on_report(self, source: int, *arguments: Any) -> None:
+    def _on_report(self, source: int, *arguments: Json) -> None:
         self.report = Report(*arguments)
 
     def _on_expired(self, source: int, reason: str) -> None:
@@ -259,7 +259,7 @@ class RollCall:
     def _on_all_written(self, source: int) -> None:
         self.all_written = True
 
-    def _on_left(self, source: int, answer: Sequence[Any], made: dict[str, int]) -> None:
+    def _on_left(self, source: int, answer: Json, made: dict[str, int]) -> None:
         self._left[source] = Answer(*answer), made
         for ranks, census in self._censuses.items():
             if source in census.members and census.open:

@@ -2,7 +2,9 @@
 
 import json
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from meshcomm.core._types import Json
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -27,7 +29,7 @@ class SideChannel:
         self._sent = [pair for pair in self._sent if not pair[0].Test()]
         self._sent.append((self._comm.Isend([data, self._MPI.BYTE], rank), data))
 
-    def receive(self) -> list[tuple[int, Any]]:
+    def receive(self) -> list[tuple[int, Json]]:
         """Return the messages that have arrived, each with the rank that sent it."""
         MPI = self._MPI
         status, found = MPI.Status(), []

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from meshcomm.core._arguments import as_dtype, quote
-from meshcomm.core._types import DType
+from meshcomm.core._types import DType, Json
 from meshcomm.errors import DTypeError
 
 _MODULE = "ml_dtypes"
@@ -96,7 +96,7 @@ def _told_fields(dtype: DType, names: tuple[str, ...]) -> dict[str, object]:
     }
 
 
-def _made(told: Any) -> DType:
+def _made(told: Json) -> DType:
     if isinstance(told, str):
         dtype: DType | None = np.dtype(told) if _PLAIN.fullmatch(told) else None
         if dtype is None or dtype.str != told:

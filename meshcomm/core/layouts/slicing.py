@@ -12,7 +12,7 @@ dimensions of that axis then cut another axis, where all other devices get nothi
 import operator
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def parsed(index: object, shape: Shape) -> Items:
     >>> parsed((Ellipsis, -1, None), (4, 5, 6))
     (Stretch(start=0, length=4, step=1), Stretch(start=0, length=5, step=1), 5, None)
     """
-    given: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
+    given: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
     ellipses = len([each for each in given if each is Ellipsis])
     taken = len([each for each in given if each is not None]) - ellipses
     if taken > len(shape):
@@ -70,7 +70,7 @@ def parsed(index: object, shape: Shape) -> Items:
         )
     if ellipses > 1:
         raise IndexError(f"index {quote(index)} has {ellipses} ellipses (...); one at most")
-    rest: tuple[Any, ...] = (slice(None),) * (len(shape) - taken)
+    rest = (slice(None),) * (len(shape) - taken)
     if ellipses:
         at = next(number for number, each in enumerate(given) if each is Ellipsis)
         full = (*given[:at], *rest, *given[at + 1 :])

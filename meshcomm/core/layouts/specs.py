@@ -6,7 +6,7 @@ that hands specs on, from an operand to a result, hands on how axes are cut.
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._mistakes import suggestion
@@ -84,7 +84,7 @@ class CutSpec(tuple[str, ...]):
     def __hash__(self) -> int:
         return hash((type(self).__name__, tuple(self), self.rule))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (type(self).__name__, tuple(self), self.rule)
 
     def __copy__(self: S) -> S:

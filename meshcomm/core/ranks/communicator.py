@@ -3,12 +3,12 @@
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshcomm.core._types import Bytes, Counts
+from meshcomm.core._types import Bytes, Counts, Json
 from meshcomm.core.failures.watch import watch
 
 Side: TypeAlias = tuple[Counts, Counts, int]
@@ -122,7 +122,7 @@ class Communicator(ABC):
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of every rank; they may differ in length."""
 
-    def told(self, message: object) -> list[Any]:
+    def told(self, message: object) -> list[Json]:
         """Return what every rank tells, which is whatever JSON can hold. Never pickles."""
         if watch.recorder is not None:
             watch.recorder.agreed()
@@ -132,7 +132,7 @@ class Communicator(ABC):
     def gather(self, message: bytes, root: int) -> list[bytes]:
         """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
 
-    def told_to(self, root: int, message: object) -> list[Any]:
+    def told_to(self, root: int, message: object) -> list[Json]:
         """Return on rank *root* what every rank tells, as `told` does; elsewhere an empty list."""
         if watch.recorder is not None:
             watch.recorder.agreed()

@@ -5,9 +5,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from meshcomm.core._arguments import counts_in_zeros, quote
 from meshcomm.core._tuning import PAGE
@@ -45,6 +46,11 @@ class Described(NamedTuple):
     grows: str | None = None
     unlimited: tuple[str, ...] = ()
 
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the array."""
+        return prod(self.shape) * self.dtype.itemsize
+
 
 class Contents(NamedTuple):
     """What a file or folder holds.
@@ -63,7 +69,7 @@ class Contents(NamedTuple):
     sizes: dict[str, int] | None = None
     by_library: Mapping[str, Shape] = {}
     hints: Mapping[str, str] = {}
-    attributes: Mapping[str, Mapping[str, Any]] = {}
+    attributes: Mapping[str, Mapping[str, Json]] = {}
     dims: Mapping[str, tuple[str, ...]] = {}
     left_out: Mapping[str, str] = {}
     texts: Mapping[str, Shape] = {}
@@ -266,7 +272,7 @@ def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
 
 def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:
     """``CheckpointError`` if two *arrays* of one file have bytes in common."""
-    spans = sorted((s.segments[0].offset, s.segments[0].offset + s.nbytes, n) for n, s in arrays.items() if s.segments)
+    spans = sorted((s.begin, s.begin + s.nbytes, n) for n, s in arrays.items() if s.segments)
     for (_, stop, one), (start, _, other) in pairwise(spans):
         if start < stop:
             raise CheckpointError(f"{what}: arrays {quote(one)} and {quote(other)} overlap")
@@ -277,7 +283,7 @@ def lost(found: Contents, names: Iterable[str]) -> list[str]:
 
     In a file that meshcomm wrote, the first array begins with a page.
     """
-    first = min((s.segments[0].offset for s in found.arrays.values() if s.segments), default=0)
+    first = min((s.begin for s in found.arrays.values() if s.segments), default=0)
     ours = first % PAGE == 0 and not found.by_library and not found.left_out
     arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in set(names))}
     metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]

@@ -85,11 +85,11 @@ class FolderWriter(IndexedWriter):
     def _lay_out(self, file: File) -> list[Stored]:
         stored, offset, largest = [], 0, file.unit()
         for array in self.arrays:
-            nbytes = prod(array.shape) * array.dtype.itemsize
-            unit = largest if nbytes >= 2 * MOST_UNEVEN * largest else PAGE  # else ranks do not share it by `largest`
+            shared = array.nbytes >= 2 * MOST_UNEVEN * largest  # else ranks do not share it by `largest`
+            unit = largest if shared else PAGE
             offset += -offset % unit
             stored.append(in_one_file(array.name, array.shape, array.dtype, offset, self._name)._replace(unit=unit))
-            offset += nbytes
+            offset += array.nbytes
         offset += -offset % PAGE
         file.sized(offset)
         self._stored, self._size = stored, offset
@@ -102,7 +102,7 @@ class FolderWriter(IndexedWriter):
             array.name: {
                 "shape": list(array.shape),
                 "dtype": json.loads(dtype_text(array.dtype)),
-                "offset": stored.segments[0].offset if stored.segments else 0,
+                "offset": stored.begin,
                 "layout": array.layout,
             }
             for array, stored in zip(self.arrays, self._stored, strict=True)

@@ -7,18 +7,19 @@ compressed, are read through the library.
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import TEXTS, Contents, checked_dtype, checked_shape, reading, refuse_overlaps
+from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Thing, h5py_library
+from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
 
@@ -48,17 +49,9 @@ MOST_LEVELS, MOST_NAMES = 100, 2**20
 _UNEQUAL = "its elements have different sizes"
 
 
-def library() -> Any:
-    """Return h5py; ``ImportError`` says how to get it."""
-    try:
-        return import_module("h5py")
-    except ImportError:
-        raise ImportError("HDF5 files need h5py: pip install h5py") from None
-
-
 def contents(path: Path) -> Contents:
     """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
-    h5py = library()
+    h5py = h5py_library()
     recover(path)
     with files.for_reading(path) as file:
         found = _Walk(h5py, path, file.size())
@@ -77,18 +70,18 @@ def contents(path: Path) -> Contents:
         left_out=found.left_out,
         texts=found.texts,
         links=found.links,
-        unlimited=tuple({_last(name): None for name in found.unlimited}),
+        unlimited=tuple({last_key(name): None for name in found.unlimited}),
     )
 
 
 class _Walk:
     """What is found in a file: a dataset under each of its names."""
 
-    def __init__(self, h5py: Any, path: Path, size: int) -> None:
+    def __init__(self, h5py: ModuleType, path: Path, size: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
         self.arrays: dict[str, Stored] = {}
         self.chunks: dict[str, Shape] = {}
-        self.attributes: dict[str, dict[str, Any]] = {}
+        self.attributes: dict[str, dict[str, Json]] = {}
         self.left_out: dict[str, str] = {}
         self.links: dict[str, str] = {}
         self.texts: dict[str, Shape] = {}
@@ -96,10 +89,12 @@ class _Walk:
         self._coordinates: dict[str, list[int]] = {}  # numbers of dimensions, of scales with more than one axis
         self._dimensions: dict[int, str] = {}
         self.unlimited: dict[str, int] = {}  # the lengths of dimensions that may grow, by the names of their scales
-        self._first_names: dict[Any, str] = {}
+        self._first_names: dict[tuple[int, int], str] = {}
         self._count = 0
 
-    def members(self, group: Any, prefix: str, above: tuple[Any, ...]) -> Iterator[tuple[str, Any]]:
+    def members(
+        self, group: Group, prefix: str, above: tuple[tuple[int, int], ...]
+    ) -> Iterator[tuple[str, Dataset | Group]]:
         """Yield what hard links lead to below *group*, by path. A group within itself is not entered again."""
         own = self._address(group)
         if own in above:
@@ -121,7 +116,7 @@ class _Walk:
                 if isinstance(found, self._h5py.Group):
                     yield from self.members(found, f"{name}/", (*above, own))
 
-    def see(self, name: str, found: Any) -> None:
+    def see(self, name: str, found: Dataset | Group) -> None:
         """Note a dataset, or why it cannot be loaded."""
         h5py = self._h5py
         if isinstance(found, h5py.Datatype):
@@ -153,7 +148,7 @@ class _Walk:
         elif is_scale and found.ndim == 1:
             self._dims[name] = (name,)
 
-    def _why_not(self, found: Any) -> str:
+    def _why_not(self, found: Dataset) -> str:
         """Return why a dataset cannot be loaded; "" if it can."""
         h5py = self._h5py
         try:
@@ -170,7 +165,7 @@ class _Walk:
         others = [*(file for file, *_ in found.external or ()), *(file for file in sources if file != ".")]
         return f"it has its data in other files: {quote(others[0])}" if others else ""
 
-    def _add(self, name: str, found: Any) -> None:
+    def _add(self, name: str, found: Dataset) -> None:
         what = f"{self._path}: dataset {quote(name)}"
         kind, inner = found.dtype.subdtype or (found.dtype, ())
         dtype = checked_dtype(kind, what)
@@ -187,7 +182,7 @@ class _Walk:
         self.arrays[name] = stored
         self._first_names.setdefault(self._address(found), name)
 
-    def attributes_of(self, found: Any) -> dict[str, Any]:
+    def attributes_of(self, found: Thing) -> dict[str, Json]:
         """Return the attributes of the file, or of a dataset, without those of libraries."""
         attributes = {}
         for key in list(found.attrs):  # h5py holds its lock until this has come to its end
@@ -197,13 +192,13 @@ class _Walk:
                     attributes[name] = self._value(found.attrs[key])
         return attributes
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: Json) -> Json:
         if isinstance(value, self._h5py.Empty):
             return ""
         alone = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)
         return attribute(value[0] if alone else value)  # to netCDF a number is an array of one
 
-    def _address(self, found: Any) -> Any:
+    def _address(self, found: Thing) -> tuple[int, int]:
         info = self._h5py.h5o.get_info(found.id)
         return info.fileno, info.addr
 
@@ -236,18 +231,18 @@ class _Walk:
         """Return the names of axes, of arrays all of whose axes have one."""
         shapes = {name: stored.shape for name, stored in self.arrays.items()} | self.texts
         return {
-            name: tuple(_last(str(dim)) for dim in dims)
+            name: tuple(last_key(str(dim)) for dim in dims)
             for name, dims in self._dims.items()
             if dims and None not in dims and len(dims) == len(shapes[name])
         }
 
 
-def has_scales(found: Any) -> bool:
+def has_scales(found: Dataset) -> bool:
     """Return whether axes of a dataset have names or scales, by attributes that are as HDF5 writes them.
 
     The library ends the process when it looks for scales in others.
     """
-    h5py, right = library(), []
+    h5py, right = h5py_library(), []
     for key, kind in (("DIMENSION_LIST", "references"), ("DIMENSION_LABELS", "texts")):
         if key in found.attrs:
             its = found.attrs.get_id(key)
@@ -263,14 +258,15 @@ def is_netcdf(path: Path) -> bool:
     return path.suffix.lower() in NETCDF
 
 
-def _last(name: str) -> str:
+def last_key(name: str) -> str:
+    """Return the name within the group."""
     return name.rpartition("/")[2]
 
 
-def _has_type_of(found: Any, dtype: DType) -> bool:
+def _has_type_of(found: Dataset, dtype: DType) -> bool:
     """Return whether elements of the dataset have the bytes of *dtype*. h5py converts others, such as bfloat16."""
     try:
-        return bool(found.id.get_type() == library().h5t.py_create(dtype, logical=True))
+        return bool(found.id.get_type() == h5py_library().h5t.py_create(dtype, logical=True))
     except TypeError:
         return False
 
@@ -278,10 +274,10 @@ def _has_type_of(found: Any, dtype: DType) -> bool:
 class _Filled:
     """A dataset of netCDF that is longer than what was written: there it has its fill value."""
 
-    def __init__(self, dataset: Any, shape: Shape) -> None:
+    def __init__(self, dataset: Dataset, shape: Shape) -> None:
         self._dataset, self.shape, self.dtype = dataset, shape, dataset.dtype
         how = dataset.id.get_create_plist()
-        given = how.fill_value_defined() == library().h5d.FILL_VALUE_USER_DEFINED
+        given = how.fill_value_defined() == h5py_library().h5d.FILL_VALUE_USER_DEFINED
         fill = dataset.fillvalue if given else _FILLS.get(self.dtype.str[1:], np.zeros((), self.dtype)[()])
         self._fill = np.ravel(dataset.attrs.get("_FillValue", fill))[0]
 
@@ -295,34 +291,26 @@ class _Filled:
         return found
 
 
-def open_dataset(path: Path, name: str, shape: Shape) -> Any:
+def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5]:
     """Return the dataset *name* of this *shape*, and its file, which has to be closed."""
-    h5py = library()
+    h5py = h5py_library()
     with reading(path):
         opened = h5py.File(path, "r")
         found = opened[name]
         how = found.id.get_create_plist()
         unknown = [how.get_filter(k)[0] for k in range(how.get_nfilters()) if found.chunks]
         if not all(map(h5py.h5z.filter_avail, unknown)):
-            _add_filters()
+            library("hdf5plugin", "chunks of this HDF5 dataset need filters")
         return found if found.shape == shape or found.dtype.subdtype else _Filled(found, shape), opened
 
 
 def texts(path: Path, name: str, shape: Shape) -> Array:
     """Return the texts of a dataset of texts of any length: objects, of the class str. Those not written are empty."""
-    with reading(path), library().File(path, "r") as opened:
+    with reading(path), h5py_library().File(path, "r") as opened:
         own: Array = np.asarray(opened[name].asstr(errors="replace")[...], object)
         found = np.full(shape, "", object)
         found[tuple(map(slice, own.shape))] = own
         return found
-
-
-def _add_filters() -> None:
-    """Let HDF5 know what decompresses chunks, as hdf5plugin has it."""
-    try:
-        import_module("hdf5plugin")
-    except ImportError:
-        raise ImportError("chunks of this HDF5 dataset need filters: pip install hdf5plugin") from None
 
 
 def _text(name: object, path: Path) -> str:

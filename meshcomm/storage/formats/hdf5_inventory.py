@@ -7,29 +7,29 @@ added, removed or changed something since, the mark does not fit any more.
 import zlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Any
 
 from meshcomm.core._arguments import quote
-from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, library
+from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE
+from meshcomm.storage.formats.hdf5_library import Dataset, Group, Thing, h5py_library
 
 OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))
 """Attributes that say which axes have which dimension scales."""
 
 
-def inventory(file: Any) -> Iterator[tuple[str, str, str]]:
+def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
     """Yield all that is in a file: the name, what it is for people, and what tells it from others.
 
     The length of an axis that may grow is not in the latter: so a mark fits as long as only snapshots are added.
     """
-    h5py, seen = library(), set()
+    h5py, seen = h5py_library(), set()
 
-    def attributes(name: str, found: Any) -> Iterator[tuple[str, str, str]]:
+    def attributes(name: str, found: Thing) -> Iterator[tuple[str, str, str]]:
         for key in found.attrs:
             if key not in OF_SCALES and key != MARK:
                 of = f" of {name}" if name else ""
                 yield f"{name}@{key}", f"attribute {quote(key)}{of}", repr(found.attrs.get(key))
 
-    def inside(group: Any, above: str) -> Iterator[tuple[str, str, str]]:
+    def inside(group: Group, above: str) -> Iterator[tuple[str, str, str]]:
         for key in group:
             name = f"{above}{key}"
             found = group.get(key) if isinstance(group.get(key, getlink=True), h5py.HardLink) else None
@@ -57,19 +57,19 @@ def inventory(file: Any) -> Iterator[tuple[str, str, str]]:
     yield from inside(file, "")
 
 
-def is_no_variable(found: Any) -> bool:
+def is_no_variable(found: Dataset) -> bool:
     """Return whether the dataset is a dimension only."""
     name = found.attrs.get("NAME", "")
     return (name if isinstance(name, bytes) else str(name).encode()).startswith(NO_VARIABLE.encode())
 
 
-def mark_of(file: Any) -> str:
+def mark_of(file: Group) -> str:
     """Return the mark of a file that holds nothing but what meshcomm wrote."""
     content = _content(inventory(file))
-    return f"version=2,meshcomm={_version()},{content},hdf5={library().version.hdf5_version}"
+    return f"version=2,meshcomm={_version()},{content},hdf5={h5py_library().version.hdf5_version}"
 
 
-def is_ours(file: Any, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
+def is_ours(file: Group, things: Iterable[tuple[str, str, str]] | None = None) -> bool:
     """Return whether meshcomm wrote all that is in a file: *things*, which are its inventory."""
     mark = file.attrs.get(MARK, "")
     mark = mark.decode(errors="replace") if isinstance(mark, bytes) else str(mark)

@@ -6,7 +6,6 @@ itself. If it has more axes, as texts of characters have, an attribute says whic
 
 from collections.abc import Iterator, Sequence
 from itertools import count
-from typing import Any
 
 import numpy as np
 
@@ -14,11 +13,12 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._types import Shape
 from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import Described
-from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, library
+from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key
 from meshcomm.storage.formats.hdf5_inventory import is_no_variable
+from meshcomm.storage.formats.hdf5_library import Dataset, Group, h5py_library
 
 
-def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
+def name_axes(file: Group, made: Dataset, array: Described, *, default: bool) -> None:
     """Attach a scale to each axis of the dataset *made* that has a name, or with *default* to all axes."""
     named = made.is_scale or any(len(axis) for axis in made.dims)
     if array.grows and named:
@@ -26,11 +26,10 @@ def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
         return
     dims = array.dims
     if dims is None and default and not made.is_scale:
-        kept = (
-            made.dims if named else [()] * len(array.shape)
-        )  # an array that replaces another one has some of its scales
+        # An array that replaces another one has some of its scales.
+        kept = [list(axis.values()) for axis in made.dims] if named else [[] for _ in array.shape]
         numbered = zip(count(), array.shape, kept, strict=False)
-        dims = tuple(_last(had[0].name) if len(had) else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
+        dims = tuple(last_key(had[0].name) if had else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
     if array.grows and dims is not None:
         dims = (array.grows, *dims)
     if dims is not None and is_scale(array.name, dims):
@@ -51,21 +50,17 @@ def name_axes(file: Any, made: Any, array: Described, *, default: bool) -> None:
 
 def is_scale(name: str, dims: Sequence[str]) -> bool:
     """Return whether an array with axes *dims* is the scale of its first one: it has that name."""
-    return tuple(dims[:1]) == (_last(name),)
+    return tuple(dims[:1]) == (last_key(name),)
 
 
-def _last(name: str) -> str:
-    return str(name).rpartition("/")[2]
-
-
-def _grow_scales(made: Any) -> None:
+def _grow_scales(made: Dataset) -> None:
     """Let the scales of the first axis, which has grown, be as long, unless they are variables of their own."""
     for scale in made.dims[0].values() if not made.is_scale else ():
         if scale.shape[0] < made.shape[0] and scale.maxshape[0] is None:
             scale.resize(made.shape[0], axis=0)
 
 
-def _scale(file: Any, length: int, dim: str, array: Described) -> Any:
+def _scale(file: Group, length: int, dim: str, array: Described) -> Dataset:
     """Return the dimension scale *dim* of *length*, which is made if it is not there."""
     group = array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
@@ -75,10 +70,10 @@ def _scale(file: Any, length: int, dim: str, array: Described) -> Any:
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
         found = file.create_dataset(name, (length,), ">f4", **more)
         _make_scale(file, found, f"{NO_VARIABLE}.{length:10}")
-    if isinstance(found, library().Dataset) and found.maxshape == (None,) and is_no_variable(found):
+    if isinstance(found, h5py_library().Dataset) and found.maxshape == (None,) and is_no_variable(found):
         found.resize(max(length, found.shape[0]), axis=0)
-    of_several = isinstance(found, library().Dataset) and found.is_scale and found.shape[:1] == (length,)
-    if not of_several and (not isinstance(found, library().Dataset) or found.shape != (length,)):
+    of_several = isinstance(found, h5py_library().Dataset) and found.is_scale and found.shape[:1] == (length,)
+    if not of_several and (not isinstance(found, h5py_library().Dataset) or found.shape != (length,)):
         shape: Shape | str = getattr(found, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
         raise ShapeError(f"{axis}, but {quote(name)} in the file has {shape}")
@@ -86,20 +81,20 @@ def _scale(file: Any, length: int, dim: str, array: Described) -> Any:
     return found
 
 
-def _make_scale(file: Any, found: Any, text: str) -> None:
+def _make_scale(file: Group, found: Dataset, text: str) -> None:
     if not found.is_scale:
         found.make_scale(text)
         known = [each.attrs["_Netcdf4Dimid"] for each in _scales(file)]
         found.attrs["_Netcdf4Dimid"] = np.int32(max(known, default=-1) + 1)
 
 
-def _scales(file: Any) -> Iterator[Any]:
+def _scales(file: Group) -> Iterator[Dataset]:
     for found in file.values():
-        if isinstance(found, library().Dataset) and "_Netcdf4Dimid" in found.attrs:
+        if isinstance(found, h5py_library().Dataset) and "_Netcdf4Dimid" in found.attrs:
             yield found
 
 
-def take_scales(file: Any, old: Any, made: Any) -> None:
+def take_scales(file: Group, old: Dataset, made: Dataset) -> None:
     """Attach the scales of *old* to *made*, which replaces it; where *old* is a scale of others, so is *made*."""
     for axis, scales in enumerate(old.dims if has_scales(old) else ()):
         for scale in list(scales.values()):
@@ -111,7 +106,7 @@ def take_scales(file: Any, old: Any, made: Any) -> None:
     users = [(file[reference], int(axis)) for reference, axis in old.attrs.get("REFERENCE_LIST", ())]
     if users and made.shape[:1] != old.shape[:1]:
         raise ShapeError(f"{quote(made.name)} is the scale of other arrays: it must keep the shape {old.shape}")
-    made.make_scale(made.name.rpartition("/")[2])
+    made.make_scale(last_key(made.name))
     for user, axis in users:
         user.dims[axis].detach_scale(old)
         user.dims[axis].attach_scale(made)

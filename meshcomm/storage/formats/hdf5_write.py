@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,8 +30,9 @@ from meshcomm.storage.formats.base import (
     Writer,
     reading,
 )
-from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, library
+from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
+from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
 from meshcomm.storage.formats.hdf5_scales import is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
@@ -39,6 +41,7 @@ from meshcomm.storage.formats.snapshots import (
     laid_out,
     snapshots_of,
 )
+from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.stored import Chunks, Stored, in_one_file
 
@@ -69,9 +72,15 @@ class Hdf5Writer(Writer):
     netcdf: ClassVar[bool] = False
     """Whether all axes have dimension scales."""
 
-    _made: Any = None
+    _opened: Hdf5 | None = None
     _journal: File | None = None
     _changes: Changes | None = None
+
+    @property
+    def _made(self) -> Hdf5:
+        """The file, as the library has it."""
+        assert self._opened is not None
+        return self._opened
 
     @classmethod
     def holds(cls, value: Json) -> bool:
@@ -84,7 +93,7 @@ class Hdf5Writer(Writer):
         if self.path.is_dir() or not self.path.stat().st_size:
             return []  # `begin` refuses a folder
         recover(self.path)
-        with reading(self.path), library().File(self.path, "r") as found:
+        with reading(self.path), h5py_library().File(self.path, "r") as found:
             things = list(inventory(found))
             ours = is_ours(found, things)
         saved = {array.name for array in self.arrays}
@@ -100,9 +109,9 @@ class Hdf5Writer(Writer):
             self._open()
         else:
             self._create()
-        self._datasets: dict[str, Any] = {}
+        self._datasets: dict[str, Dataset] = {}
         self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
-        self._replaced: list[Any] = []  # while these are open, the library leaves their space alone
+        self._replaced: list[Dataset] = []  # while these are open, the library leaves their space alone
         with files.at_files():
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
@@ -123,7 +132,7 @@ class Hdf5Writer(Writer):
         self._end = 0
         self._changes = Changes(self._file, 0)
         with files.at_files():
-            self._made = library().File(self._changes, "w", track_order=self.netcdf)
+            self._opened = h5py_library().File(self._changes, "w", track_order=self.netcdf)
         self._marks = True
 
     def _open(self) -> None:
@@ -137,7 +146,7 @@ class Hdf5Writer(Writer):
         self._end = _end_of(self._file)
         self._changes = Changes(self._file, self._end)
         with reading(self.path):
-            self._made = library().File(self._changes, "r+")
+            self._opened = h5py_library().File(self._changes, "r+")
         if self._made.userblock_size:
             raise CheckpointError(f"{self.path} begins with a block of another program: nothing can be added to it")
         with reading(self.path):
@@ -159,14 +168,13 @@ class Hdf5Writer(Writer):
 
     def _chunks_of(self, array: Described) -> Shape | None:
         """Return the lengths of the chunks; None for an array that is in one run."""
-        nbytes = prod(array.shape) * array.dtype.itemsize
         if array.grows:
             return chunks_of_snapshots(array)
         if array.unlimited and not array.chunks:
             first = array.dims is not None and array.dims[0] in array.unlimited
             rows = chunks_of_snapshots(array._replace(shape=array.shape[1:]))
             return rows if first else default_chunk(array.shape, array.dtype.itemsize)
-        if not array.unlimited and (not nbytes or not array.shape or not (array.chunks or array.codecs)):
+        if not array.unlimited and (not array.nbytes or not array.shape or not (array.chunks or array.codecs)):
             return None
         return array.chunks or default_chunk(array.shape, array.dtype.itemsize)
 
@@ -180,9 +188,9 @@ class Hdf5Writer(Writer):
             return Stored(array.name, array.shape, array.dtype, (), chunks=Chunks(chunks, _codecs(made)))
         return in_one_file(array.name, array.shape, array.dtype, made.id.get_offset() or 0)
 
-    def _new(self, array: Described, shape: Shape, chunks: Shape | None) -> Any:
+    def _new(self, array: Described, shape: Shape, chunks: Shape | None) -> Dataset:
         """Return a new dataset, which has no name yet."""
-        h5py = library()
+        h5py = h5py_library()
         how = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         if chunks is None:
             how.set_layout(h5py.h5d.CONTIGUOUS)
@@ -197,7 +205,8 @@ class Hdf5Writer(Writer):
         most = tuple(h5py.h5s.UNLIMITED if dim in free else n for dim, n in zip(dims, shape, strict=True))
         space = h5py.h5s.create_simple(shape, most) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         kind = _kind(h5py, array.name, array.dtype)
-        return h5py.Dataset(h5py.h5d.create(self._made.id, None, kind, space, how))
+        made: Dataset = h5py.Dataset(h5py.h5d.create(self._made.id, None, kind, space, how))
+        return made
 
     def _snapshots(self) -> int:
         """Return how many snapshots all the arrays have that grow. ``CheckpointError`` unless the file fits them."""
@@ -222,16 +231,18 @@ class Hdf5Writer(Writer):
             self._link(array.name, made, None)
         self._datasets[array.name] = made
         made.resize(count + 1, axis=0)
-        self._grown[array.name] = (count // made.chunks[0],)
+        chunk = made.chunks
+        assert chunk is not None
+        self._grown[array.name] = (count // chunk[0],)
 
         def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
             return "", self._reserve(array.name, index, nbytes)
 
-        return laid_out(self.path, array, Chunks(made.chunks, _codecs(made)), count, reserve)
+        return laid_out(self.path, array, Chunks(chunk, _codecs(made)), count, reserve)
 
-    def _old(self, name: str) -> Any:
+    def _old(self, name: str) -> Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
-        h5py = library()
+        h5py = h5py_library()
         keys = name.split("/")
         for above in ("/".join(keys[:n]) for n in range(1, len(keys))):
             if above in self._made and not isinstance(self._made[above], h5py.Group):
@@ -240,11 +251,12 @@ class Hdf5Writer(Writer):
             return None
         found = self._made.get(name)
         if isinstance(self._made.get(name, getlink=True), h5py.HardLink) and isinstance(found, h5py.Dataset):
-            return found
+            its: Dataset = found
+            return its
         kind = "a group" if isinstance(found, h5py.Group) else "a link"
         raise CheckpointError(f"{self.path}: {quote(name)} is {kind} there, and cannot become an array")
 
-    def _link(self, name: str, made: Any, old: Any) -> None:
+    def _link(self, name: str, made: Dataset, old: Dataset | None) -> None:
         """Give the dataset its name, and the scales of the one that had it."""
         if old is not None:
             self._replaced.append(old)
@@ -254,7 +266,7 @@ class Hdf5Writer(Writer):
         if old is not None:
             take_scales(self._made, old, made)
 
-    def _put_attributes(self, made: Any, attributes: Mapping[str, Json], dtype: DType | None) -> None:
+    def _put_attributes(self, made: Dataset | Group, attributes: Mapping[str, Json], dtype: DType | None) -> None:
         for key, value in attributes.items():
             if key in OF_LIBRARIES:
                 raise TypeError(f"HDF5 and netCDF keep the attribute {quote(key)} for themselves")
@@ -289,7 +301,8 @@ class Hdf5Writer(Writer):
         return int(made.get_chunk_info_by_coord(start).byte_offset)
 
     def commit(self, pieces: object) -> None:
-        made, self._made = self._made, None
+        made, self._opened = self._opened, None
+        assert made is not None
         with files.at_files():
             if self._marks:
                 made.attrs[MARK] = mark_of(made)
@@ -305,7 +318,7 @@ class Hdf5Writer(Writer):
         self.release()
 
     def abandon(self) -> None:
-        made, self._made = self._made, None
+        made, self._opened = self._opened, None
         self._datasets, self._replaced = {}, []
         with suppress(Exception):
             if made is not None:
@@ -337,7 +350,7 @@ def _is_later(array: Described) -> bool:
     return len(dims) < 2 or not is_scale(array.name, dims)
 
 
-def _kind(h5py: Any, name: str, dtype: DType) -> Any:
+def _kind(h5py: ModuleType, name: str, dtype: DType) -> Low:
     """Return the type of elements in the file."""
     if dtype.isbuiltin == 2:  # of another package, such as bfloat16
         raise DTypeError(f"an HDF5 file cannot hold {dtype}, of array {quote(name)}: save it to a folder")
@@ -350,22 +363,19 @@ def _kind(h5py: Any, name: str, dtype: DType) -> Any:
     return kind
 
 
-def _set_filter(h5py: Any, how: Any, codec: str, level: int) -> None:
+def _set_filter(h5py: ModuleType, how: Low, codec: str, level: int) -> None:
     if codec == "shuffle":
         how.set_shuffle()
     elif codec == "gzip":
         how.set_deflate(level)
     else:
         if not h5py.h5z.filter_avail(_PLUGINS[codec]):
-            try:
-                __import__("hdf5plugin")
-            except ImportError:
-                raise ImportError(f"{codec} in HDF5 files needs hdf5plugin: pip install hdf5plugin") from None
+            library("hdf5plugin", f"{codec} in HDF5 files needs hdf5plugin")
         values = (level,) if codec == "zstd" else (0, 0, 0, 0, level, 1, 1)
         how.set_filter(_PLUGINS[codec], 0, values)
 
 
-def _codecs(made: Any) -> Codecs:
+def _codecs(made: Dataset) -> Codecs:
     """Return what encodes the chunks of a dataset. ``CheckpointError`` for a filter that is not known."""
     how = made.id.get_create_plist()
     found: list[tuple[str, int | None]] = []
@@ -381,7 +391,7 @@ def _codecs(made: Any) -> Codecs:
     return tuple(found)
 
 
-def _attribute(value: Any, netcdf: bool) -> Any:
+def _attribute(value: Json, netcdf: bool) -> Json:
     """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
     if value is None or isinstance(value, Mapping):
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
@@ -391,7 +401,7 @@ def _attribute(value: Any, netcdf: bool) -> Any:
     if netcdf and found.ndim > 1:
         raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
     if found.dtype.kind in "US":
-        return np.asarray(found.astype("U"), library().string_dtype())
+        return np.asarray(found.astype("U"), h5py_library().string_dtype())
     if found.dtype.kind not in "biufc":
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     return found.astype("i1") if netcdf and found.dtype.kind == "b" else found[()]

@@ -1,8 +1,8 @@
 """Which format a path has, by its suffix."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Array, Shape
@@ -10,15 +10,20 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr
 from meshcomm.storage.formats.base import Contents, Reader, Writer
+from meshcomm.storage.libraries import Sliced
 
 
 def _hdf5_or_classic(path: Path) -> Contents:
     """Return what an HDF5 file or a classic netCDF file holds. ``CheckpointError`` for HDF4, and for another file."""
-    with files.for_reading(path) as file:
-        begins = files.section(file, 0, min(4, file.size()))
+    begins = _begins(path)
     if begins == b"\x0e\x03\x13\x01":
         raise CheckpointError(f"{path} is an HDF4 file; it becomes HDF5 by h4toh5, a program of The HDF Group")
     return netcdf3.contents(path) if begins[:3] == netcdf3.MAGIC else hdf5.contents(path)
+
+
+def _begins(path: Path) -> bytes:
+    with files.for_reading(path) as file:
+        return files.section(file, 0, min(4, file.size()))
 
 
 FORMATS: dict[str, tuple[type[Writer], Reader]] = {
@@ -88,20 +93,18 @@ def texts(path: Path, name: str, shape: Shape) -> Array:
     return zarr.texts(path, name) if path.is_dir() else hdf5.texts(path, name, shape)
 
 
-def open_array(path: Path, name: str, shape: Shape) -> tuple[Any, Callable[[], None]]:
-    """Return an array of this *shape* that is not in plain runs, as its library has it, and what closes it.
-
-    It has a shape and a dtype, and takes slices along all axes.
-    """
+@contextmanager
+def open_array(path: Path, name: str, shape: Shape) -> Iterator[Sliced]:
+    """Have an array of this *shape* that is not in plain runs, as its library has it, while its file is open."""
     if path.is_dir():
-        return zarr.open_array(path, name), lambda: None
-    if path.suffix.lower() == ".npz":
-        member = npz.Member(path, name)
-        return member, member.close
-    with files.for_reading(path) as file:
-        classic = files.section(file, 0, min(3, file.size())) == netcdf3.MAGIC
-    if classic:
-        records = netcdf3.Records(path, name)
-        return records, records.close
-    dataset, opened = hdf5.open_dataset(path, name, shape)
-    return dataset, opened.close
+        yield zarr.open_array(path, name)
+    elif path.suffix.lower() == ".npz":
+        with closing(npz.Member(path, name)) as member:
+            yield member
+    elif _begins(path)[:3] == netcdf3.MAGIC:
+        with closing(netcdf3.Records(path, name)) as records:
+            yield records
+    else:
+        dataset, file = hdf5.open_dataset(path, name, shape)
+        with file:
+            yield dataset

@@ -6,12 +6,12 @@ https://docs.unidata.ucar.edu/netcdf-c/current/file_format_specifications.html.
 
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -34,7 +34,7 @@ class Variable(NamedTuple):
     dims: tuple[str, ...]
     shape: Shape
     dtype: DType
-    attributes: dict[str, Any]
+    attributes: dict[str, Json]
     begin: int
     has_records: bool
 
@@ -74,9 +74,9 @@ class _Header:
             raise CheckpointError(f"{self._path} is damaged: elements of kind {kind}")
         return kind, np.dtype(DTYPES[kind])
 
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, Json]:
         """Return the attributes that follow: texts, numbers, and arrays of more than one number."""
-        found: dict[str, Any] = {}
+        found: dict[str, Json] = {}
         for _ in self.entries(_ATTRIBUTES):
             name, (kind, dtype), count = self.text(), self.dtype(), self.number()
             raw = self._padded(count * dtype.itemsize)
@@ -98,7 +98,7 @@ class _Header:
 class Classic(NamedTuple):
     """What a classic netCDF file says of itself; records are *apart* bytes from each other."""
 
-    attributes: dict[str, Any]
+    attributes: dict[str, Json]
     variables: dict[str, Variable]
     apart: int
     size: int

@@ -70,7 +70,7 @@ class NpzWriter(FileWriter):
         for array in self.arrays:
             made = _laid(array, at)
             self._members.append(made)
-            at = made.stored.segments[0].offset + made.stored.nbytes if made.stored.segments else _after(made)
+            at = made.stored.begin + made.stored.nbytes if made.stored.segments else _after(made)
         self._end = at
         file.sized(at + len(self._directory([0] * len(self.arrays))))
         return [each.stored for each in self._members]
@@ -124,7 +124,7 @@ def _entry(made: _Laid, crc: int) -> bytes:
 def _sum(made: _Laid, pieces: list[Piece]) -> int:
     """Return the checksum of a member: of its header, and of the *pieces* that the ranks wrote of its array."""
     found = crc32(made.header)
-    at = made.stored.segments[0].offset if made.stored.segments else 0
+    at = made.stored.begin
     stop = at + made.stored.nbytes
     for _, offset, length, crc in pieces:
         if at == offset and length and offset < stop:
@@ -192,7 +192,7 @@ class Member:
             self._member = self._archive.open(info)
             stored = npy.described(self._member.read(npy.HEADER_WITHIN), name, str(path), 0, info.file_size)
         self.shape, self.dtype = stored.shape, stored.dtype
-        self._begin = stored.segments[0].offset if stored.segments else 0
+        self._begin = stored.begin
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array:
         shape = self.shape or (1,)

@@ -39,9 +39,8 @@ def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, i
 
 def chunks_of_snapshots(array: Described) -> Shape:
     """Return the shape of chunks of snapshots; small ones share a chunk."""
-    nbytes = prod(array.shape) * array.dtype.itemsize
     found = array.chunks or default_chunk(array.shape, array.dtype.itemsize, CHUNK if array.codecs else SERIES_CHUNK)
-    together = 1 if array.codecs or array.chunks or not nbytes else max(1, min(SNAPSHOTS, PAGE // nbytes))
+    together = 1 if array.codecs or array.chunks or not array.nbytes else max(1, min(SNAPSHOTS, PAGE // array.nbytes))
     return (together, *(max(1, n) for n in found))
 
 

@@ -12,11 +12,11 @@ import struct
 from base64 import b64decode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib import import_module
 from itertools import chain
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from types import ModuleType
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,6 +48,7 @@ from meshcomm.storage.formats.snapshots import (
 )
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
+from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Chunks, Segment, Stored
 from meshcomm.storage.values import attribute
 
@@ -58,14 +59,6 @@ CODECS = {
     *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
 }
 """What may decode chunks. Other codecs, above all pickle, could run any code."""
-
-
-def library() -> Any:
-    """Return zarr; ``ImportError`` says how to get it."""
-    try:
-        return import_module("zarr")
-    except ImportError:
-        raise ImportError("this zarr array needs the library zarr: pip install zarr") from None
 
 
 class ZarrWriter(Writer):
@@ -249,7 +242,7 @@ class ZarrWriter(Writer):
             found.append((os.path.relpath(file.path, self.aside), 0))
         return found
 
-    def _put_json(self, folder: Path, metadata: dict[str, Any], name: str = METADATA) -> None:
+    def _put_json(self, folder: Path, metadata: dict[str, Json], name: str = METADATA) -> None:
         files.put(folder / name, json.dumps(metadata, indent=2).encode(), self.path / METADATA)
 
     def commit(self, pieces: object) -> None:
@@ -313,9 +306,9 @@ def contents(path: Path) -> Contents:
             return _by_library(path)
         raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
     arrays: dict[str, Stored | _Library] = {}
-    attributes: dict[str, dict[str, Any]] = {}
+    attributes: dict[str, dict[str, Json]] = {}
     dims: dict[str, tuple[str, ...]] = {}
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Json] = {}
     for file in sorted(path.rglob(METADATA)):
         folder = file.parent
         found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA), file)
@@ -333,7 +326,7 @@ def contents(path: Path) -> Contents:
     return _held(arrays, metadata, attributes, dims)
 
 
-def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
     """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
 
     Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
@@ -351,7 +344,7 @@ def _described_by(attributes: object, dims: object, fill: object = None) -> tupl
     return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
 
 
-def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Stored | None:
+def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stored | None:
     """Return where the bytes of the array are; None if the library has to find out."""
     what = f"{folder / METADATA}"
     shape = checked_shape(found.get("shape"), what, 16)
@@ -383,6 +376,10 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Any]) -> Store
     return Stored(name, shape, dtype, tuple(segments))
 
 
+def _zarr() -> ModuleType:
+    return library("zarr", "this zarr array needs the library zarr")
+
+
 def _refuse_links(folder: Path) -> None:
     """Raise ``CheckpointError`` if a link is in the *folder*: the library would follow it."""
     link = files.first_link(folder)
@@ -391,7 +388,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _by_library(path: Path) -> Contents:
-    zarr = library()
+    zarr = _zarr()
     _refuse_links(path)
     with reading(path):
         opened = zarr.open(str(path), mode="r")
@@ -407,6 +404,18 @@ def _by_library(path: Path) -> Contents:
     return _held(found, metadata, attributes, dims)
 
 
+class _Array(Sliced, Protocol):
+    """An array of zarr, version 2 or 3."""
+
+    chunks: Shape
+    shards: Shape | None
+    metadata: "_Metadata"
+
+
+class _Metadata(Protocol):
+    def to_dict(self) -> dict[str, Json]: ...
+
+
 class _Library(NamedTuple):
     """An array as the library describes it: *chunk* is the shape of its chunks, None for texts of any length."""
 
@@ -416,8 +425,8 @@ class _Library(NamedTuple):
 
 def _held(
     found: Mapping[str, Stored | _Library],
-    metadata: dict[str, Any],
-    attributes: dict[str, dict[str, Any]],
+    metadata: dict[str, Json],
+    attributes: dict[str, dict[str, Json]],
     dims: dict[str, tuple[str, ...]],
 ) -> Contents:
     """Return what a store holds: *found* are its arrays, in plain runs or not."""
@@ -456,25 +465,26 @@ def texts(path: Path, name: str) -> Array:
     """Return the texts of an array of texts of any length: objects, of the class str."""
     array = open_array(path, name)
     with reading(path):
-        found: Array = np.asarray(array[...], object)
+        found: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
         return found
 
 
-def open_array(path: Path, name: str) -> Any:
+def open_array(path: Path, name: str) -> _Array:
     """Return the array *name*, as the library has it."""
-    zarr = library()
+    zarr = _zarr()
     with reading(path):
         opened = zarr.open(str(path), mode="r")
-        found = opened if isinstance(opened, zarr.Array) else opened[name]
-        if isinstance(found, zarr.Array):
-            unknown = [codec for codec in _codecs(found.metadata.to_dict()) if codec not in CODECS]
-            if unknown:
-                raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
-            return found
-    raise CheckpointError(f"{path} has no array {quote(name)}")
+        found: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
+        is_array = isinstance(found, zarr.Array)  # else it is a group
+        if not is_array:
+            raise CheckpointError(f"{path} has no array {quote(name)}")
+    unknown = [codec for codec in _codecs(found.metadata.to_dict()) if codec not in CODECS]
+    if unknown:
+        raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
+    return found
 
 
-def _codecs(metadata: dict[str, Any]) -> Iterator[str]:
+def _codecs(metadata: dict[str, Json]) -> Iterator[str]:
     """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
     lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
     for codec in chain(*lists, filter(None, [metadata.get("compressor")])):

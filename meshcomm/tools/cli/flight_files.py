@@ -3,9 +3,10 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import TypeVar, get_origin, get_type_hints
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._types import Json
 from meshcomm.core.failures.flights import Flight, Flown
 from meshcomm.core.failures.messages import first_of, some
 from meshcomm.core.failures.watch import kind
@@ -53,7 +54,7 @@ def _read(path: Path) -> Flight:
     return flight
 
 
-def _plain(told: Mapping[str, Any], form: type[T]) -> T:
+def _plain(told: Mapping[str, Json], form: type[T]) -> T:
     """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
     entries = {}
     for name, wanted in get_type_hints(form).items():

@@ -1,0 +1,93 @@
+"""What h5py has, as far as it is used here: the library has no types of its own."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType, TracebackType
+from typing import Any, Protocol, TypeAlias
+
+from meshcomm.core._types import Array, Json, Shape
+from meshcomm.storage.libraries import Sliced, library
+
+Low: TypeAlias = Any
+"""An object of the library's lower interface, which is that of HDF5 in C."""
+
+
+def h5py_library() -> ModuleType:
+    """Return h5py; ``ImportError`` says how to get it."""
+    return library("h5py", "HDF5 files need h5py")
+
+
+class Attributes(Protocol):
+    """The attributes of a file, a group or a dataset."""
+
+    def __getitem__(self, key: str) -> Json: ...
+    def __setitem__(self, key: str, value: object) -> None: ...
+    def __contains__(self, key: object) -> bool: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def get(self, key: str, default: object = None) -> Json: ...
+    def get_id(self, key: str) -> Low: ...
+
+
+class Thing(Protocol):
+    """What has a name in a file: a group or a dataset."""
+
+    name: str
+    attrs: Attributes
+    id: Low
+
+
+class Axis(Protocol):
+    """An axis of a dataset, and the scales that are attached to it."""
+
+    label: str
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, number: int) -> "Dataset": ...
+    def values(self) -> Iterable["Dataset"]: ...
+    def attach_scale(self, scale: "Dataset") -> None: ...
+    def detach_scale(self, scale: "Dataset") -> None: ...
+
+
+class Dataset(Thing, Sliced, Protocol):
+    """A dataset. Of one without elements, the shape is None."""
+
+    ndim: int
+    maxshape: tuple[int | None, ...]
+    chunks: Shape | None
+    compression: str | None
+    external: Sequence[tuple[str, int, int]] | None
+    is_virtual: bool
+    is_scale: bool
+    fillvalue: object
+    dims: Sequence[Axis]
+
+    def __len__(self) -> int: ...
+    def virtual_sources(self) -> Sequence[Low]: ...
+    def make_scale(self, name: str) -> None: ...
+    def resize(self, size: int, axis: int) -> None: ...
+    def asstr(self, errors: str) -> dict[object, Array]: ...
+
+
+class Group(Thing, Protocol):
+    """A group."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[str]: ...
+    def __contains__(self, name: object) -> bool: ...
+    def __getitem__(self, name: object) -> Dataset: ...
+    def __setitem__(self, name: str, thing: object) -> None: ...
+    def __delitem__(self, name: str) -> None: ...
+    def get(self, name: str, default: object = None, getlink: bool = False) -> Dataset | None: ...
+    def values(self) -> Iterable[Dataset]: ...
+    def create_dataset(self, name: str, shape: Shape, dtype: str, **more: object) -> Dataset: ...
+
+
+class Hdf5(Group, Protocol):
+    """A file, which is its first group."""
+
+    userblock_size: int
+
+    def close(self) -> None: ...
+    def __enter__(self) -> "Hdf5": ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
