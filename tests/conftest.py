@@ -33,3 +33,20 @@ def pytest_configure(config):
 
     for name in mc.__all__:
         getattr(mc, name)
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """The bytes that come to a rank in an exchange of edges, of each that any rank makes."""
+    from meshcomm.blocks import edges
+
+    found = []
+    exchange = edges._EXCHANGE
+
+    def counted(*args):
+        came = exchange(*args)
+        found.append(len(came))
+        return came
+
+    monkeypatch.setattr(edges, "_EXCHANGE", counted)
+    return found

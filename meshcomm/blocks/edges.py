@@ -1,35 +1,54 @@
-"""Edges: a tensor in a layout that is cut a little elsewhere, of which only what lies next to the cuts moves.
+"""Edges: blocks that want stretches of an axis, of which only what other blocks have moves.
 
             block 0      block 1
     has     0 1 2 3 4    5 6 7 8 9
     wants   0 1 2 3 4 5  6 7 8 9        5 moves; 0 to 4, and 6 to 9, stay where they are
 
-What moves is a tensor of its own, a thin one: the elements along the axis that some block lacks, in their order. It is
-cut by who has them, and relaid to who lacks them. So it goes the way of all relayouts, and a block that lacks some is
-its own stretch, as a view, and thin ones before and behind it: *pieces*, along one axis.
+A block in its new form is in *pieces* along the axis: its own stretches, as views, and what came. All that moves goes
+in one exchange, whatever the number of tensors and stretches: each rank sends one message to each other one that
+wants something of it.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Hashable, Sequence
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.core._types import Array, Shape
+from meshcomm.blocks.reduce import group_along
+from meshcomm.blocks.rules import sharding, without
+from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
+from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.moving import RELAYOUT
+from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.layouts.boxes import Box, Boxes
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Interval
-from meshcomm.core.layouts.specs import cut_at
-from meshcomm.core.memory.copies import exact_copy
+from meshcomm.core.memory.blocks import NOTHING, as_bytes, new_bytes
+from meshcomm.core.memory.copies import Strided, contiguous, exact_copy, opaque
+from meshcomm.core.ranks.agreement import fingerprint
+from meshcomm.core.ranks.calls import Collective, leave_with
+from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.teams import Location
+from meshcomm.core.transport.choose import exchange
+from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
 
 Piece: TypeAlias = tuple[int, int, Array]
 """Where it is along the axis of a block, from and to, and its elements."""
 
 Index: TypeAlias = tuple[slice, ...]
+
+Stretch: TypeAlias = tuple[int, int, int]
+"""A stretch of an axis: of which tensor, from and to."""
+
+Wanted: TypeAlias = tuple[tuple[Stretch, ...], ...]
+"""The stretches that each block wants, in their order, by the number of the block along the axis."""
 
 
 class _Own(NamedTuple):
@@ -37,91 +56,145 @@ class _Own(NamedTuple):
 
     Parameters
     ----------
-    sends: the parts of its block that others lack
-    nothing: the shape of what it sends if there are none
-    pieces: where each piece of the new block is, from and to; whether it came; and which part of that, or of the block
+    sends: which parts of which blocks others lack, in the order in which they are sent
+    pieces: where each piece of the new block is, from and to, of which block, and which part; None for one that came
+    came: where each piece that came begins among the bytes that came, and its shape
     """
 
-    sends: tuple[Index, ...]
-    nothing: Shape
-    pieces: tuple[tuple[int, int, bool, Index], ...]
+    sends: tuple[tuple[int, Index], ...]
+    pieces: tuple[tuple[int, int, int, Index | None], ...]
+    came: tuple[tuple[int, Shape], ...]
 
 
 class Edges:
-    """What moves of tensors of one spec, for a layout that differs along one axis in where it is cut.
+    """What moves of tensors of some specs, so that each block has the stretches along an axis that it wants.
+
+    Two of them are equal if all ranks can take one for the other.
 
     Parameters
     ----------
-    spec: of the tensors
+    specs: of the tensors. They are on one mesh, and differ in nothing but their length and cut along the axis: there,
+        each is cut into consecutive blocks over the same mesh dimensions, or whole
+    layout: of what the blocks are wanted for, cut as the tensors are along other axes
     axis: along which
-    shape, source, target: of the tensor that moves
-    lacking: for each block, what it lacks before what it has, and behind it: intervals of the axis
-    had, wanted: where the blocks begin, before and afterwards
+    wanted: by each block
     """
 
-    def __init__(
-        self,
-        spec: TensorSpec,
-        axis: int,
-        moved: tuple[Shape, Layout, Layout],
-        lacking: tuple[tuple[Interval, Interval], ...],
-        begins: tuple[tuple[int, ...], tuple[int, ...]],
-    ) -> None:
-        self.axis, self._dtype, self._mesh, self._moved = axis, spec.dtype, spec.mesh, moved
-        self._lacking, (self._had, self._wanted), self._spec = lacking, begins, spec
+    def __init__(self, specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> None:
+        self.axis, self.specs, self.layout, self.wanted = axis, specs, layout, wanted
+        self._value = axis, layout, wanted, tuple((spec.layout, spec.shape, spec.dtype) for spec in specs)
+        self._hash = hash(self._value)
+        self._starts: list[list[int] | None] = []
+        for spec in specs:
+            cut = spec.layout.cut(axis, spec.shape[axis])
+            self._starts.append(cut.all_starts() if cut.is_consecutive and cut.blocks > 1 else None)
+        self.messages = Counter[tuple[int, int]]()
+        """How many elements along the axis each pair of blocks exchanges, by the numbers of sender and receiver."""
+        for number in range(len(wanted)):
+            for _, start, stop, owner in self._found(number):
+                if owner != number:
+                    self.messages[owner, number] += stop - start
         self._own: dict[int, _Own] = {}
-        self._keys: dict[str, tuple[Hashable, tuple[Hashable]]] = {}  # of calls: one object is found at once
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Edges) and self._value == other._value
+
+    @property
+    def moved(self) -> int:
+        """How many elements along the axis move."""
+        return self.messages.total()
+
+    @property
+    def row(self) -> int:
+        """How many elements at one index of the axis the largest block has."""
+        spec = self.specs[0]
+        return prod(spec.layout.cut(a, n).longest for a, n in enumerate(spec.shape) if a != self.axis)
+
+    @property
+    def most(self) -> int:
+        """How many elements a rank sends at most, or receives."""
+        sent, received = Counter[int](), Counter[int]()
+        for (owner, receiver), count in self.messages.items():
+            sent[owner] += count
+            received[receiver] += count
+        return max([0, *sent.values(), *received.values()]) * self.row
 
     def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
-        """Return the block of *tensor* in its new layout, in pieces along the axis. Collective if something moves.
+        """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
+        return None if device is None else self.pieces([tensor], name, device)
 
-        *name* is the operation, *device* that of this rank. None outside of the mesh; an empty block has no pieces.
+    def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[Piece]:
+        """Return what the block of *device* wants, in pieces along the axis. Collective if something moves.
+
+        *name* is the operation, *device* that of this rank. An empty block has no pieces.
         """
-        if device is None:
-            return None
-        own, block = self._own.get(device) or self._of(device), tensor.local
-        came: Array | None = block
-        if self._moved[0][self.axis]:
-            sent = self._sent(own, block)
-            key, subject = self._keys.get(name) or self._key(name)
-            came = RELAYOUT(name, (self._mesh, self._mesh), key, subject, (sent, None))
-        assert came is not None
-        return [(start, stop, (came if moves else block)[at]) for start, stop, moves, at in own.pieces]
+        own, blocks = self._own.get(device) or self._of(device), [tensor.local for tensor in tensors]
+        came, begins = NOTHING, iter(own.came)
+        if self.messages:
+            mesh, call = self.layout.mesh, (name, self)
+            found = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent(own, blocks),))
+            assert found is not None
+            came = found
+        dtype, pieces = self.specs[0].dtype, list[Piece]()
+        for start, stop, which, at in own.pieces:
+            if at is None:
+                begin, shape = next(begins)
+                pieces.append((start, stop, np.ndarray(shape, dtype, came, begin)))
+            else:
+                pieces.append((start, stop, blocks[which][at]))
+        return pieces
 
-    def _key(self, name: str) -> tuple[Hashable, tuple[Hashable]]:
-        shape, source, target = self._moved
-        key = name, shape, self._dtype, source, target, None, None
-        self._keys[name] = found = key, (key,)
-        return found
+    def _sent(self, own: _Own, blocks: Sequence[Array]) -> Bytes:
+        some = [blocks[which][at] for which, at in own.sends]
+        if len(some) < 2:
+            return as_bytes(contiguous(some[0])) if some else NOTHING
+        return as_bytes(np.concatenate([opaque(each).reshape(-1) for each in some]))
 
-    def _sent(self, own: _Own, block: Array) -> Array:
-        if not own.sends:
-            return np.empty(own.nothing, self._dtype)
-        if len(own.sends) == 1:
-            return np.ascontiguousarray(block[own.sends[0]])
-        return np.concatenate([block[at] for at in own.sends], self.axis)
+    def _found(self, number: int) -> Iterator[tuple[int, int, int, int]]:
+        """Return the stretches that a block wants, cut where other blocks begin, and the numbers of their owners."""
+        for which, start, stop in self.wanted[number]:
+            starts = self._starts[which]
+            while start < stop:
+                owner = number if starts is None else bisect_right(starts, start) - 1
+                end = stop if starts is None else min(stop, starts[owner + 1])
+                yield which, start, end, owner
+                start = end
 
     def _of(self, device: int) -> _Own:
         """Return what the edges of a *device* are."""
-        number, before = self._spec.layout.block_numbers(device)[self.axis], (slice(None),) * self.axis
-        nothing = list(self._spec.layout.block_shape(self._spec.shape, device))
-        nothing[self.axis] = 0
-        (left, stop), (first, right) = self._lacking[number]
-        (has, has_to), (start, end) = self._had[number : number + 2], self._wanted[number : number + 2]
-        at, kept = stop - left, (max(start, has), max(min(end, has_to), max(start, has)))
-        pieces = [
-            (0, at, True, slice(0, at)),
-            (at, at + kept[1] - kept[0], False, slice(kept[0] - has, kept[1] - has)),
-            (end - start - (right - first), end - start, True, slice(at, None)),
-        ]
+        axis, number, spec = self.axis, self.layout.block_numbers(device)[self.axis], self.specs[0]
+        before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
+        row = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
+
+        def part(which: int, start: int, stop: int) -> Index:
+            starts = self._starts[which]
+            first = 0 if starts is None else starts[number]
+            return (*before, slice(start - first, stop - first))
+
+        senders = sorted(owner for owner, receiver in self.messages if receiver == number)
+        lengths = [self.messages[owner, number] for owner in senders]
+        filled = dict(zip(senders, accumulate(lengths, initial=0), strict=False))
+        pieces, came, at = list[tuple[int, int, int, Index | None]](), list[tuple[int, Shape]](), 0
+        for which, start, stop, owner in self._found(number):
+            end = at + stop - start
+            if owner == number:
+                pieces.append((at, end, which, part(which, start, stop)))
+            else:
+                pieces.append((at, end, which, None))
+                came.append((filled[owner] * row, (*shape[:axis], end - at, *shape[axis + 1 :])))
+                filled[owner] += end - at
+            at = end
+        receivers = sorted(receiver for owner, receiver in self.messages if owner == number)
         sends = [
-            (*before, slice(max(low, has) - has, min(high, has_to) - has))
-            for both in self._lacking
-            for low, high in both
-            if max(low, has) < min(high, has_to)
+            (which, part(which, start, stop))
+            for receiver in receivers
+            for which, start, stop, owner in self._found(receiver)
+            if owner == number
         ]
-        found = [(a, b, moves, (*before, some)) for a, b, moves, some in pieces if a < b]
-        own = self._own[device] = _Own(tuple(sends), tuple(nothing), tuple(found))
+        own = self._own[device] = _Own(tuple(sends), tuple(pieces), tuple(came))
         return own
 
     def ends(self, device: int) -> list[int]:
@@ -142,30 +215,141 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
     if len(differing) != 1 or 0 in shape:
         return None
     (axis,) = differing
-    length, names = shape[axis], tuple(layout.axes[axis])
-    old, new = layout.cut(axis, length), layout._recut(axes).cut(axis, length)
-    if names != tuple(axes[axis]) or not (old.is_consecutive and new.is_consecutive):
+    target = layout._recut(axes)
+    new = target.cut(axis, shape[axis])
+    if not new.is_consecutive or not _come_together([spec], target, axis):
         return None
-    had, wanted = tuple(old.all_starts()), tuple(new.all_starts())
-    lacking = tuple(map(_lacking, pairwise(had), pairwise(wanted)))
-    counts = [sum(stop - start for start, stop in both) for both in lacking]
-    if 2 * sum(counts) > length:
+    wanted = tuple(((0, start, stop),) for start, stop in pairwise(new.all_starts()))
+    edges = Edges((spec,), target, axis, wanted)
+    return edges if 2 * edges.moved <= shape[axis] else None
+
+
+@lru_cache(maxsize=1024)
+def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> Edges | None:
+    """Return what moves if blocks of *layout* want stretches of tensors; None if that is better done by relayouts.
+
+    It is, unless the tensors are as `Edges` says, and little moves, or half of what blocks want at most.
+    """
+    if not _come_together(specs, layout, axis):
         return None
-    moved = np.concatenate([np.arange(*each) for both in lacking for each in both] or [np.arange(0)]).tolist()
-    owned = tuple(bisect_left(moved, start) for start in had)
-    thin = (*shape[:axis], len(moved), *shape[axis + 1 :])
-    ends = (0, *np.cumsum(counts).tolist())
-    source, target = ((*axes[:axis], cut_at(names, each, len(moved)), *axes[axis + 1 :]) for each in (owned, ends))
-    return Edges(spec, axis, (thin, layout._recut(source), layout._recut(target)), lacking, (had, wanted))
+    edges, total = Edges(specs, layout, axis, wanted), sum(stop - start for each in wanted for _, start, stop in each)
+    is_little = edges.most * specs[0].dtype.itemsize <= PACKED_AT_ONCE
+    return edges if is_little or 2 * edges.moved <= total else None
 
 
-def _lacking(had: Interval, wanted: Interval) -> tuple[Interval, Interval]:
-    """Return what a block lacks before what it has, and behind it."""
-    (start, stop), (first, last) = had, wanted
-    if min(stop, last) <= max(start, first):  # nothing stays
-        return (first, last), (last, last)
-    return (first, max(start, first)), (min(stop, last), last)
+def _come_together(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bool:
+    """Return whether tensors differ from each other, and from *layout*, along one axis only, and as `Edges` says."""
+    names, first = tuple(layout.axes[axis]), specs[0]
+    others = [a for a in range(layout.ndim) if a != axis]
+    for spec in specs:
+        its, cut = spec.layout, spec.layout.cut(axis, spec.shape[axis])
+        if its.mesh is not layout.mesh or spec.dtype != first.dtype:
+            return False
+        if cut.blocks > 1 and not (tuple(its.axes[axis]) == names and cut.is_consecutive):
+            return False
+        if any(its.axes[a] != layout.axes[a] or spec.shape[a] != first.shape[a] for a in others):
+            return False
+    return True
 
+
+# -- the exchange -----------------------------------------------------------------------------------------------------
+
+
+class _Message(NamedTuple):
+    """What one rank sends to another one, by their positions: elements, from and to.
+
+    Indices count all elements that are sent, one sender after the other; *at* is where they begin in the elements that
+    the receiver gets.
+    """
+
+    sender: int
+    receiver: int
+    start: int
+    stop: int
+    at: int
+
+
+@dataclass(frozen=True)
+class _Messages(Exchanged):
+    """Messages of any lengths, in the indices of all that is sent; *at* is where each begins, by its first index."""
+
+    at: dict[int, int] = field(default_factory=dict)
+
+    def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
+        begins = np.array([self.at[start] for (start,) in boxes.starts.tolist()], np.intp)
+        regions, steps = np.full(len(begins), region, np.intp), np.full_like(boxes.starts, self.itemsize)
+        return Strided(regions, begins * self.itemsize, steps, boxes.stops - boxes.starts)
+
+
+def _exchanged(messages: Sequence[_Message], itemsize: int, position: int) -> _Messages:
+    """Return the exchange of *messages*, which are in the order of their senders."""
+
+    def source(of: int) -> Box:
+        its = [each for each in messages if each.sender == of]
+        return ((its[0].start, its[-1].stop) if its else (0, 0),)
+
+    def target(of: int) -> Box:
+        return ((0, sum(each.stop - each.start for each in messages if each.receiver == of)),)
+
+    def boxes(its: list[_Message], peers: list[int]) -> Boxes:
+        starts, stops = (np.array([[each[i]] for each in its], np.intp).reshape(-1, 1) for i in (2, 3))
+        return Boxes(np.array(peers, np.intp), np.arange(len(its), dtype=np.intp), starts, stops)
+
+    def sends(of: int) -> Boxes:
+        its = [each for each in messages if each.sender == of]
+        return boxes(its, [each.receiver for each in its])
+
+    def receives(of: int) -> Boxes:
+        its = [each for each in messages if each.receiver == of]
+        return boxes(its, [each.sender for each in its])
+
+    return _Messages(
+        itemsize, position, source, target, sends, receives, at={each.start: each.at for each in messages}
+    )
+
+
+def _text(name: str, edges: Edges) -> str:
+    of = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
+    where = f"{location_text(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
+    return f"{name} of {of} on {where} that want {edges.wanted} along axis {edges.axis}"
+
+
+def _built(name: str, edges: Edges, here: Location) -> Callable[[Bytes], Bytes]:
+    """Return a function that sends the bytes of this rank, and returns those that come."""
+    layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
+    mesh, itemsize, text = layout.mesh, spec.dtype.itemsize, _text(name, edges)
+    group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))
+    devices = [mesh.ranks.index(rank) for rank in group.members]
+    positions = {layout.block_numbers(device)[axis]: each for each, device in enumerate(devices)}
+    row = prod(without(spec.layout.block_shape(spec.shape, here.device), [axis]))
+    messages, end, received = list[_Message](), 0, Counter[int]()
+    for (owner, receiver), count in sorted(edges.messages.items()) if row * itemsize else ():
+        start, end = end, end + count * row
+        messages.append(_Message(positions[owner], positions[receiver], start, end, received[receiver]))
+        received[receiver] += count * row
+    most = edges.most * itemsize
+    terms = ExchangeSpec(fingerprint(text), most, rounds=max(1, -(-2 * most // DEFAULT_SCRATCH)))
+    exchanged = _exchanged(messages, itemsize, position)
+    operation, size = exchange(group, [exchanged], terms), exchanged.target_bytes(position)
+
+    def run(sent: Array | None) -> Bytes:
+        assert sent is not None
+        try:
+            came = new_bytes(size)
+            operation.run([sent], [came])
+        except BaseException as error:
+            leave_with(error, here.team)
+            raise
+        return came
+
+    return comparing_replicas(run, name, spec.shape, spec.layout, here)
+
+
+_EXCHANGE = Collective[Bytes](_text, _built)
+"""An exchange of edges, from the bytes that this rank sends to those that come. Its subject is a name and `Edges`."""
+
+
+# -- functions of pieces ----------------------------------------------------------------------------------------------
 
 Pieces: TypeAlias = list[Piece]
 

@@ -395,6 +395,10 @@ PASSING = 2**14
 """Bytes. A slice up to this size goes to all devices as it is: to plan a relayout of it takes longer than to send it.
 """
 
+PACKED_AT_ONCE = 2**17
+"""Bytes that a rank sends or receives. If stretches of several tensors have no more, all of them go packed in one
+exchange, also where most of the elements move; else each of them moves by a relayout, which packs nothing."""
+
 RECIPES = 1024
 """How many recipes of calls are kept for a spec, before they are dropped and made again."""
 

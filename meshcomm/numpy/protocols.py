@@ -281,7 +281,8 @@ set_protocol(guarded, elements.element_of, elements.to_set, rows.note)
 has_short_way(
     *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
     *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),
-    *(np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.ndarray.astype, np.roll, np.concatenate, np.einsum),
+    *(np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.ndarray.astype, np.einsum),
+    *(np.roll, np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack),
 )
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))

@@ -6,24 +6,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.blocks import edges
 from meshcomm.blocks.edges import edges_of
 from support.sampling import sampled
-
-
-@pytest.fixture
-def moved(monkeypatch):
-    """The bytes that devices receive in relayouts, of each that any rank makes."""
-    found = []
-    relayout = edges.RELAYOUT
-
-    def counted(name, meshes, key, subject, arguments):
-        plan = mc.plan_relayout(*key[1:5])
-        found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
-        return relayout(name, meshes, key, subject, arguments)
-
-    monkeypatch.setattr(edges, "RELAYOUT", counted)
-    return found
 
 
 def rows(mesh, *rest):
@@ -41,7 +25,8 @@ def test_a_shifted_sum_moves_its_edges_only(moved):
 
     with mc.simulate(4) as world:
         world.run(program)
-    assert moved == [3 * 2 * 30 * 8] * 12  # three cuts, two rows at each
+    assert len(moved) == 12
+    assert sum(moved) == 3 * 3 * 2 * 30 * 8  # three cuts, two rows at each
 
 
 def test_a_step_of_jacobi_is_numpys(moved):
@@ -60,7 +45,7 @@ def test_a_step_of_jacobi_is_numpys(moved):
 
     with mc.simulate(3) as world:
         world.run(program)
-    assert max(moved) <= 2 * 15 * 8
+    assert 0 < max(moved) <= 2 * 15 * 8
 
 
 def index_of(random, n, length):

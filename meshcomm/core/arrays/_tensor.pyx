@@ -424,7 +424,7 @@ cdef object _kept(TensorBase tensor, key, tuple args, out, made):
     operands = tuple([x() if type(x) is ref else x for x in <tuple>offered[1]])
     recipe = offered[0]
     if [id(x) for x in args] != [id(x) for x in operands]:
-        if [id(x) for x in args if type(x) is _KIND] != [id(x) for x in operands]:
+        if [id(x) for x in _tensors(args)] != [id(x) for x in operands]:
             return made
         recipe = OfTensors(recipe)
     if len(tensor._spec.recipes) >= _most:
@@ -454,7 +454,18 @@ cdef class OfTensors(Recipe):
         self.of = of
 
     cdef object make(self, tuple operands, out):
-        return self.of.make(tuple([x for x in operands if type(x) is _KIND]), out)
+        return self.of.make(_tensors(operands), out)
+
+
+cdef tuple _tensors(args):
+    """Return the tensors among arguments, and in lists among these, in order."""
+    cdef list found = []
+    for x in args:
+        if type(x) is _KIND:
+            found.append(x)
+        elif type(x) is list or type(x) is tuple:
+            found.extend(_tensors(x))
+    return tuple(found)
 
 
 cdef class OnBlocks(Recipe):

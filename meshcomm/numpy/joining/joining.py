@@ -10,21 +10,24 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.make import mapped
+from meshcomm.blocks.assemble import assembled, joined
+from meshcomm.blocks.edges import Stretch
+from meshcomm.blocks.make import cut, mapped
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._tensor import OnBlocks, offer
 from meshcomm.core.arrays.create import distribute, empty
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.mistakes import no_layout, such_as
+from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
-from meshcomm.numpy.joining.pieces import joined as join_blocks
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.shaping import axis_of, expand_dims, regrouped
 
@@ -81,7 +84,15 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
     ndim = len(next(iter(shapes), ())) + 1
     new = axis_of(axis, ndim)
     wide = [expand_dims(x, new) if isinstance(x, DTensor) else np.expand_dims(x, new) for x in listed]  # type: ignore[arg-type]
-    return _joined("stack", wide, new, layout, **kinds)
+    made = _joined("stack", wide, new, layout, **kinds)
+    alike = [x for x in listed if isinstance(x, DTensor) and x.layout.axes == made.layout.delete(new).axes]
+    if len(alike) == len(listed) and all(x.mesh is made.mesh and x.dtype == made.dtype for x in alike):
+
+        def stacked(*blocks: Array) -> Array:
+            return joined([np.expand_dims(block, new) for block in blocks], new, made.dtype)
+
+        offer(OnBlocks(stacked, made._spec), tuple(alike), made)
+    return made
 
 
 def _joined(
@@ -107,15 +118,35 @@ def _joined(
         target = _checked(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
         return _joined_blocks(name, arrays, axis, dtype, target)
+    of_plain = Layout([() if a == axis else names for a, names in enumerate(target.axes)], target.mesh)
+    tensors = [
+        astype(x, dtype, copy=False) if isinstance(x, DTensor) else cut(x.astype(dtype, copy=False), of_plain)
+        for x in arrays
+    ]
+    some = [tensor for tensor in tensors if tensor.shape[axis]]
+    new = target.cut(axis, shape[axis])
+    if some and new.is_consecutive:
+        wanted = tuple(_within(ends, [tensor.shape[axis] for tensor in some]) for ends in pairwise(new.all_starts()))
+        found = assembled(name, some, axis, wanted, target, shape=shape)
+        if found is not None:
+            return found
     result, start = empty(shape, dtype, target), 0
-    for piece in arrays:
-        if not isinstance(piece, DTensor):
-            piece = distribute(piece, Layout.replicated(mesh, piece.ndim))
-        stop = start + piece.shape[axis]
-        where = tuple(slice(start, stop) if a == axis else slice(None) for a in range(len(shape)))
-        put(name, result, where, astype(piece, dtype, copy=False))
+    for tensor in tensors:
+        stop = start + tensor.shape[axis]
+        put(name, result, (*(slice(None),) * axis, slice(start, stop)), tensor)
         start = stop
     return result
+
+
+def _within(ends: Interval, lengths: Sequence[int]) -> tuple[Stretch, ...]:
+    """Return what lies between *ends* of several axes of these lengths, one after the other, as stretches of each."""
+    found, begin = list[Stretch](), 0
+    for which, length in enumerate(lengths):
+        start, stop = max(ends[0] - begin, 0), min(ends[1] - begin, length)
+        if start < stop:
+            found.append((which, start, stop))
+        begin += length
+    return tuple(found)
 
 
 def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> DTensor:
@@ -127,7 +158,9 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
         else distribute(piece.astype(dtype, copy=False), layout)
         for piece in arrays
     ]
-    return mapped(lambda *blocks: join_blocks(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
+    return mapped(
+        lambda *blocks: joined(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype, short=True
+    )
 
 
 def _checked(name: str, layout: object, shape: Shape) -> Layout:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.assemble import joined
 from meshcomm.blocks.make import make, mapped, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
@@ -20,7 +21,6 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import rows_on, taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
-from meshcomm.numpy.joining.pieces import joined
 from meshcomm.numpy.shapes.shaping import axis_of
 
 Width: TypeAlias = tuple[int, int]

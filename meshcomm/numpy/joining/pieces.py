@@ -1,15 +1,11 @@
 """Results that are put together from pieces, each of which belongs to a stretch of the result."""
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import changed
-from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.slicing import kept_slice, parsed
-from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.numpy.indexing.indexing import getitem, setitem
 
@@ -25,12 +21,3 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
     region = getitem(result, where)
     moved = relaid(piece, region.layout.axes, name, result.mesh)
     changed(lambda block, new: np.copyto(opaque(block), opaque(new)), region, moved)
-
-
-def joined(blocks: Sequence[Array], axis: int, dtype: DType) -> Array:
-    """Return blocks of this *dtype* joined along *axis*, bit for bit, in its byte order."""
-    shape = list(blocks[0].shape)
-    shape[axis] = sum(block.shape[axis] for block in blocks)
-    whole = new_block(tuple(shape), dtype)
-    np.concatenate([opaque(block) for block in blocks], axis, out=opaque(whole))
-    return whole

@@ -1,20 +1,24 @@
 """Elements in another order along axes: flip, rot90 and roll."""
 
-from collections.abc import Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
+from meshcomm.blocks.assemble import assembled
+from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.blocks.views import moved_from, outline, viewed
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
+from meshcomm.core.arrays._tensor import Recipe, offer
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to, bound_world
+from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import spec_of
 from meshcomm.core.memory.copies import opaque
 from meshcomm.errors import ShapeError
@@ -109,11 +113,11 @@ def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> DTensor:
     The result is in the layout of the tensor. Only elements that get to another block move.
     """
     tensor = as_tensor("roll", a)
-    if axis is None:
+    if axis is None and tensor.ndim != 1:
         flat = regrouped(tensor, (tensor.size,), name="roll")
         rolled = _rolled(flat, {0: sum(_integers(shift))})
         return relaid(regrouped(rolled, tensor.shape, tensor.layout.axes, "roll"), tensor.layout.axes, "roll")
-    shifts, axes = _integers(shift), [axis_of(each, tensor.ndim) for each in _integers(axis)]
+    shifts, axes = _integers(shift), [axis_of(each, tensor.ndim) for each in _integers(0 if axis is None else axis)]
     if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
         raise ShapeError(f"roll by {shift} along axes {axis}: there must be one shift for each axis")
     total = dict.fromkeys(axes, 0)
@@ -133,21 +137,36 @@ def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
     if not offsets or 0 in tensor.shape:
         return tensor.copy()
     sharded = [a for a in offsets if tensor.layout.num_shards(a) > 1]
-    whole = [a for a in offsets if a not in sharded]
+    whole = tuple(a for a in offsets if a not in sharded)
+    found = tensor
     if whole:
         by = tuple(offsets[a] for a in whole)
-        tensor = mapped(lambda block: np.roll(opaque(block), by, tuple(whole)).view(block.dtype), tensor)
-    if not sharded:
-        return tensor
-    result = empty(tensor.shape, tensor.dtype, tensor.layout)
-    for ends in product((False, True), repeat=len(sharded)):
-        source, target = [slice(None)] * tensor.ndim, [slice(None)] * tensor.ndim
-        for a, is_end in zip(sharded, ends, strict=True):
-            k, n = offsets[a], tensor.shape[a]
-            source[a] = slice(n - k, n) if is_end else slice(0, n - k)
-            target[a] = slice(0, k) if is_end else slice(k, n)
-        put("roll", result, tuple(target), getitem(tensor, tuple(source)))
+        found = mapped(lambda block: np.roll(opaque(block), by, whole).view(block.dtype), tensor, short=True)
+    for axis in sharded:
+        found = _rolled_along(found, axis, offsets[axis])
+    if len(sharded) + bool(whole) > 1:
+        offer(Recipe(lambda tensor: _rolled(tensor, shifts)), (tensor,), found)
+    return found
+
+
+def _rolled_along(tensor: DTensor, axis: int, by: int) -> DTensor:
+    """Return *tensor* rolled *by* less than its length along a sharded axis. Collective over the mesh."""
+    n, layout = tensor.shape[axis], tensor.layout
+    ends = pairwise(layout.cut(axis, n).undealt.all_starts())
+    found = assembled("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
+    if found is not None:
+        return found
+    result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis
+    for source, target in ((slice(0, n - by), slice(by, n)), (slice(n - by, n), slice(0, by))):
+        put("roll", result, (*along, target), getitem(tensor, (*along, source)))
     return result
+
+
+def _before(ends: Iterable[Interval], by: int, n: int) -> Iterator[tuple[Stretch, ...]]:
+    """Return the stretches, of *n* elements that go round, which are *by* elements before each of these."""
+    for start, stop in ends:
+        first, last = start - by, stop - by
+        yield tuple((0, a, b) for a, b in ((max(first + n, 0), min(last + n, n)), (max(first, 0), last)) if a < b)
 
 
 implements(np.flipud)(_flip_along(0, 1, "flipud"))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshcomm.blocks.align import relaid
+from meshcomm.blocks.assemble import joined
 from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.views import outline, viewed, within
 from meshcomm.core._arguments import normalised_axes
@@ -19,7 +20,6 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.taking import stretches
-from meshcomm.numpy.joining.pieces import joined
 
 _NAME = "numpy.lib.stride_tricks.sliding_window_view"
 
