@@ -34,17 +34,15 @@ def assembled(
     shape: Shape,
     compute: Compute | None = None,
     dtype: DType | None = None,
-) -> DTensor | None:
+) -> DTensor:
     """Return a tensor whose blocks are put together from stretches of *tensors*, or made of these. Collective.
-
-    None, on all ranks, if the tensors are cut in other ways, or so much moves that relayouts are the better way.
 
     Parameters
     ----------
     name: of the operation
-    tensors: of one dtype, on the mesh of *layout*
+    tensors: as `Edges` takes them, on the mesh of *layout*
     axis: along which
-    wanted: the stretches that each block needs; there is one at least
+    wanted: the stretches that each block needs
     layout, shape: of the result
     compute: makes a block of the pieces that it needs; by default these, joined
     dtype: of the result, if it is another one
@@ -57,15 +55,24 @@ def assembled(
     ...     print(world.run(program))
     [[2], [0, 3]]
     """
-    edges = None
-    if layout.mesh is tensors[0].mesh:
-        edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
-    if edges is None:
-        return None
+    edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+    assert edges is not None
     run = partial(_assembled, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
     made = run(*tensors)
     offer(Recipe(run), tuple(tensors), made)
     return made
+
+
+def assembled_if_thin(
+    name: str, tensors: Sequence[DTensor], axis: int, wanted: Wanted, layout: Layout, *, shape: Shape
+) -> DTensor | None:
+    """Return what `assembled` does; None, on all ranks, if it cannot be, or if relayouts are the better way."""
+    edges = None
+    if layout.mesh is tensors[0].mesh:
+        edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
+    if edges is None or not edges.are_thin:
+        return None
+    return assembled(name, tensors, axis, wanted, layout, shape=shape)
 
 
 def _assembled(

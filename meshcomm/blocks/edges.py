@@ -122,6 +122,12 @@ class Edges:
             received[receiver] += count
         return max([0, *sent.values(), *received.values()]) * self.row
 
+    @property
+    def are_thin(self) -> bool:
+        """Whether relayouts are no better: little moves, or half of what blocks want at most."""
+        total = sum(stop - start for each in self.wanted for _, start, stop in each)
+        return 2 * self.moved <= total or self.most * self.specs[0].dtype.itemsize <= PACKED_AT_ONCE
+
     def taken(self, tensor: DTensor, name: str, device: int | None) -> list[Piece] | None:
         """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
@@ -226,15 +232,8 @@ def edges_of(spec: TensorSpec, axes: Axes) -> Edges | None:
 
 @lru_cache(maxsize=1024)
 def edges_between(specs: tuple[TensorSpec, ...], layout: Layout, axis: int, wanted: Wanted) -> Edges | None:
-    """Return what moves if blocks of *layout* want stretches of tensors; None if that is better done by relayouts.
-
-    It is, unless the tensors are as `Edges` says, and little moves, or half of what blocks want at most.
-    """
-    if not _come_together(specs, layout, axis):
-        return None
-    edges, total = Edges(specs, layout, axis, wanted), sum(stop - start for each in wanted for _, start, stop in each)
-    is_little = edges.most * specs[0].dtype.itemsize <= PACKED_AT_ONCE
-    return edges if is_little or 2 * edges.moved <= total else None
+    """Return what moves if blocks of *layout* want stretches of tensors; None if these are not as `Edges` says."""
+    return Edges(specs, layout, axis, wanted) if _come_together(specs, layout, axis) else None
 
 
 def _come_together(specs: Sequence[TensorSpec], layout: Layout, axis: int) -> bool:

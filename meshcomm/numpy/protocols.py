@@ -282,7 +282,18 @@ has_short_way(
     *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
     *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),
     *(np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.ndarray.astype, np.einsum),
-    *(np.roll, np.concatenate, np.stack, np.vstack, np.hstack, np.dstack, np.column_stack),
+    *(
+        np.roll,
+        np.concatenate,
+        np.stack,
+        np.vstack,
+        np.hstack,
+        np.dstack,
+        np.column_stack,
+        np.diff,
+        np.gradient,
+        np.pad,
+    ),
 )
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))

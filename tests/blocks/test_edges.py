@@ -48,6 +48,46 @@ def test_a_step_of_jacobi_is_numpys(moved):
     assert 0 < max(moved) <= 2 * 15 * 8
 
 
+@pytest.mark.parametrize(
+    ("call", "number"),
+    [
+        (lambda a: np.roll(a, 1, axis=0), 4),
+        (lambda a: np.concatenate([a[:2], a, a[-3:]]), 3),
+        (lambda a: np.pad(a, 1, mode="wrap"), 2),
+        (lambda a: np.gradient(a, axis=0), 6),
+        (lambda a: np.diff(a, 2, axis=0), 6),
+        (lambda a: np.lib.stride_tricks.sliding_window_view(a, 3, axis=0), 6),
+    ],
+)
+def test_rows_next_to_the_cuts_move_in_one_exchange(call, number, moved, relayouts):
+    whole = np.random.default_rng(2).random((40, 6))
+
+    def program():
+        t = mc.distribute(whole, rows(mc.create_mesh([("x", 4)]), mc.UNSHARDED))
+        np.testing.assert_array_equal(call(t).to_numpy(), call(whole))
+
+    with mc.simulate(4) as world:
+        world.run(program)
+    assert sum(moved) == number * 8 * whole.shape[1]
+    assert len(moved) in (4, 8)  # each of four ranks once; two differences are two calls
+    assert relayouts == []
+
+
+def test_a_convolution_moves_what_the_kernel_reaches(moved):
+    line = np.arange(50.0)
+
+    def program():
+        t = mc.distribute(line, rows(mc.create_mesh([("x", 5)])))
+        for mode in ("full", "same", "valid"):
+            np.testing.assert_allclose(
+                np.convolve(t, np.ones(3), mode).to_numpy(), np.convolve(line, np.ones(3), mode)
+            )
+
+    with mc.simulate(5) as world:
+        world.run(program)
+    assert 0 < sum(moved) <= 3 * 4 * 8 * 4
+
+
 def index_of(random, n, length):
     """A slice of this length with a step of 1."""
     start = random.randint(0, n - length)

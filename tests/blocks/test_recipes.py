@@ -31,6 +31,43 @@ def test_a_call_is_kept_once():
     assert recipes(a) == before + 3
 
 
+PUT_TOGETHER = {
+    "roll": lambda a: np.roll(a, 1, axis=0),
+    "roll of two axes": lambda a: np.roll(a, (3, 1), (0, 1)),
+    "roll of no axis that is cut": lambda a: np.roll(a, 1, axis=1),
+    "concatenate": lambda a: np.concatenate([a, a]),
+    "concatenate beside": lambda a: np.concatenate((a, a), axis=1),
+    "stack": lambda a: np.stack([a, a]),
+    "vstack": lambda a: np.vstack([a, a, a]),
+    "diff": lambda a: np.diff(a, 2, axis=0),
+    "gradient": lambda a: np.gradient(a, 0.5, axis=0),
+    "pad": lambda a: np.pad(a, 1),
+    "pad by edges": lambda a: np.pad(a, ((2, 1), (0, 3)), mode="wrap"),
+}
+
+
+@pytest.mark.parametrize("call", PUT_TOGETHER.values(), ids=PUT_TOGETHER)
+def test_what_is_put_together_is_kept_once_and_keeps_no_tensor(call):
+    def program():
+        (a,) = tensors("f8", n=9)
+        made = call(a)
+        before = recipes(a)
+        for _ in range(3):
+            a += 1
+            np.testing.assert_array_equal(call(a).to_numpy(), call(a.to_numpy()))
+        (other,) = tensors("f4", n=9)
+        found = call(other)
+        seen = [weakref.ref(each) for each in (a, made, other, found)]
+        return before, recipes(a), seen
+
+    with mc.simulate(2) as world:
+        for before, after, seen in world.run(program):
+            assert before > 0
+            assert after <= before + 2  # a += 1, and what a call within the call is
+            gc.collect()
+            assert [each() for each in seen] == [None] * 4
+
+
 def test_numbers_are_arguments_of_operators_and_part_of_other_calls():
     (a,) = tensors("i4", n=6)
     for number in (1, 2, 3):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.make import make, mapped, on_blocks, on_device, refuse_outside
+from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.blocks.small import of_lengths, together
@@ -19,7 +19,6 @@ from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import Cuts, spec_of
 from meshcomm.core.memory.copies import opaque
 from meshcomm.errors import ShapeError
@@ -73,25 +72,6 @@ def _taken(name: str, tensor: DTensor, indices: object, axis: int | None, mode: 
     if axis is None and not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)
     return indexed(name, tensor, along(name, tensor, given, axis, mode))
-
-
-def rows_on(tensor: DTensor, axis: int, indices: Indices, number: int) -> DTensor:
-    """Return the elements at *indices* of a sharded *axis*, all in the block of this *number*. Collective."""
-    names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
-    spec = Cuts(names, [0 if block <= number else len(indices) for block in range(blocks + 1)])
-    index = distribute(indices, Layout([spec], tensor.mesh))
-    return indexed("pad", tensor, (*[slice(None)] * axis, index))
-
-
-def stretches(name: str, tensor: DTensor, axis: int, ends: Sequence[Interval]) -> DTensor:
-    """Return stretches of a sharded *axis*, one for each of its blocks, between these *ends*. Collective.
-
-    *name* is the operation.
-    """
-    layout, sizes = tensor.layout, [stop - start for start, stop in ends]
-    line = Layout([Cuts(tuple(layout.axes[axis]), sizes=sizes)], tensor.mesh)
-    mine = on_device(tensor.mesh, lambda device: np.arange(*ends[layout.block_numbers(device)[axis]], dtype=np.intp))
-    return indexed(name, tensor, (*(slice(None),) * axis, make(mine, line, (sum(sizes),), np.dtype(np.intp))))
 
 
 @implements(np.take_along_axis, partly=True)

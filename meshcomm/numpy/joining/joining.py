@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.assemble import assembled, joined
+from meshcomm.blocks.assemble import assembled_if_thin, joined
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import cut, mapped
 from meshcomm.blocks.map import written
@@ -86,10 +86,11 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
     wide = [expand_dims(x, new) if isinstance(x, DTensor) else np.expand_dims(x, new) for x in listed]  # type: ignore[arg-type]
     made = _joined("stack", wide, new, layout, **kinds)
     alike = [x for x in listed if isinstance(x, DTensor) and x.layout.axes == made.layout.delete(new).axes]
-    if len(alike) == len(listed) and all(x.mesh is made.mesh and x.dtype == made.dtype for x in alike):
+    dtype = made.dtype
+    if len(alike) == len(listed) and all(x.mesh is made.mesh and x.dtype == dtype for x in alike):
 
         def stacked(*blocks: Array) -> Array:
-            return joined([np.expand_dims(block, new) for block in blocks], new, made.dtype)
+            return joined([np.expand_dims(block, new) for block in blocks], new, dtype)
 
         offer(OnBlocks(stacked, made._spec), tuple(alike), made)
     return made
@@ -127,7 +128,7 @@ def _joined(
     new = target.cut(axis, shape[axis])
     if some and new.is_consecutive:
         wanted = tuple(_within(ends, [tensor.shape[axis] for tensor in some]) for ends in pairwise(new.all_starts()))
-        found = assembled(name, some, axis, wanted, target, shape=shape)
+        found = assembled_if_thin(name, some, axis, wanted, target, shape=shape)
         if found is not None:
             return found
     result, start = empty(shape, dtype, target), 0

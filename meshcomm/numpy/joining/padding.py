@@ -1,7 +1,7 @@
 """Tensors with more elements around them: pad.
 
 The elements of the tensor stay on their devices: the first and the last block along a padded axis grow. These two
-devices get what they need of the others, by `rows_on`. An axis that is dealt round gets the usual cut first.
+devices get what they need of the others, in one exchange. An axis that is dealt round gets the usual cut first.
 """
 
 from collections.abc import Callable
@@ -10,16 +10,19 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.assemble import joined
-from meshcomm.blocks.make import make, mapped, on_device
+from meshcomm.blocks.assemble import assembled, joined
+from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
+from meshcomm.core.arrays._tensor import Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import Cuts
+from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.indexing.taking import rows_on, taken
+from meshcomm.numpy.indexing.taking import taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
 from meshcomm.numpy.shapes.shaping import axis_of
 
@@ -60,10 +63,16 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
         raise ShapeError(f"pad with mode {mode!r} along axis {empty}, which has no elements to repeat")
     if mode in STATISTICS:
         np.pad(np.zeros((1,) * tensor.ndim, tensor.dtype), 0, mode, **options)  # raises on all ranks what NumPy raises
-    for axis, width in enumerate(widths):
-        if any(width):
-            tensor = _along(tensor, axis, width, mode, options)
-    return tensor if any(map(any, widths)) else tensor.copy()
+
+    def run(tensor: DTensor) -> DTensor:
+        for axis, width in enumerate(widths):
+            if any(width):
+                tensor = _along(tensor, axis, width, mode, options)
+        return tensor if any(map(any, widths)) else tensor.copy()
+
+    made = run(tensor)
+    offer(Recipe(run), (tensor,), made)
+    return made
 
 
 def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
@@ -154,7 +163,7 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTenso
         np.empty((0,) * tensor.ndim, tensor.dtype), 1, constant_values=values
     )  # raises on all ranks what NumPy raises
 
-    def padded(device: int) -> Array:
+    def padded(device: int, tensor: DTensor) -> Array:
         numbers = zip(tensor.layout.block_numbers(device), tensor.layout.shape, strict=True)
         mine = [
             (before if number == 0 else 0, after if number == blocks - 1 else 0)
@@ -162,23 +171,35 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTenso
         ]
         return np.pad(tensor.local, mine, constant_values=values) if mine else tensor.local.copy()
 
-    return make(on_device(tensor.mesh, padded), layout, shape, tensor.dtype)
+    def run(tensor: DTensor) -> DTensor:
+        return make(on_device(tensor.mesh, lambda device: padded(device, tensor)), layout, shape, tensor.dtype)
+
+    made = run(tensor)
+    offer(Recipe(run), (tensor,), made)
+    return made
 
 
 def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
-    """Return *tensor* padded along one axis."""
-    n, (before, after) = tensor.shape[axis], width
+    """Return *tensor* padded along one axis. Collective if elements move."""
+    n, (before, after), dtype = tensor.shape[axis], width, tensor.dtype
     ends = [MODES[mode](np.arange(*stretch, dtype=np.intp), n) for stretch in ((-before, 0), (n, n + after))]
-    blocks = tensor.layout.num_shards(axis)
-    pieces = [tensor]
-    if blocks > 1:
-        pieces = [*(rows_on(tensor, axis, ends[0], 0) for _ in ends[0][:1]), tensor]
-        pieces += [rows_on(tensor, axis, ends[1], blocks - 1) for _ in ends[1][:1]]
-
-    def put_together(*found: Array) -> Array:
-        if blocks == 1:
-            found = taken(found[0], ends[0], axis), found[0], taken(found[0], ends[1], axis)
-        return joined(found, axis, tensor.dtype)
-
+    spans = [(int(at.min()), int(at.max()) + 1) if len(at) else (0, 0) for at in ends]
+    cut = tensor.layout.cut(axis, n).undealt
     layout, shape = _grown(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)])
-    return mapped(put_together, *pieces, layout=layout, shape=shape)
+
+    def needed(number: int) -> list[Interval]:
+        """Return the stretches with what lies before a block, its own, and what lies behind."""
+        low, high = spans[0] if number == 0 else (0, 0), spans[1] if number == cut.blocks - 1 else (0, 0)
+        return [low, cut.interval(number), high]
+
+    def put_together(pieces: list[Array], number: int) -> Array:
+        found, rest = list[Array](), iter(pieces)
+        for (start, stop), at in zip(needed(number), (ends[0], None, ends[1]), strict=True):
+            some = list[Array]()
+            while sum(piece.shape[axis] for piece in some) < stop - start:
+                some.append(next(rest))
+            found += some if at is None or not some else [taken(joined(some, axis, dtype), at - start, axis)]
+        return joined(found, axis, dtype) if found else new_block(layout.block_shape(shape), dtype)
+
+    wanted = tuple(tuple((0, *each) for each in needed(number)) for number in range(cut.blocks))
+    return assembled("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together)

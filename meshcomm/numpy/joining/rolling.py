@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
-from meshcomm.blocks.assemble import assembled
+from meshcomm.blocks.assemble import assembled_if_thin
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
@@ -153,7 +153,7 @@ def _rolled_along(tensor: DTensor, axis: int, by: int) -> DTensor:
     """Return *tensor* rolled *by* less than its length along a sharded axis. Collective over the mesh."""
     n, layout = tensor.shape[axis], tensor.layout
     ends = pairwise(layout.cut(axis, n).undealt.all_starts())
-    found = assembled("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
+    found = assembled_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
     if found is not None:
         return found
     result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis

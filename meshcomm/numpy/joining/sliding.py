@@ -6,20 +6,21 @@ they are a view of the block itself.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.assemble import joined
+from meshcomm.blocks.assemble import assembled
 from meshcomm.blocks.make import on_blocks
-from meshcomm.blocks.views import outline, viewed, within
+from meshcomm.blocks.views import outline, viewed
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cuts
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.indexing.taking import stretches
 
 _NAME = "numpy.lib.stride_tricks.sliding_window_view"
 
@@ -90,14 +91,15 @@ def _widened(tensor: DTensor, beyond: Sequence[int]) -> tuple[DTensor, Layout]:
 
 
 def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
-    """Return a tensor whose blocks also have so many elements behind them, as far as there are some. Collective."""
-    n, layout = tensor.shape[axis], tensor.layout
-    cut = layout.cut(axis, n).undealt
-    ends = [cut.interval(number) for number in range(cut.blocks)]
-    behind = [(stop, min(stop + more, n) if start < stop else stop) for start, stop in ends]
-    edges = stretches(_NAME, tensor, axis, behind)
-    block = on_blocks(lambda *blocks: joined(blocks, axis, tensor.dtype), tensor, edges)
-    return within(block, layout, tensor.shape, tensor.dtype, tensor.shape)
+    """Return a tensor of longer blocks, which also have so many elements behind them, if there are. Collective."""
+    n, axes = tensor.shape[axis], list(tensor.layout.axes)
+    ends = pairwise(tensor.layout.cut(axis, n).undealt.all_starts())
+    longer = [(start, min(stop + more, n) if start < stop else stop) for start, stop in ends]
+    sizes = [stop - start for start, stop in longer]
+    axes[axis] = Cuts(tuple(axes[axis]), sizes=sizes)
+    wanted = tuple(((0, start, stop),) for start, stop in longer)
+    shape = (*tensor.shape[:axis], sum(sizes), *tensor.shape[axis + 1 :])
+    return assembled(_NAME, [tensor], axis, wanted, Layout(axes, tensor.mesh), shape=shape)
 
 
 def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:

@@ -19,6 +19,7 @@ from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
+from meshcomm.core.arrays._tensor import Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
@@ -98,8 +99,13 @@ def diff(
     if prepend is not None or append is not None:
         joined = [_as_edge(x, tensor, along) for x in (prepend, tensor, append) if x is not None]
         tensor = concatenate(joined, along)
-    layout = tensor.layout
-    before = (slice(None),) * along
+    found = _differences(tensor, times, along)
+    offer(Recipe(lambda tensor: _differences(tensor, times, along)), (tensor,), found)
+    return found
+
+
+def _differences(tensor: DTensor, times: int, along: int) -> DTensor:
+    layout, before = tensor.layout, (slice(None),) * along
     for _ in range(times):
         function = np.not_equal if tensor.dtype == bool else np.subtract
         found: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])

@@ -9,23 +9,25 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.align import tensors_of
-from meshcomm.blocks.make import make, on_device
+from meshcomm.blocks.align import relaid, tensors_of
+from meshcomm.blocks.assemble import assembled, joined
 from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
-from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.partition import Cut
+from meshcomm.core.layouts.partition import Cut, Interval
+from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.indexing.taking import stretches
 from meshcomm.numpy.joining.joining import concatenate
 
 Mode: TypeAlias = Literal["valid", "same", "full"]
 
 # -- differences and sums ---------------------------------------------------------------------------------------------
+
+_GRADIENT = "numpy.gradient"
 
 
 @implements(np.gradient)
@@ -53,7 +55,7 @@ def gradient(
     ...     print(world.run(program)[0])
     [3.0, 4.0, 6.0, 7.0]
     """
-    name, tensor = "numpy.gradient", as_tensor("numpy.gradient", f)
+    name, tensor = _GRADIENT, as_tensor(_GRADIENT, f)
     axes = normalised_axes(axis, tensor.ndim)
     if axis is not None and not isinstance(axis, tuple | list):
         single = True
@@ -79,13 +81,13 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], given: Sequence
     if not given:
         return [1.0] * len(axes)
     if len(given) == 1 and np.ndim(given[0]) == 0:
-        return list(given) * len(axes)
+        return [_number(name, given[0])] * len(axes)
     if len(given) != len(axes):
         raise TypeError("invalid number of arguments")
     found: list[Any] = []
     for a, step in zip(axes, given, strict=True):
         if np.ndim(step) == 0:
-            found.append(step)
+            found.append(_number(name, step))
             continue
         coordinates = gathered(name, step)
         if coordinates.ndim != 1:
@@ -98,7 +100,17 @@ def _spacings(name: str, tensor: DTensor, axes: tuple[int, ...], given: Sequence
     return found
 
 
-def _differences(tensor: DTensor, axis: int, step: Value, edge_order: int) -> DTensor:
+def _number(name: str, step: Value) -> Value:
+    """Return *step* as a number. Collective if it is a tensor."""
+    return gathered(name, step)[()] if isinstance(unwrapped(step), DTensor) else step
+
+
+def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
+    """Return the differences along *axis*. *step* is the distance between samples, or that behind each of them."""
+    if np.ndim(step) == 0:
+        near = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
+        return relaid(near, tensor.layout.axes, _GRADIENT)
+
     def at(start: int | None, stop: int | None = None) -> Value:
         found: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
         return found
@@ -106,31 +118,55 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: int) -> DT
     def along(weights: Array) -> Array:
         return weights.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
-    even, n = np.ndim(step) == 0, tensor.shape[axis]
-    if even:
-        inner = (at(2) - at(0, -2)) / (2.0 * step)
-    else:
-        before, after = step[:-1], step[1:]
-        weights = -after / (before * (before + after)), (after - before) / (before * after)
-        last = before / (after * (before + after))
-        inner = along(weights[0]) * at(0, -2) + along(weights[1]) * at(1, -1) + along(last) * at(2)
-    first, final = (step, step) if even else (step[0], step[-1])
+    n, before, after = tensor.shape[axis], step[:-1], step[1:]
+    weights = -after / (before * (before + after)), (after - before) / (before * after)
+    last = before / (after * (before + after))
+    inner = along(weights[0]) * at(0, -2) + along(weights[1]) * at(1, -1) + along(last) * at(2)
     if edge_order == 1:
-        low, high = (at(1, 2) - at(0, 1)) / first, (at(n - 1, n) - at(n - 2, n - 1)) / final
+        low, high = (at(1, 2) - at(0, 1)) / step[0], (at(n - 1, n) - at(n - 2, n - 1)) / step[-1]
     else:
-        one, two = (step, step) if even else (step[0], step[1])
+        one, two = step[0], step[1]
         low = (
             -(2 * one + two) / (one * (one + two)) * at(0, 1)
             + (one + two) / (one * two) * at(1, 2)
             - one / (two * (one + two)) * at(2, 3)
         )
-        one, two = (step, step) if even else (step[-2], step[-1])
+        one, two = step[-2], step[-1]
         high = (
             two / (one * (one + two)) * at(n - 3, n - 2)
             - (two + one) / (one * two) * at(n - 2, n - 1)
             + (2.0 * two + one) / (two * (one + two)) * at(n - 1, n)
         )
     return _beside(tensor, [low, inner, high], axis)
+
+
+def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
+    """Return the differences of samples that are equally far from each other, along an axis in consecutive blocks."""
+    n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
+    cut = layout.cut(axis, n).undealt
+    sample = np.zeros(tuple(edge_order + 1 if a == axis else 1 for a in range(tensor.ndim)), kind)
+    with np.errstate(all="ignore"):
+        dtype = np.gradient(sample, step, axis=axis, edge_order=edge_order).dtype
+
+    def needed(number: int) -> Interval:
+        start, stop = cut.interval(number)
+        if start == stop:
+            return start, stop
+        first, last = max(start - 1, 0), min(stop + 1, n)
+        if start == 0:
+            last = max(last, edge_order + 1)
+        return (min(first, n - edge_order - 1) if stop == n else first), last
+
+    def of(pieces: list[Array], number: int) -> Array:
+        start, stop = cut.interval(number)
+        if not pieces:
+            return np.empty(layout.block_shape(shape), dtype)
+        block, first = pieces[0] if len(pieces) == 1 else joined(pieces, axis, kind), needed(number)[0]
+        found = np.gradient(block, step, axis=axis, edge_order=edge_order)
+        return contiguous(found[(*(slice(None),) * axis, slice(start - first, stop - first))])
+
+    wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
+    return assembled(_GRADIENT, [tensor], axis, wanted, layout, shape=shape, compute=of, dtype=dtype)
 
 
 def _beside(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
@@ -268,9 +304,10 @@ def _stretch(mode: str, n: int, m: int) -> tuple[int, int]:
 
 def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]) -> DTensor:
     """Return a *stretch* of the convolution of a sharded *line* and a *kernel*. Collective over the mesh."""
-    (n,), m, (offset, length), mesh = line.shape, len(kernel), stretch, line.mesh
-    dtype = np.convolve(np.ones(1, line.dtype), np.ones(1, kernel.dtype)).dtype
-    layout = Layout([tuple(line.layout.axes[0])], mesh)
+    line = relaid(line, line.layout.undealt([0]), name)
+    (n,), m, (offset, length), kind = line.shape, len(kernel), stretch, line.dtype
+    dtype = np.convolve(np.ones(1, kind), np.ones(1, kernel.dtype)).dtype
+    layout = Layout([tuple(line.layout.axes[0])], line.mesh)
     cut = Cut(length, layout.num_shards(0))
 
     def needed(number: int) -> tuple[int, int]:
@@ -278,15 +315,13 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
         first = min(max(start + offset - m + 1, 0), n)
         return first, max(min(stop + offset, n), first) if start < stop else first
 
-    spans = [needed(number) for number in range(cut.blocks)]
-    windows = stretches(name, line, 0, spans) if cut.blocks > 1 else line
-
-    def of(device: int) -> Array:
-        number = layout.block_numbers(device)[0]
-        (start, stop), (first, last) = cut.interval(number), spans[number]
-        if start == stop:
+    def of(pieces: list[Array], number: int) -> Array:
+        start, stop = cut.interval(number)
+        if not pieces:
             return np.empty(0, dtype)
-        found = np.convolve(windows.local[first:last] if cut.blocks == 1 else windows.local, kernel)
+        found = np.convolve(joined(pieces, 0, kind), kernel)
+        first = needed(number)[0]
         return found[start + offset - first : stop + offset - first].copy()
 
-    return make(on_device(mesh, of), layout, (length,), dtype)
+    wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
+    return assembled(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype)
