@@ -10,6 +10,7 @@
 | reduce | shares of all devices to one result | `reduce`, `stretches` |
 | scan | what comes before the block of each device | `scan` |
 | rows | by number: fetch them from their owners, deliver them, ask about them | `rows` |
+| assemble | blocks put together from stretches of an axis, of which what others have comes | `assemble`, by `edges` |
 | regions | the boxes of a tensor that ranks choose by themselves | `regions` |
 | views | a tensor that shares memory with another one, as NumPy says | `views` |
 | exchange | what a feature describes itself, prepared once for calls that are alike | `exchanges` |

@@ -56,8 +56,8 @@ class _Own(NamedTuple):
 
     Parameters
     ----------
-    sends: which parts of which blocks others lack, in the order in which they are sent
-    pieces: where each piece of the new block is, from and to, of which block, and which part; None for one that came
+    sends: what of which blocks others lack, in the order in which they are sent
+    pieces: where each piece of the new block is, from and to, of which block, and where in it; None for one that came
     came: where each piece that came begins among the bytes that came, and its shape
     """
 
@@ -175,7 +175,7 @@ class Edges:
         before, shape = (slice(None),) * axis, list(spec.layout.block_shape(spec.shape, device))
         row = spec.dtype.itemsize * prod(shape[:axis] + shape[axis + 1 :])
 
-        def part(which: int, start: int, stop: int) -> Index:
+        def within(which: int, start: int, stop: int) -> Index:
             starts = self._starts[which]
             first = 0 if starts is None else starts[number]
             return (*before, slice(start - first, stop - first))
@@ -187,7 +187,7 @@ class Edges:
         for which, start, stop, owner in self._found(number):
             end = at + stop - start
             if owner == number:
-                pieces.append((at, end, which, part(which, start, stop)))
+                pieces.append((at, end, which, within(which, start, stop)))
             else:
                 pieces.append((at, end, which, None))
                 came.append((filled[owner] * row, (*shape[:axis], end - at, *shape[axis + 1 :])))
@@ -195,7 +195,7 @@ class Edges:
             at = end
         receivers = sorted(receiver for owner, receiver in self.messages if owner == number)
         sends = [
-            (which, part(which, start, stop))
+            (which, within(which, start, stop))
             for receiver in receivers
             for which, start, stop, owner in self._found(receiver)
             if owner == number

@@ -12,7 +12,6 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.assemble import assembled
-from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.views import outline, viewed
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value

@@ -108,8 +108,8 @@ def _number(name: str, step: Value) -> Value:
 def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
     """Return the differences along *axis*. *step* is the distance between samples, or that behind each of them."""
     if np.ndim(step) == 0:
-        near = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
-        return relaid(near, tensor.layout.axes, _GRADIENT)
+        even = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
+        return relaid(even, tensor.layout.axes, _GRADIENT)
 
     def at(start: int | None, stop: int | None = None) -> Value:
         found: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
@@ -141,7 +141,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
 
 
 def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
-    """Return the differences of samples that are equally far from each other, along an axis in consecutive blocks."""
+    """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
     cut = layout.cut(axis, n).undealt
     sample = np.zeros(tuple(edge_order + 1 if a == axis else 1 for a in range(tensor.ndim)), kind)
