@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, ShapeError
-from meshcomm.numpy.joining import rolling
+from meshcomm.blocks import align
 from support.gradient_cases import on
 from support.reference import as_raw, block_of, numbered, on_ranks, random_bits, same_bits
 from support.shape_cases import U, check
@@ -22,13 +22,13 @@ def bytes_of(plan):
 def test_each_element_of_a_flip_moves_once(monkeypatch):
     """The plan from flipped blocks to their devices has the bytes that change their device, and no more."""
     plans = []
-    relayout = rolling.relayout
+    relayout = align.relayout
 
     def counted(tensor, layout):
         plans.append(mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout))
         return relayout(tensor, layout)
 
-    monkeypatch.setattr(rolling, "relayout", counted)
+    monkeypatch.setattr(align, "relayout", counted)
 
     def program(spec):
         mesh = mc.create_mesh([("x", 3)])
