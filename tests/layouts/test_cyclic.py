@@ -40,6 +40,10 @@ def test_a_cut_answers_what_the_definition_says():
         owners = cut.owners(short)
         for number, first in zip(owners.tolist(), (short * cut.block).tolist(), strict=True):
             assert first in blocks[number]
+        held = [[] for _ in blocks]
+        for start, stop, number in map(cut.run, range(cut.runs)):
+            held[number] += range(start, stop)
+        assert held == [block.tolist() for block in blocks], cut
         for block, first in zip(blocks, cut.firsts(numbers).tolist(), strict=True):
             assert (block[0] == first) if len(block) else first >= cut.length, cut
 
