@@ -4,6 +4,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.core.layouts.machine import CONSTANTS, Load
+from meshcomm.core.plans import costs
 from meshcomm.core.plans.costs import predicted_seconds, seconds, step_load
 from meshcomm.core.plans.plan import plan_direct
 
@@ -122,3 +123,11 @@ def test_the_device_that_receives_is_looked_at_where_others_are_empty(shape, sou
     assert busy not in (0, source.mesh.size // 2, source.mesh.size - 1)
     assert costs[busy] == max(costs) > 3e-6
     assert plan.seconds == predicted_seconds(plan.steps, plan.machine) == costs[busy]
+
+
+@pytest.mark.parametrize(("direct", "pays"), [(1.9, False), (2.1, True)])
+def test_a_step_goes_through_aggregators_if_that_costs_less_than_half(monkeypatch, direct, pays):
+    (step,) = mc.plan_relayout((8, 8), "f8", mc.Layout(["x", U], line(4)), mc.Layout([U, "x"], line(4))).steps
+    monkeypatch.setattr(costs, "costs", lambda *of: costs.Costs(direct, 1.0))
+    monkeypatch.setattr(costs, "_pays", costs._pays.__wrapped__)  # what is remembered stays true
+    assert costs.relay_pays(step, mc.Machine(nodes=(0, 0, 1, 1))) == pays
