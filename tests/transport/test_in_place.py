@@ -155,6 +155,19 @@ def test_blocks_are_staged_from_the_second_time_on(ranks, terms, stages):
     assert ranks([0] * 3).results(program) == [[36, 0, 0, 0] if stages else [36] * 4] * 3
 
 
+@pytest.mark.parametrize(("source_shared", "target_shared"), [(True, False), (False, True)])
+def test_a_block_is_not_staged_if_others_reach_it_or_the_new_one(ranks, source_shared, target_shared):
+    case = rows_to_columns(2)
+
+    def program(rank):
+        exchange = in_place(rank, [case])
+        for shared in ((False, False), (source_shared, target_shared)):
+            assert np.array_equal(moved(rank, exchange, case, *shared), case.target(rank.position))
+        return exchange._staging is None
+
+    assert ranks([0] * 2).results(program) == [True] * 2
+
+
 def test_without_memory_to_stage_in_messages_go_on(ranks, monkeypatch):
     case = rows_to_columns(2)
 
