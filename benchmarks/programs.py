@@ -8,12 +8,17 @@ other. The values of the first call are compared with NumPy's. They are *right* 
 *wrong* otherwise; but *chaotic* if NumPy's own differ as well when its arguments change by rounding. A program is
 *refused* if it raises an error, and has *not ended* if its job takes longer than ``--seconds``. The page has the
 median of the next calls, or the time of the first one if it takes long.
+
+With ``--script`` the programs run by ``run --numpy`` instead, and print their values. What they print is compared with
+what NumPy prints, letter by letter, in build/bench/programs_script.md; where random numbers are drawn, which are not
+NumPy's, with what one rank prints.
 """
 
 import argparse
 import math
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -152,6 +157,38 @@ def profile(name: str, given: argparse.Namespace, ranks: int) -> str:
     return f"\n{name}, {named(str(ranks))}\n{ended.stdout}"
 
 
+def printed(folder: str, name: str, given: argparse.Namespace, ranks: int) -> str:
+    """Return what a program prints as a script: on NumPy, or on *ranks* by ``run --numpy``; "" if it fails."""
+    begin = [*launcher(ranks), sys.executable, "-m", "meshcomm", "run", "--numpy"] if ranks else [sys.executable]
+    command = [*begin, str(Path(folder, "programs_script.py")), name, given.size]
+    try:
+        ended = job(command, ranks, given.seconds)
+    except subprocess.TimeoutExpired:
+        return ""
+    return "" if ended.returncode else ended.stdout
+
+
+def script_row(folder: str, name: str, given: argparse.Namespace) -> list[str]:
+    """Return the row of a program that runs as a script."""
+    texts = [printed(folder, name, given, ranks) for ranks in (0, *given.ranks)]
+    draws = any("random" in path.read_text("utf-8") for path in Path(folder, "npbench").rglob(f"{name}.py"))
+    base, kind = (texts[1], "random, same") if draws else (texts[0], "same")
+    return [name, *("fails" if not text else kind if text == base else "DIFFERS" for text in texts[1:])]
+
+
+def scripts(names: list[str], given: argparse.Namespace) -> None:
+    """Run the programs as scripts, and write the page."""
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("npbench", "bench_info"):
+            shutil.copytree(given.npbench / part, Path(folder, part))
+        shutil.copy(Path(__file__).with_name("programs_script.py"), folder)
+        rows = []
+        for name in names:
+            rows.append(script_row(folder, name, given))
+            print(*rows[-1], sep="  ", flush=True)
+    written("programs_script", table(["", *(named(str(each)) for each in given.ranks)], rows), given)
+
+
 def options() -> argparse.Namespace:
     """Return the options of the command."""
     more: dict[str, dict[str, Any]] = {
@@ -161,6 +198,7 @@ def options() -> argparse.Namespace:
         "seconds": {"type": float, "default": 60.0, "help": "how long a job may take"},
         "programs": {"default": "", "help": "regular expression: only programs with a matching name"},
         "alone": {"action": "store_true", "help": "without JAX"},
+        "script": {"action": "store_true", "help": "what they print by run --numpy, compared with NumPy"},
         "profile": {"action": "store_true", "help": "print what takes the time of programs that do not end"},
     }
     return options_of(__doc__ or "", 5, **more)
@@ -172,8 +210,12 @@ def main() -> None:
     names = sorted(path.stem for path in (given.npbench / "bench_info").glob("*.json"))
     if not names:
         raise SystemExit(f"{given.npbench} is no checkout of github.com/spcl/npbench: it has no bench_info/*.json")
+    names = [*filter(re.compile(given.programs).search, names)]
+    if given.script:
+        scripts(names, given)
+        return
     found = {}
-    for name in filter(re.compile(given.programs).search, names):
+    for name in names:
         found[name] = outcomes(name, given)
         print(*row(name, found[name]), sep="  ", flush=True)
     ranks = [f"{named(str(each))}, ms (/ NumPy)" for each in given.ranks]
