@@ -15,6 +15,7 @@ NumPy's, with what one rank prints.
 """
 
 import argparse
+import json
 import math
 import os
 import re
@@ -171,7 +172,9 @@ def printed(folder: str, name: str, given: argparse.Namespace, ranks: int) -> st
 def script_row(folder: str, name: str, given: argparse.Namespace) -> list[str]:
     """Return the row of a program that runs as a script."""
     texts = [printed(folder, name, given, ranks) for ranks in (0, *given.ranks)]
-    draws = any("random" in path.read_text("utf-8") for path in Path(folder, "npbench").rglob(f"{name}.py"))
+    info = json.loads(Path(folder, "bench_info", f"{name}.json").read_text("utf-8"))["benchmark"]
+    maker = Path(folder, "npbench", "benchmarks", info["relative_path"], f"{info['module_name']}.py")
+    draws = "random" in maker.read_text("utf-8")
     base, kind = (texts[1], "random, same") if draws else (texts[0], "same")
     return [name, *("fails" if not text else kind if text == base else "DIFFERS" for text in texts[1:])]
 

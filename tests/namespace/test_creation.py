@@ -138,6 +138,20 @@ def test_layouts_and_meshes_that_are_asked_for():
         world.run(program)
 
 
+def test_a_large_result_of_small_operands_is_cut():
+    def program():
+        x = namespace.linspace(0, 1, 300)
+        grid = x[:, None] ** 2 + x
+        assert grid.layout.axes == (("x",), ())
+        assert same_bits(grid.to_numpy(), np.linspace(0, 1, 300)[:, None] ** 2 + np.linspace(0, 1, 300))
+        other = mc.create_mesh([("y", 2)])  # on which the program makes nothing by the rule
+        y = mc.distribute(np.arange(300.0), mc.Layout([U], other))
+        assert (y[:, None] * y).layout.is_fully_replicated()
+
+    with mc.simulate(2) as world:
+        world.run(program)
+
+
 def test_objects_stay_numpys():
     made = namespace.array([None, "a"], dtype=object)
     assert type(made) is np.ndarray

@@ -65,6 +65,11 @@ def home() -> Home:
 _MOST_HOMES = 16
 
 
+def is_home(mesh: Mesh) -> bool:
+    """Return whether the program has made arrays on *mesh* by the rule of creation."""
+    return id(mesh) in _homes
+
+
 def of_array(array: Array, where: Device | None = None) -> Value:
     """Return an array that all ranks have, and that is the tensor's from now on, as a tensor.
 

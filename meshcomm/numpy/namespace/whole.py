@@ -19,7 +19,7 @@ from meshcomm.core._tuning import WHOLE_ARRAY, WHOLE_BELOW
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.operators import LIKE
-from meshcomm.numpy.namespace.making import note, of_array
+from meshcomm.numpy.namespace.making import is_home, note, of_array
 
 Called: TypeAlias = Callable[..., Value]
 
@@ -33,14 +33,27 @@ class Unfit(Exception):
 
 def by_numpy(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
     """Return what NumPy's *function* makes of whole tensors; ``NotImplemented`` if it has to go another way."""
-    if function in LIKE:
-        return NotImplemented
-    if method == "__call__" and not kwargs and all(map(_is_common, args)) and not _grows(args):
+    if function in LIKE or (method == "__call__" and not kwargs and all(map(_is_common, args))):
         return NotImplemented  # universal functions of numbers have the same digits, and recipes
     try:
         return _Whole(None).call(function, method, args, kwargs)
     except Unfit:
         return NotImplemented
+
+
+def grown(ufunc: np.ufunc, operands: tuple[Value, ...]) -> Value:
+    """Return the large result of small operands, such as a row and a column, cut as the rule of creation says.
+
+    ``NotImplemented`` for others, and on a mesh on which the program has made nothing by that rule.
+    """
+    tensors = [x for x in operands if type(x) is DTensor]
+    if len(tensors) < 2 or tensors[0].shape == tensors[1].shape or any(x.nbytes >= WHOLE_BELOW for x in tensors):
+        return NotImplemented
+    with suppress(ValueError, Unfit):  # shapes that do not broadcast: the function says so
+        size = prod(np.broadcast_shapes(*(x.shape for x in tensors)))
+        if size * tensors[0].dtype.itemsize >= WHOLE_BELOW and is_home(tensors[0].mesh):
+            return _Whole(None).call(ufunc, "__call__", operands, {})
+    return NotImplemented
 
 
 def by_gathering(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
@@ -53,16 +66,6 @@ def by_gathering(function: Called, method: str | None, args: tuple[Value, ...], 
 
 def _is_common(x: Value) -> bool:
     return x.dtype.char in _NUMERIC if type(x) is DTensor else isinstance(x, _OPERANDS)
-
-
-def _grows(operands: tuple[Value, ...]) -> bool:
-    """Return whether small operands, such as a row and a column, have a large result, which is to be cut."""
-    tensors = [x for x in operands if type(x) is DTensor]
-    if len(tensors) < 2 or tensors[0].shape == tensors[1].shape or any(x.nbytes >= WHOLE_BELOW for x in tensors):
-        return False
-    with suppress(ValueError):  # which the function raises
-        return prod(np.broadcast_shapes(*(x.shape for x in tensors))) * tensors[0].dtype.itemsize >= WHOLE_BELOW
-    return False
 
 
 class _Whole:
