@@ -182,8 +182,8 @@ def script_row(folder: str, name: str, given: argparse.Namespace) -> list[str]:
 def scripts(names: list[str], given: argparse.Namespace) -> None:
     """Run the programs as scripts, and write the page."""
     with tempfile.TemporaryDirectory() as folder:
-        for part in ("npbench", "bench_info"):
-            shutil.copytree(given.npbench / part, Path(folder, part))
+        for folder_name in ("npbench", "bench_info"):
+            shutil.copytree(given.npbench / folder_name, Path(folder, folder_name))
         shutil.copy(Path(__file__).with_name("programs_script.py"), folder)
         rows = []
         for name in names:

@@ -12,7 +12,8 @@ labels and results, which are small; each rank needs the memory, and a program s
 
 WHOLE_BELOW = 2**16
 """Bytes of an array that a program makes by a function of meshcomm.numpy. Smaller ones are whole on every rank.
-A compromise: a rank computes ``x * 2 + 1`` and ``x.sum()`` of all of a smaller one in about the time of a message."""
+Measured on 2 ranks, whole against cut, in CPU time: ``a + b`` takes 1.2 times as long at 64 KiB, twice at 128 KiB; a
+sum of a whole one takes less than the message of a cut one up to 1 MiB, and a sine twice as long from 16 KiB on."""
 
 LONG_ENOUGH = 8
 """Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth.

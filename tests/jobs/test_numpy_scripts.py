@@ -1,7 +1,12 @@
 """Scripts of NumPy that nobody changed, by ``run --numpy``: what they print, their errors, and their exit codes."""
 
+import re
+
 import pytest
 
+from support.paths import ROOT
+
+PAGE = (ROOT / "docs" / "one-import.md").read_text("utf-8")
 COMMAND = ("-m", "meshcomm", "run", "--numpy")
 pytestmark = [pytest.mark.jobs, pytest.mark.any_mpi]
 
@@ -46,6 +51,23 @@ def test_it_prints_what_numpy_prints(launch, script, ranks):
     ran = launch(ranks, *COMMAND, script, "a", "-b")
     assert ran.code == as_python.code == 0, ran
     assert ran.text == as_python.text
+
+
+def test_the_three_ways_of_the_page(launch, script):
+    program, layouts = (
+        each.replace("n = 2000", "n = 200") for each in re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+    )
+    script.write_text(program)
+    expected = launch(None, script).text
+    assert expected.startswith("largest 0."), expected
+    ran = launch(4, *COMMAND, script)
+    assert (ran.code, ran.text) == (0, expected), ran
+    one_import = program.replace("import numpy as np", "import meshcomm as mc, meshcomm.numpy as np")
+    beginning = next(line for line in program.splitlines() if line.startswith("u = "))
+    for changed in (one_import, one_import.replace(beginning, layouts)):
+        script.write_text(changed.replace("print(", "text = str(").rstrip() + "\nif mc.is_root():\n    print(text)\n")
+        ran = launch(4, script)
+        assert (ran.code, ran.text) == (0, expected), ran
 
 
 def test_it_starts_the_ranks_itself(launch, script):

@@ -110,6 +110,7 @@ def test_pages_run_and_print_what_they_show(name, monkeypatch, tmp_path, capsys)
 FRAGMENTS = {
     "docs/faq.md": "tests/project/test_faq.py",
     "docs/linear-algebra.md": "tests/mpi/test_scalapack.py",
+    "docs/one-import.md": "tests/jobs/test_numpy_scripts.py",
     "docs/tutorial.md": "tests/jobs/test_tutorial.py",
     "docs/coming-from/": "tests/jobs/test_coming_from.py",
 }

@@ -349,6 +349,23 @@ def _number(x: Value) -> Value:
     return x.item() if isinstance(x, DTensor) else x
 
 
+_OF_DATA = frozenset(
+    (
+        "frombuffer",
+        "fromiter",
+        "fromregex",
+        "fromstring",
+        "fromfile",
+        "loadtxt",
+        "genfromtxt",
+        "tile",
+        "repeat",
+        "copy",
+    )
+)
+"""Functions of data that may differ between ranks."""
+
+
 def _whole(name: str) -> Callable[..., Value]:
     """Return NumPy's function *name*, which each rank calls for all of its result: that is made into tensors."""
     numpys = getattr(np, name)
@@ -356,18 +373,18 @@ def _whole(name: str) -> Callable[..., Value]:
     @wraps(numpys)
     def made(*args: Value, layout: Layout | None = None, **kwargs: Value) -> Value:
         kwargs.pop("like", None)
-        return as_tensors(numpys(*args, **kwargs), layout)
+        return as_tensors(numpys(*args, **kwargs), layout, of_data if name in _OF_DATA else of_array)
 
     made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
     return own(made)
 
 
-def as_tensors(made: Value, where: Device | None = None) -> Value:
-    """Return what NumPy has made with its arrays as tensors, also in tuples and lists."""
+def as_tensors(made: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
+    """Return what NumPy has made with its arrays as tensors, which *make* makes, also in tuples and lists."""
     if type(made) is np.ndarray:
-        return of_array(made, where)
+        return make(made, where)
     if type(made) in (tuple, list):
-        return type(made)(as_tensors(each, where) for each in made)
+        return type(made)(as_tensors(each, where, make) for each in made)
     return made
 
 
