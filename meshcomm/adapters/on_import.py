@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # ``import meshcomm`` imports this file, and so it imports li
 LIBRARIES = {
     "autograd": "gradients do not go through meshcomm",
     "json": "a tensor without axes is no number there",
-    "xarray": "several index arrays do not work on tensors",
+    "xarray": "index arrays or groups of tensors do not work as they should",
 }
 """Libraries with an adapter of the same name, and what is so without it."""
 

@@ -6,20 +6,19 @@ assigns by several ones as if they went together. An index without axes it takes
 Decision 0036 says why this is done here.
 
 `to_netcdf` and `to_zarr` would write the whole file on each rank; here all ranks write it, as `meshcomm.xarray.save`
-does. Rolling windows of durations and dates are of their numbers, as with arrays of NumPy and Bottleneck.
+does.
 """
 
 import importlib
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
+from meshcomm.adapters.xarray_variables import is_of_ranks, module_of
 from meshcomm.core.arrays.dtensor import DTensor
 
 _METHODS = ("_vindex_get", "_vindex_set", "_oindex_set")
@@ -71,22 +70,6 @@ _INDEXED = "_broadcast_indexes"
 setattr(Variable, _INDEXED, _with_plain_indices(getattr(Variable, _INDEXED)))
 
 
-def _module(new: str, old: str) -> ModuleType:
-    """Return a module of xarray by its name, or by the one that it had before 2025.9."""
-    try:
-        return importlib.import_module(new)
-    except ImportError:
-        return importlib.import_module(old)
-
-
-def _is_of_ranks(variable: Variable) -> bool:
-    """Return whether a variable holds a tensor, or has not been read from a file that all ranks read."""
-    data = variable._data  # noqa: SLF001
-    while isinstance(data, indexing.ExplicitlyIndexed) and hasattr(data, "array"):
-        data = data.array
-    return isinstance(data, DTensor) or getattr(data, "read_by_all_ranks", False)
-
-
 def _written_by_all_ranks(name: str, original: Callable[..., object]) -> Callable[..., object]:
     """Return xarray's function *name*, which writes a dataset; one with tensors is written by all ranks."""
     arguments = signature(original)
@@ -96,7 +79,7 @@ def _written_by_all_ranks(name: str, original: Callable[..., object]) -> Callabl
     def write(*args: object, **kwargs: object) -> object:
         given = arguments.bind(*args, **kwargs).arguments
         dataset = given[first]
-        if not any(map(_is_of_ranks, dataset.variables.values())):
+        if not any(map(is_of_ranks, dataset.variables.values())):
             return original(*args, **kwargs)
         others = {key: value for key, value in given.items() if key not in (first, second)}
         writers = importlib.import_module("meshcomm.xarray.writers")  # a feature, which this adapter does not need
@@ -105,29 +88,8 @@ def _written_by_all_ranks(name: str, original: Callable[..., object]) -> Callabl
     return write
 
 
-_writers = _module("xarray.backends.writers", "xarray.backends.api")
+_writers = module_of("xarray.backends.writers", "xarray.backends.api")
 for _name in ("to_netcdf", "to_zarr"):
     setattr(_writers, _name, _written_by_all_ranks(_name, getattr(_writers, _name)))
 
-
-_Rolling = _module("xarray.computation.rolling", "xarray.core.rolling").DataArrayRolling
-
-
-def _of_numbers(original: Callable[..., object]) -> Callable[..., object]:
-    """Return a method of rolling windows that reduces them; of durations and dates in a tensor, their numbers."""
-
-    @wraps(original)
-    def method(self: Any, *args: object, **kwargs: object) -> object:  # noqa: ANN401 - no type of its own
-        data = self.obj.variable._data  # noqa: SLF001
-        if isinstance(data, DTensor) and data.dtype.kind in "mM":
-            numbers = self.obj.copy(data=np.where(np.isnat(data), np.nan, data.astype("i8")))
-            windows = dict(zip(self.dim, self.window, strict=True))
-            centers = dict(zip(self.dim, self.center, strict=True))
-            self = _Rolling(numbers, windows, self.min_periods, centers)
-        return original(self, *args, **kwargs)
-
-    return method
-
-
-_REDUCED = "_array_reduce"
-setattr(_Rolling, _REDUCED, _of_numbers(getattr(_Rolling, _REDUCED)))
+importlib.import_module("meshcomm.adapters.xarray_reductions")

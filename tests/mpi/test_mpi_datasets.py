@@ -34,3 +34,29 @@ def test_a_dataset_goes_to_a_file_and_back(world, folder, suffix):
         anomaly = found.t.groupby("time.hour") - found.t.groupby("time.hour").mean()
         right = whole.t.groupby("time.hour") - whole.t.groupby("time.hour").mean()
         np.testing.assert_allclose(np.asarray(anomaly.data), right.values)
+
+
+@pytest.mark.parametrize("specs", [[mc.UNSHARDED, "x"], ["x", mc.UNSHARDED]])
+def test_groups_and_windows(world, specs):
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    field = np.random.default_rng(1).normal(280, 9, (400 * SIZE, 3))
+    field[np.random.default_rng(2).random(field.shape) < 0.1] = np.nan
+    days = np.datetime64("2001-01-01", "ns") + np.arange(len(field)) * np.timedelta64(1, "D")
+    whole = xarray.DataArray(field, {"time": days}, ["time", "lat"])
+    its = whole.copy(data=mc.distribute(field, mc.Layout(specs, mesh)))
+    for reduce in (
+        lambda a: a.groupby("time.month").mean(),
+        lambda a: a.groupby("time.season").std(),
+        lambda a: a.groupby("time.dayofyear").max(),
+        lambda a: a.groupby("time.month").count(...),
+        lambda a: a.resample(time="MS").median(),
+        lambda a: a.to_dataset(name="t").resample(time="YS").min().t,
+        lambda a: a.groupby("time.month") - a.groupby("time.month").first(),
+        lambda a: a.rolling(time=31, center=True, min_periods=5).mean(),
+    ):
+        for bottleneck in (False, True):
+            with xarray.set_options(use_bottleneck=bottleneck):
+                found, right = reduce(its), reduce(whole)
+                np.testing.assert_allclose(np.asarray(found.data), right.values, rtol=1e-9)
+                assert found.dims == right.dims
+                assert list(found.coords) == list(right.coords)

@@ -54,6 +54,21 @@ def test_windows_are_a_view_to_read_only(shape, ranks):
         world.run(program)
 
 
+def test_windows_of_axes_that_are_both_cut():
+    array = np.arange(7 * 5 * 3).reshape(7, 5, 3)
+
+    def program():
+        mesh = mc.create_mesh([("x", 2), ("y", 2)])
+        for specs in (["x", "y", U], ["y", U, "x"], [mc.Cuts("x", [0, 6, 7]), mc.Cyclic("y", 2), U]):
+            t = mc.distribute(array, mc.Layout(specs, mesh))
+            for axis, lengths in ((None, (3, 2, 2)), ((0, 1), (4, 3)), ((1, 0, 2), (2, 2, 3))):
+                found = windows_of(t, lengths, axis).to_numpy()
+                assert found is None if mesh.rank is None else np.array_equal(found, windows_of(array, lengths, axis))
+
+    with mc.simulate(5) as world:
+        world.run(program)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("name", REDUCTIONS)

@@ -175,7 +175,12 @@ def _mean_dtype(name: str, tensor: DTensor, dtype: DTypeLike | None) -> DType:
         asked = as_dtype(dtype)
         if asked.kind not in "fc" or (asked.kind == "f" and tensor.dtype.kind == "c"):
             raise TypeError(f"numpy.{name}: dtype {asked} cannot hold the mean of {tensor.dtype}")
-    return _wide(result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype))
+    return wide_of(tensor.dtype, dtype)
+
+
+def wide_of(source: DType, dtype: DTypeLike | None = None) -> DType:
+    """Return the dtype in which the mean of elements of dtype *source* is computed, if it is asked for in *dtype*."""
+    return _wide(result_dtype(np.mean, [source], 1, dtype))
 
 
 def _deviation(
@@ -195,27 +200,46 @@ def _deviation(
     over, skips = axis_of(axes, tensor.ndim), name.startswith("nan") and tensor.dtype.kind in "fc"
 
     def finish(found: Array) -> Array:
-        left = found["count"] - ddof
-        if np.any(left <= 0):
+        if np.any(found["count"] <= ddof):
             warn("Degrees of freedom <= 0 for slice", RuntimeWarning)
-        with np.errstate(all="ignore"):
-            result = np.asarray(found["squares"] / np.maximum(left, 0))
-            if skips:
-                result = np.where(left <= 0, np.nan, result)
-            return np.asarray(np.sqrt(result) if name.endswith("std") else result).astype(kind)
+        return deviation(found, ddof, skips, root=name.endswith("std")).astype(kind)
 
+    share, shares = moments(axes, wide, skips)
     how = Reduction(
         name,
         axes,
         partial(naming_callers(function) if skips else function, axis=over, dtype=dtype, ddof=ddof),
-        partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide),
-        _merged,
+        share,
+        merged_moments,
         kind,
-        np.dtype([("count", np.int64), ("mean", wide), ("squares", _real(wide))], align=True),
+        shares,
         finish,
         (f"ddof {ddof!r}", f"in {wide}"),
     )
     return reduced(how, tensor, keepdims)
+
+
+def deviation(found: Array, ddof: float, skips: bool, *, root: bool) -> Array:
+    """Return a variance, or its *root*, from moments; NaN of no elements if it *skips* NaN."""
+    left = found["count"] - ddof
+    with np.errstate(all="ignore"):
+        result = np.asarray(found["squares"] / np.maximum(left, 0))
+        if skips:
+            result = np.where(left <= 0, np.nan, result)
+        return np.asarray(np.sqrt(result) if root else result)
+
+
+def moments(axes: tuple[int, ...], wide: DType, skips: bool) -> tuple[Callable[[Array], Array], DType]:
+    """Return what makes count, mean and sum of squared deviations along *axes*, and the dtype of these.
+
+    Parameters
+    ----------
+    axes: which are reduced
+    wide: in which to add up
+    skips: whether elements that are NaN do not count
+    """
+    share = partial(_moments_of_numbers if skips else _moments, axes=axes, wide=wide)
+    return share, np.dtype([("count", np.int64), ("mean", wide), ("squares", _real(wide))], align=True)
 
 
 def _squares(off: Array) -> Array:
@@ -270,7 +294,7 @@ def _moments_of_numbers(block: Array, axes: tuple[int, ...], wide: DType) -> Arr
     return record(count=count.reshape(np.shape(squares)), mean=mean.reshape(np.shape(squares)), squares=squares)
 
 
-def _merged(rows: Array) -> Array:
+def merged_moments(rows: Array) -> Array:
     """Return the moments of all elements from those of several blocks, which are rows."""
     total: Array = rows[0].copy()
     for row in rows[1:]:
@@ -286,6 +310,28 @@ def _merged(rows: Array) -> Array:
 
 # -- without NaN ------------------------------------------------------------------------------------------------------
 
+ADDED = by_field(count=np.add, total=np.add)
+"""Merges what `totals` makes."""
+
+
+def totals(axes: tuple[int, ...], wide: DType, *, skips: bool) -> tuple[Callable[[Array], Array], DType]:
+    """Return what makes count and sum along *axes*, and the dtype of these. Arguments are those of `moments`."""
+    return partial(_totals, axes=axes, wide=wide, skips=skips), np.dtype(
+        [("count", np.int64), ("total", wide)], align=True
+    )
+
+
+def _totals(block: Array, axes: tuple[int, ...], wide: DType, skips: bool) -> Array:
+    over = axis_of(axes, block.ndim)
+    if not skips:
+        total = np.sum(block, axis=over, dtype=wide)
+        return record(count=np.full(np.shape(total), product(block.shape[axis] for axis in axes)), total=total)
+    missing = np.isnan(block)
+    total = np.sum(np.where(missing, 0, block), axis=over, dtype=wide)
+    if over is None:
+        return record(count=block.size - np.count_nonzero(missing), total=total)
+    return record(count=np.sum(~missing, axis=over), total=total)
+
 
 def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
     """Return the mean over *axis* without NaN. Collective over the mesh if a reduced axis is sharded.
@@ -297,14 +343,7 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
         return mean(tensor, axis, dtype, keepdims)  # as NumPy, which takes NaT for a number here
     axes = reduced_axes(axis, tensor.ndim)
     kind, wide = result_dtype(np.nanmean, [tensor.dtype], tensor.ndim, dtype), _mean_dtype("nanmean", tensor, dtype)
-    over = axis_of(axes, tensor.ndim)
-
-    def share(block: Array) -> Array:
-        missing = np.isnan(block)
-        total = np.sum(np.where(missing, 0, block), axis=over, dtype=wide)
-        if over is None:
-            return record(count=block.size - np.count_nonzero(missing), total=total)
-        return record(count=np.sum(~missing, axis=over), total=total)
+    over, (share, shares) = axis_of(axes, tensor.ndim), totals(axes, wide, skips=True)
 
     def finish(found: Array) -> Array:
         if np.any(found["count"] == 0):
@@ -317,9 +356,9 @@ def nanmean(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, ke
         axes,
         lambda block: naming_callers(np.nanmean)(block, axis=over, dtype=dtype),
         share,
-        by_field(count=np.add, total=np.add),
+        ADDED,
         kind,
-        np.dtype([("count", np.int64), ("total", wide)], align=True),
+        shares,
         finish,
         (f"in {wide}",),
     )

@@ -1,0 +1,237 @@
+"""xarray's reductions of groups and of rolling windows, for tensors in one pass over the blocks.
+
+xarray reduces groups in a loop, with an index and a reduction for each, which ranks would have to agree on. Here a
+rank goes over its block instead, and calls the same function of xarray for the elements of each group: so the values
+are xarray's, too. `meshcomm.numpy.statistics.groups` says what happens where the axis of the groups is cut.
+
+Rolling windows go to Bottleneck if xarray's own do: with the block, and the elements of neighbours that its windows
+reach. Those of durations and dates are of their numbers, as xarray and Bottleneck have them.
+"""
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial, wraps
+from importlib import import_module
+from inspect import signature
+from typing import Any, NamedTuple
+
+import numpy as np
+from xarray import DataArray, Dataset, Variable
+from xarray.core import duck_array_ops
+from xarray.core.options import OPTIONS, _get_keep_attrs
+from xarray.core.resample import Resample
+from xarray.core.utils import is_scalar
+
+from meshcomm.adapters.xarray_variables import is_of_ranks, module_of
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.make import mapped
+from meshcomm.blocks.regions import read
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.numpy.statistics.groups import Grouping, Groups, Shares, grouped, shares_of
+
+_groupby = import_module("xarray.core.groupby")
+_is_numeric = _groupby._is_numeric_aggregatable_dtype
+_Rolling: Any = module_of("xarray.computation.rolling", "xarray.core.rolling").DataArrayRolling
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+_NAMES = {
+    getattr(duck_array_ops, name): name.removeprefix("array_")
+    for name in (
+        *("array_all", "array_any", "count", "first", "last", "max", "mean", "median", "min", "prod", "std", "sum"),
+        "var",
+    )
+}
+"""The functions of xarray that reduce groups, and their names."""
+
+_OPTIONS = {"ddof", "min_count", "numeric_only", "skipna"}
+
+
+class _Reduction(NamedTuple):
+    """A reduction of groups.
+
+    Parameters
+    ----------
+    by: an object of xarray that has the groups
+    function: the function of xarray that reduces an array
+    dims: which it reduces, with that of the groups
+    keep_attrs: whether results have the attributes
+    options: of the function, by name
+    """
+
+    by: Any
+    function: Callable[..., Any]
+    dims: list[Hashable]
+    keep_attrs: bool
+    options: Mapping[str, Any]
+
+    def of_array(self) -> DataArray:
+        """Return the results of an array. Collective over the mesh if a reduced axis is cut."""
+        array = self.by._obj
+        found = array._replace_maybe_drop_dims(self._of_variable(array.variable))
+        return self._completed(self.by._restore_dim_order(found))  # type: ignore[no-any-return]
+
+    def of_dataset(self, numeric_only: bool) -> Dataset:
+        """Return the results of a dataset, or of its numbers. Collective over the mesh if a reduced axis is cut."""
+        dataset, made = self.by._obj, dict[Hashable, Variable]()
+        for name, each in dataset.data_vars.items():
+            variable, dims = each.variable, [d for d in each.dims if d in self.dims]
+            if self.by._group_dim not in dims:  # it is the same in each group
+                its = variable.reduce(self.function, dims if each.ndim else None, **self.options)
+                made[name] = its.set_dims({self._result_dim: len(self._groups), **its.sizes}).copy()
+            elif isinstance(each.dtype, np.dtype) and (not numeric_only or _is_numeric(variable)):
+                made[name] = self._of_variable(variable).transpose(self._result_dim, ...)
+        if not self.keep_attrs:
+            made = {name: Variable(each.dims, each.data) for name, each in made.items()}
+        left = dataset.drop_dims([d for d in self.dims if d in dataset.dims])
+        found = Dataset(made, left.coords, dataset.attrs if self.keep_attrs else None)
+        return self._completed(found)  # type: ignore[no-any-return]
+
+    @property
+    def _groups(self) -> list[slice | list[int]]:
+        """Which elements the groups have: xarray has empty ones, too, and completes results."""
+        return [rows for rows in self.by.encoded.group_indices if rows]
+
+    @property
+    def _result_dim(self) -> Hashable:
+        """The dimension that results have instead of that of the elements."""
+        return self.by.encoded.unique_coord.dims[0]  # type: ignore[no-any-return]
+
+    def _of_variable(self, variable: Variable) -> Variable:
+        """Return the results of a variable that has the dimension of the elements."""
+        data: Any = variable.data
+        along = self.by._group_dim
+        numbers = np.full(variable.sizes[along], -1)
+        for number, rows in enumerate(self._groups):
+            numbers[rows] = number
+        axes = variable.get_axis_num([d for d in variable.dims if d in self.dims])
+        function = partial(self.function, axis=axes if len(axes) > 1 else axes[0], **self.options)
+        groups = Groups(variable.get_axis_num(along), numbers, len(self._groups))
+        how = Grouping(f"groupby.{_NAMES[self.function]}", (*self.options.items(),), function, axes, groups)
+        found: DTensor | Array
+        if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and how.name.endswith("mean")):
+            found = grouped(how._replace(shares=self._shares(data.dtype, axes)), data)
+        else:  # xarray counts from the first of all dates of a group, which a block does not know
+            found = np.stack([function(part) for part in how.parts(data, np.arange(len(numbers)))], how.axis)
+        dims = [self._result_dim if d == along else d for d in variable.dims if d == along or d not in self.dims]
+        return Variable(dims, found, variable.attrs if self.keep_attrs else None)
+
+    def _shares(self, dtype: DType, axes: tuple[int, ...]) -> Shares | None:
+        """Return how devices share the reduction of elements of *dtype*, if they can."""
+        skipna = self.options.get("skipna")
+        skips = dtype.kind in "fc" if skipna is None else bool(skipna)
+        if self.options.get("min_count"):
+            return None
+        return shares_of(_NAMES[self.function], dtype, axes, skips, self.options.get("ddof", 0))
+
+    def _completed(self, found: Any) -> Any:
+        """Return results with the coordinates of the groups, as xarray completes them."""
+        by = self.by
+        found = by._maybe_reindex(by._maybe_unstack(found.assign_coords(by.encoded.coords)))
+        if isinstance(by, Resample):
+            found = found.drop_vars(by._dim, errors="ignore")
+            found = found.rename({self._result_dim: by._dim}) if self._result_dim in found.dims else found
+        return found
+
+
+def _in_one_pass(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of xarray's groups that reduces them; of tensors, in one pass."""
+
+    @wraps(original)
+    def reduce(
+        self: Any,
+        func: Callable[..., Any],
+        dim: Any = None,
+        *,
+        axis: object = None,
+        keep_attrs: bool | None = None,
+        shortcut: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        of_dataset = isinstance(self._obj, Dataset)
+        variables = self._obj.data_vars.values() if of_dataset else [self._obj]
+        of_ranks = any(is_of_ranks(each.variable) for each in variables)
+        known = of_ranks and func in _NAMES and kwargs.keys() <= _OPTIONS
+        dims = [self._group_dim] if dim is None else self._obj.dims if dim is ... else [dim] if is_scalar(dim) else dim
+        if not known or axis is not None or not shortcut or self._group_dim not in dims:
+            return original(self, func, dim, axis=axis, keep_attrs=keep_attrs, shortcut=shortcut, **kwargs)
+        _groupby.check_reduce_dims(dims, self._obj.dims)
+        keep = _get_keep_attrs(default=True) if keep_attrs is None else keep_attrs
+        options = {name: value for name, value in kwargs.items() if name != "numeric_only"}
+        how = _Reduction(self, func, list(dims), keep, options)
+        return how.of_dataset(kwargs.get("numeric_only", False)) if of_dataset else how.of_array()
+
+    return reduce
+
+
+_REDUCE = "reduce"
+for _groups in (_groupby.DataArrayGroupByBase, _groupby.DatasetGroupByBase):
+    setattr(_groups, _REDUCE, _in_one_pass(getattr(_groups, _REDUCE)))
+
+# -- windows ----------------------------------------------------------------------------------------------------------
+
+
+def _on_blocks(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method of rolling windows that reduces them; for tensors Bottleneck's function runs on blocks."""
+    names = signature(original)
+
+    @wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        data = self.obj.variable._data
+        if not isinstance(data, DTensor):
+            return original(self, *args, **kwargs)
+        if data.dtype.kind in "mM":
+            self = _like(self, self.obj.copy(data=np.where(np.isnat(data), np.nan, data.astype("i8"))))
+        given = names.bind(self, *args, **kwargs).arguments
+        function, others = given["bottleneck_move_func"], given["kwargs"].keys() - {"sliding_window_view_kwargs"}
+        if function is None or not OPTIONS["use_bottleneck"] or self.ndim > 1 or others:
+            return original(self, *args, **kwargs)
+        found = _moved(self, function)
+        return self.obj.__class__(
+            found, self.obj.coords, attrs=self.obj.attrs if given["keep_attrs"] else {}, name=self.obj.name
+        )
+
+    return method
+
+
+def _like(rolling: Any, array: DataArray) -> Any:
+    """Return the windows of an *array* that are those of *rolling*."""
+    windows = dict(zip(rolling.dim, rolling.window, strict=True))
+    return _Rolling(array, windows, rolling.min_periods, dict(zip(rolling.dim, rolling.center, strict=True)))
+
+
+def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
+    """Return what Bottleneck's *function* makes of the windows of a tensor. Collective if their axis is cut."""
+    data, axis, dims = rolling.obj.variable._data, rolling.obj.get_axis_num(rolling.dim[0]), rolling.obj.dims
+
+    def move(block: Array) -> Array:
+        return _like(rolling, DataArray(block, dims=dims))._bottleneck_reduce(function, False).variable._data  # type: ignore[no-any-return]
+
+    n, reach = data.shape[axis], rolling.window[0] - 1
+    # The error of windows that are too long, on all ranks.
+    dtype = move(np.ones([n if a == axis else 1 for a in range(data.ndim)], data.dtype)).dtype
+    if data.layout.num_shards(axis) == 1:
+        return mapped(lambda block: move(block) if block.size else block.astype(dtype), data, dtype=dtype)
+    tensor = relaid(data, data.layout.undealt(range(data.ndim)), "rolling")
+
+    def box() -> Box:
+        own = list(tensor.layout.block_box(tensor.shape))
+        start, stop = own[axis]
+        if start < stop:
+            own[axis] = (max(start - reach, 0), min(stop + reach, n))
+        return tuple(own)
+
+    def near(block: Array) -> Array:
+        begin = tensor.layout.block_box(tensor.shape)[axis][0]
+        wide = read(tensor, box, f"rolling({function.__name__}, {rolling.window}) along axis {axis}")
+        if not block.size:
+            return block.astype(dtype)
+        before = begin - max(begin - reach, 0)
+        return move(wide)[(*(slice(None),) * axis, slice(before, before + block.shape[axis]))]
+
+    return mapped(near, tensor, dtype=dtype)
+
+
+_REDUCED = "_array_reduce"
+setattr(_Rolling, _REDUCED, _on_blocks(getattr(_Rolling, _REDUCED)))

@@ -1,0 +1,214 @@
+"""Reductions of groups of elements along an axis, with a result for each group, such as the mean of each month.
+
+Each device goes once over its block, group by group. Where no reduced axis is cut, that is all: nothing moves, and no
+rank waits. Where one is, there are two ways, of which the one is taken that moves less:
+
+- Each device makes its shares of all groups, and the devices merge them in one reduction. A merge moves about two
+  shares of each device. So it is the way of few groups of many elements.
+- The tensor is relaid such that the reduced axes are whole, as for functions that have no shares, such as a median.
+  The results are cut along another axis then.
+"""
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from meshcomm.blocks.make import make, on_blocks
+from meshcomm.blocks.reduce import Merge, Partial, run_partial, unchanged
+from meshcomm.blocks.rules import sharding
+from meshcomm.blocks.small import together
+from meshcomm.blocks.whole import of_whole_blocks
+from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core.arrays.create import plain_text
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.numpy.statistics.statistics import ADDED, deviation, merged_moments, moments, totals, wide_of
+
+Reduce: TypeAlias = Callable[[Array], object]
+"""What reduces the axes of a block, or of some rows of it."""
+
+
+class Groups(NamedTuple):
+    """Which elements along an axis belong together.
+
+    Parameters
+    ----------
+    along: the axis
+    numbers: of the group of each element, the same on all ranks; -1 for an element of none
+    size: how many groups there are; each has an element
+    """
+
+    along: int
+    numbers: Indices
+    size: int
+
+    def rows(self, own: Indices) -> list[slice | Indices]:
+        """Return for each group where its elements are among those with the indices *own*."""
+        numbers = self.numbers[own]
+        order = np.argsort(numbers, kind="stable")
+        ends = np.searchsorted(numbers, np.arange(self.size + 1), sorter=order).tolist()
+        return [_run(order[start:stop]) for start, stop in pairwise(ends)]
+
+
+def _run(rows: Indices) -> slice | Indices:
+    """Return ascending *rows* as a slice if they follow each other: then a group is a view."""
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+        return slice(int(rows[0]), int(rows[-1]) + 1)
+    return rows
+
+
+class Shares(NamedTuple):
+    """How devices reduce what they made of their elements of a group.
+
+    Parameters
+    ----------
+    merge: how shares are reduced, as `Partial` has it
+    none: the share of no elements
+    share: makes a share; None for the function that makes results
+    dtype: of shares, by default that of the results
+    finish: makes results from what the shares were reduced to
+    """
+
+    merge: str | Merge
+    none: object
+    share: Reduce | None = None
+    dtype: DType | None = None
+    finish: Callable[[Array], Array] = unchanged
+
+
+def shares_of(name: str, source: DType, axes: tuple[int, ...], skips: bool, ddof: float = 0) -> Shares | None:
+    """Return how devices share a reduction over *axes* of elements of dtype *source*; None if they cannot.
+
+    Parameters
+    ----------
+    name: of the reduction, as NumPy has it, or ``count``
+    source: of the elements
+    axes: which are reduced
+    skips: whether elements that are NaN do not count
+    ddof: what is subtracted from the number of elements in a variance
+    """
+    if name in ("count", "any", "all"):
+        return {"count": Shares("sum", 0), "any": Shares("max", False), "all": Shares("min", True)}[name]
+    if name in ("min", "max") and source.kind in "iuf":
+        return _extreme(name, source, skips and source.kind == "f")
+    if source.kind not in "biufc":
+        return None
+    if name in ("sum", "prod"):
+        return Shares(name, int(name == "prod"))
+    wide, skips = wide_of(source), skips and source.kind in "fc"
+    if name == "mean":
+        share, dtype = totals(axes, wide, skips=skips)
+        return Shares(ADDED, 0, share, dtype, lambda found: np.asarray(found["total"] / found["count"]))
+    if name in ("std", "var"):
+        share, dtype = moments(axes, wide, skips)
+        return Shares(merged_moments, 0, share, dtype, partial(deviation, ddof=ddof, skips=skips, root=name == "std"))
+    return None
+
+
+def _extreme(name: str, source: DType, skips: bool) -> Shares:
+    """Return how devices share a minimum or a maximum: the other end of the dtype is that of no elements."""
+    if skips:
+        ufunc = np.fmax if name == "max" else np.fmin
+        return Shares(partial(ufunc.reduce, axis=0), np.nan)
+    if source.kind == "f":
+        return Shares(name, -np.inf if name == "max" else np.inf)
+    limits = np.iinfo(source)
+    return Shares(name, limits.min if name == "max" else limits.max)
+
+
+class Grouping(NamedTuple):
+    """A reduction of groups.
+
+    Parameters
+    ----------
+    name, options: of the reduction, which the ranks compare
+    function: takes a part of a block with all elements of a group; its result lacks *axes*
+    axes: which are reduced, ascending, with that of the groups
+    groups: which elements belong together
+    shares: how devices share it, if they can
+    """
+
+    name: str
+    options: tuple[Hashable, ...]
+    function: Reduce
+    axes: tuple[int, ...]
+    groups: Groups
+    shares: Shares | None = None
+
+    def parts(self, block: Array, own: Indices) -> Iterator[Array]:
+        """Yield the elements of each group in a *block* of those with the indices *own* along their axis."""
+        along = self.groups.along
+        for rows in self.groups.rows(own):
+            yield block[(*(slice(None),) * along, rows)] if isinstance(rows, slice) else block.take(rows, along)
+
+    def stack(self, block: Array, own: Indices, share: Reduce, dtype: DType) -> Array:
+        """Return the *share* of each of these groups, one behind the other."""
+        made = np.empty(self.shape(block.shape), dtype)
+        rows = np.moveaxis(made, self.axis, 0)
+        for number, part in enumerate(self.parts(block, own) if made.size else ()):
+            rows[number] = share(part)
+        return made
+
+    @property
+    def axis(self) -> int:
+        """The axis of the groups in results."""
+        return len([a for a in range(self.groups.along) if self._stays(a)])
+
+    @property
+    def text(self) -> str:
+        """What the ranks compare of a call."""
+        return f"{self.name}{self.options} over axes {self.axes} of groups, {plain_text(self.groups.numbers)},"
+
+    def layout(self, whole: Layout) -> Layout:
+        """Return the layout of results in blocks that are made of those of a layout: the groups are not cut."""
+        kept = [() if a in self.axes else names for a, names in enumerate(whole.axes) if self._stays(a)]
+        return Layout(kept, whole.mesh)
+
+    def shape(self, whole: Shape) -> Shape:
+        """Return the shape of the results, or of a block of them, of the shape of what is reduced."""
+        return tuple(self.groups.size if a in self.axes else n for a, n in enumerate(whole) if self._stays(a))
+
+    def _stays(self, axis: int) -> bool:
+        return axis == self.groups.along or axis not in self.axes
+
+
+def grouped(how: Grouping, tensor: DTensor) -> DTensor:
+    """Return a result for each group, along the axis of groups. Collective over the mesh if a reduced axis is cut."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dtype = np.asarray(how.function(np.ones((1,) * tensor.ndim, tensor.dtype))).dtype
+    blocks, shares = prod(tensor.layout.num_shards(a) for a in how.axes), how.shares
+    if shares is not None and blocks > 1:
+        kind = dtype if shares.dtype is None else shares.dtype
+        if 2 * blocks * prod(how.shape(tensor.shape)) * kind.itemsize <= tensor.nbytes:
+            return _merged(how, shares, tensor, dtype, kind)
+    every = np.arange(len(how.groups.numbers))
+    made, whole = of_whole_blocks(
+        tensor, how.axes, how.text, lambda block: how.stack(block, every, how.function, dtype)
+    )
+    return make(made, how.layout(whole), how.shape(tensor.shape), dtype)
+
+
+def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: DType) -> DTensor:
+    """Return the results in *dtype*, merged from shares of a *kind* that devices make. Collective over the mesh."""
+    source, layout, shape = tensor.layout, how.layout(tensor.layout), how.shape(tensor.shape)
+    share = shares.share or how.function
+
+    def own(block: Array) -> Array:
+        there = source.global_indices(tensor.shape, None, how.groups.along)
+        return how.stack(block, there, lambda part: share(part) if part.size else shares.none, kind)
+
+    def finish(found: Array) -> Array:
+        with np.errstate(all="ignore"):
+            return shares.finish(found).astype(dtype, copy=False)
+
+    text = f"{how.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
+    made = make(together(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
+    names = sharding(tensor.mesh, [each for a in how.axes for each in source.axes[a]])
+    merging = Partial((text, made._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
+    return run_partial(merging, made, layout, shape)
