@@ -280,6 +280,7 @@ bench: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/linalg.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/random_numbers.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/series.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/xarray_day.py
 
 bench-compare: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/compare.py $(BENCH) $(if $(BASE),"$(BASE)",$(error \

@@ -77,10 +77,12 @@ class _Reduction(NamedTuple):
         dataset, made = self.by._obj, dict[Hashable, Variable]()
         for name, each in dataset.data_vars.items():
             variable, dims = each.variable, [d for d in each.dims if d in self.dims]
+            if not isinstance(each.dtype, np.dtype) or (dims and numeric_only and not _is_numeric(variable)):
+                continue
             if self.by._group_dim not in dims:  # it is the same in each group
                 its = variable.reduce(self.function, dims if each.ndim else None, **self.options)
                 made[name] = its.set_dims({self._result_dim: len(self._groups), **its.sizes}).copy()
-            elif isinstance(each.dtype, np.dtype) and (not numeric_only or _is_numeric(variable)):
+            else:
                 made[name] = self._of_variable(variable).transpose(self._result_dim, ...)
         if not self.keep_attrs:
             made = {name: Variable(each.dims, each.data) for name, each in made.items()}
@@ -113,7 +115,7 @@ class _Reduction(NamedTuple):
         if isinstance(data, DTensor) and not (data.dtype.kind in "mM" and how.name.endswith("mean")):
             found = grouped(how._replace(shares=self._shares(data.dtype, axes)), data)
         else:  # xarray counts from the first of all dates of a group, which a block does not know
-            found = np.stack([function(part) for part in how.parts(data, np.arange(len(numbers)))], how.axis)
+            found = np.stack([function(own) for own in how.members(data, np.arange(len(numbers)))], how.axis)
         dims = [self._result_dim if d == along else d for d in variable.dims if d == along or d not in self.dims]
         return Variable(dims, found, variable.attrs if self.keep_attrs else None)
 
@@ -222,7 +224,7 @@ def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
             own[axis] = (max(start - reach, 0), min(stop + reach, n))
         return tuple(own)
 
-    def near(block: Array) -> Array:
+    def beside(block: Array) -> Array:
         begin = tensor.layout.block_box(tensor.shape)[axis][0]
         wide = read(tensor, box, f"rolling({function.__name__}, {rolling.window}) along axis {axis}")
         if not block.size:
@@ -230,7 +232,7 @@ def _moved(rolling: Any, function: Callable[..., Any]) -> DTensor:
         before = begin - max(begin - reach, 0)
         return move(wide)[(*(slice(None),) * axis, slice(before, before + block.shape[axis]))]
 
-    return mapped(near, tensor, dtype=dtype)
+    return mapped(beside, tensor, dtype=dtype)
 
 
 _REDUCED = "_array_reduce"

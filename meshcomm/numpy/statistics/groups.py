@@ -127,7 +127,7 @@ class Grouping(NamedTuple):
     Parameters
     ----------
     name, options: of the reduction, which the ranks compare
-    function: takes a part of a block with all elements of a group; its result lacks *axes*
+    function: takes all elements of a group that a block has; its result lacks *axes*
     axes: which are reduced, ascending, with that of the groups
     groups: which elements belong together
     shares: how devices share it, if they can
@@ -140,7 +140,7 @@ class Grouping(NamedTuple):
     groups: Groups
     shares: Shares | None = None
 
-    def parts(self, block: Array, own: Indices) -> Iterator[Array]:
+    def members(self, block: Array, own: Indices) -> Iterator[Array]:
         """Yield the elements of each group in a *block* of those with the indices *own* along their axis."""
         along = self.groups.along
         for rows in self.groups.rows(own):
@@ -150,8 +150,8 @@ class Grouping(NamedTuple):
         """Return the *share* of each of these groups, one behind the other."""
         made = np.empty(self.shape(block.shape), dtype)
         rows = np.moveaxis(made, self.axis, 0)
-        for number, part in enumerate(self.parts(block, own) if made.size else ()):
-            rows[number] = share(part)
+        for number, elements in enumerate(self.members(block, own) if made.size else ()):
+            rows[number] = share(elements)
         return made
 
     @property
@@ -201,7 +201,7 @@ def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: 
 
     def own(block: Array) -> Array:
         there = source.global_indices(tensor.shape, None, how.groups.along)
-        return how.stack(block, there, lambda part: share(part) if part.size else shares.none, kind)
+        return how.stack(block, there, lambda found: share(found) if found.size else shares.none, kind)
 
     def finish(found: Array) -> Array:
         with np.errstate(all="ignore"):
