@@ -43,8 +43,7 @@ cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _view_kind = None  # View
 cdef object _long = None  # NumPy's protocol, the long way
-cdef object _check_open = None
-cdef object _guarded = None
+cdef object _check_open = None, _guarded = None
 cdef object _element_of = None, _to_set = None, _note = None
 cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
@@ -459,13 +458,7 @@ cdef class OfTensors(Recipe):
 
 cdef tuple _tensors(args):
     """Return the tensors among arguments, and in lists among these, in order."""
-    cdef list found = []
-    for x in args:
-        if type(x) is _KIND:
-            found.append(x)
-        elif type(x) is list or type(x) is tuple:
-            found.extend(_tensors(x))
-    return tuple(found)
+    return tuple([y for x in args for y in (x if type(x) is list or type(x) is tuple else (x,)) if type(y) is _KIND])
 
 
 cdef class OnBlocks(Recipe):
