@@ -41,6 +41,17 @@ def test_what_they_refuse():
         np.median(mc.distribute(np.array(["a", "b"]), Layout(["x"], mesh)))
 
 
+@on_ranks(2)
+def test_weights_may_be_zero_but_not_negative():
+    layout = Layout(["x"], mc.create_mesh([("x", 2)]))
+    a, weights = np.array([3.0, 1, 4, 1, 5]), np.array([0.0, 2, 0, 1, 1])
+    t, how = mc.distribute(a, layout), {"method": "inverted_cdf"}
+    found = np.quantile(t, [0.5, 0.9], weights=mc.distribute(weights, layout), **how)
+    check(found, np.quantile(a, [0.5, 0.9], weights=weights, **how))
+    with pytest.raises(ValueError, match="non-negative"):
+        np.quantile(t, 0.5, weights=mc.distribute(-weights, layout), **how)
+
+
 def test_levels_that_differ_between_ranks():
     def program():
         t = mc.distribute(np.arange(6.0), Layout(["x"], mc.create_mesh([("x", 2)])))

@@ -249,7 +249,7 @@ NPY = {
 def test_npy(name, tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(NPY[name])
-    refused(path, r"a\.npy")
+    refused(path, r"its array ends at byte" if name == "no data" else r"a\.npy")
 
 
 @pytest.mark.parametrize(
