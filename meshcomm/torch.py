@@ -229,7 +229,7 @@ _ADJOINTS: dict[Operation, Callable[..., tuple[Operation, Call]]] = {
 """For each operation what takes gradients back: an operation and its call, from the call of the first one."""
 
 
-def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]", layouts: Any) -> None:
+def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]", layouts: object) -> None:
     """Replace the gradient of each weight by the sum over its replicas. Collective over the meshes of the layouts.
 
     Call it after ``backward``, if the gradients are to be those of the sum of the losses of all ranks. PyTorch gives
@@ -298,7 +298,7 @@ def _sum_over(mesh: "Mesh", replicas: tuple[str, ...], weights: list[torch.Tenso
 # -- tensors and layouts of both libraries ----------------------------------------------------------------------------
 
 
-def block_of(tensor: Any) -> Any:
+def block_of(tensor: object) -> Any:
     """Return the block of this rank as a tensor of PyTorch that shares its memory, also one of bfloat16.
 
     ``meshcomm.from_local`` goes the other way, without a copy too. ``MeshError`` on a rank outside of the mesh.

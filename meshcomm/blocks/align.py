@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.make import cut, make, mapped
 from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh_of
-from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.blocks.small import everywhere, is_passing, together
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Shape
@@ -19,7 +19,7 @@ from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.agreement import checks_every_call
-from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.core.ranks.calls import collective
 from meshcomm.core.ranks.meshes import location_in
 
 
@@ -37,7 +37,7 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
     def make() -> list[Operand]:
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
 
-    return made_by_all(name, mesh, call, make)
+    return together(name, mesh, call, make)
 
 
 def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:

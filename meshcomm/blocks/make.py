@@ -1,6 +1,6 @@
 """Tensors of blocks: nothing moves, and nothing is compared. A rank outside of the mesh has no block, and no part."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -103,6 +103,15 @@ def filled(
         return new
 
     return mapped(block, tensor, *others, layout=where, shape=lengths, dtype=kind)
+
+
+def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:
+    """Return the complex tensor of its real and its imaginary *components*, which are in one layout."""
+
+    def join(new: Array, real: Array, imaginary: Array) -> None:
+        new.real, new.imag = real, imaginary
+
+    return filled(join, *components, dtype=dtype)
 
 
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +19,9 @@ from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.agreement import agree, fingerprint
-from meshcomm.core.ranks.calls import collective, made_by_all
+from meshcomm.core.ranks.calls import agree_on, collective
+
+R = TypeVar("R")
 
 
 def gathered(name: str, x: DTensor | ArrayLike) -> Array:
@@ -31,11 +34,18 @@ def gathered(name: str, x: DTensor | ArrayLike) -> Array:
     return np.zeros(tensor.shape, tensor.dtype) if found is None else found  # on a rank outside of the mesh
 
 
-together = made_by_all
-"""``together(operation, mesh, call, make)`` returns what *make* makes of what this rank has: `made_by_all`.
+def together(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
+    """Return what *make* makes of what this rank has; what it raises on one rank, all ranks raise. Collective.
 
-What it raises on one rank, all ranks raise. Collective over the mesh.
-"""
+    Parameters
+    ----------
+    operation: what messages and the watchdog call it
+    mesh: the ranks that agree; a rank outside of it agrees with nobody
+    call: what they compare; it may be a function of what *make* returns
+    make: runs on each rank
+    """
+    with collective(operation, mesh) as here:
+        return make() if here is None else agree_on(here.team, call, make)
 
 
 def compare_call(operation: str, mesh: Mesh, call: str) -> None:

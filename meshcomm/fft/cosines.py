@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import filled, indices_along, mapped
+from meshcomm.blocks.make import complex_of, indices_along, mapped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
@@ -97,11 +97,7 @@ def transformed_by_fourier(step: Sharded, tensor: DTensor, run: RunSharded) -> D
         step, transform=replace(step.transform, orthogonalize=None)
     )  # which SciPy drops for complex numbers
     found = [_of_real(step, _component(given, name), run) for name in ("real", "imag")]
-    return relaid(filled(_join, *found, dtype=step.dtype_after), step.layout.axes, step.transform.kind)
-
-
-def _join(new: Array, real: Array, imaginary: Array) -> None:
-    new.real, new.imag = real, imaginary
+    return relaid(complex_of(found, step.dtype_after), step.layout.axes, step.transform.kind)
 
 
 def _component(tensor: DTensor, name: str) -> DTensor:

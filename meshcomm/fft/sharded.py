@@ -24,7 +24,6 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.transposed import relayout_transposed
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_at
@@ -36,6 +35,7 @@ from meshcomm.fft.steps import Sharded
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.joining.rolling import flip
+from meshcomm.numpy.shapes.linalg import transpose
 
 Run: TypeAlias = Callable[[Transform, DTensor], DTensor]
 """Transforms a tensor, in any layout of the result."""
@@ -100,7 +100,7 @@ def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
     order = list(range(spectrum.ndim))
     order[axis : axis + 2] = axis + 1, axis
     axes = spectrum.layout.axes  # the names are on the rows before, and on the columns after: both come first
-    across = relayout_transposed(spectrum, tuple(order), Layout(axes, spectrum.mesh))
+    across = transpose(spectrum, order, Layout(axes, spectrum.mesh))
     return _as_line(across, axis)
 
 

@@ -39,7 +39,7 @@ def _harmless(array: Array, core: int) -> Array:
     return np.eye(*shape, dtype=array.dtype) if core == 2 else np.zeros(shape, array.dtype)
 
 
-def _several(made: Any) -> tuple[Array, ...]:  # noqa: ANN401
+def _several(made: object) -> tuple[Array, ...]:
     return tuple(map(np.asarray, made)) if isinstance(made, tuple) else (np.asarray(made),)
 
 

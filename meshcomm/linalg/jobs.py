@@ -13,7 +13,6 @@ from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.arrays.transposed import relayout_transposed
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
@@ -24,6 +23,7 @@ from meshcomm.linalg.grids import Grid, grid_of
 from meshcomm.linalg.library import Argument, library
 from meshcomm.linalg.native import check_is_mpi
 from meshcomm.linalg.routines import LETTERS, check_block, check_matrices, check_same_mesh, matrix_of, real_of
+from meshcomm.numpy.shapes.linalg import transpose
 
 SINGULAR = "Singular matrix"
 
@@ -138,7 +138,7 @@ class Job:
 
     def transposed(self, tensor: DTensor) -> DTensor:
         """Return a copy of the transpose in the layout of the job: ScaLAPACK sees *tensor* itself. Collective."""
-        return relayout_transposed(tensor, (1, 0), self.layout)
+        return transpose(tensor, (1, 0), self.layout)
 
     def resized(self, tensor: DTensor, shape: Shape) -> DTensor:
         """Return the first rows and columns of *tensor* as a new matrix of *shape*; what it lacks is 0. Collective."""

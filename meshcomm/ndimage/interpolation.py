@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.make import filled, mapped, on_blocks
+from meshcomm.blocks.make import complex_of, filled, mapped, on_blocks
 from meshcomm.blocks.regions import read
 from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import together
@@ -178,7 +178,7 @@ class _Map:
             rule = self._rule._replace(cval=of(self._rule.cval))
             real = np.empty(0, self.dtype).real.dtype
             halves.append(self._evaluated(half, rule, real, (target, shape, coordinates, axes)))
-        return stored(filled(_join, *halves, dtype=self.dtype), self._output)
+        return stored(complex_of(halves, self.dtype), self._output)
 
     def _evaluated(
         self, tensor: DTensor, rule: Rule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
@@ -211,10 +211,6 @@ class _Map:
             return made
 
         return mapped(values, tensor, layout=layout, shape=shape, dtype=dtype)
-
-
-def _join(new: Array, real: Array, imaginary: Array) -> None:
-    new.real, new.imag = real, imaginary
 
 
 def _planes(own: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:

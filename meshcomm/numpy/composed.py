@@ -143,7 +143,7 @@ def _spaced(function: Callable[..., Any]) -> Function:
     """
     name = f"numpy.{function.__name__}"
 
-    def spaced(start: Value, stop: Value, num: int = 50, endpoint: bool = True, **options: Any) -> object:
+    def spaced(start: Value, stop: Value, num: int = 50, endpoint: bool = True, **options: object) -> object:
         axis, retstep = options.pop("axis", 0), options.pop("retstep", False)
         ends: Value = [unwrapped(start), unwrapped(stop)]
         if not any(isinstance(end, int | float | complex) for end in ends):  # a number of Python changes no dtype
@@ -269,7 +269,7 @@ def _text(function: Callable[..., str]) -> Function:
 def _by_samples(function: Function) -> Function:
     """Return NumPy's *function* that asks for dtypes and shapes only."""
 
-    def asked(*args: Any, **kwargs: Any) -> object:
+    def asked(*args: object, **kwargs: object) -> object:
         return function(*map(_sampled, args), **{key: _sampled(x) for key, x in kwargs.items()})
 
     return asked

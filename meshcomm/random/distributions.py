@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.core._arguments import as_array, as_shape, integer
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.random.drawing import Drawing, Size, Values, Where
+from meshcomm.random.drawing import Drawing, Drawn, Size, Values, Where
 
 
 def _known_by_all(parameter: ArrayLike) -> Array:
@@ -31,7 +31,7 @@ class Distributions(Drawing):
 
     def random(
         self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
-    ) -> Any:
+    ) -> Drawn:
         """Draw floats that are uniform in [0, 1).
 
         Parameters
@@ -53,7 +53,7 @@ class Distributions(Drawing):
 
     def standard_normal(
         self, size: Size = None, dtype: DTypeLike = np.float64, out: DTensor | None = None, *, layout: Where = None
-    ) -> Any:
+    ) -> Drawn:
         """Draw from the normal distribution of mean 0 and deviation 1. Parameters are those of `random`.
 
         >>> import meshcomm as mc
@@ -71,7 +71,7 @@ class Distributions(Drawing):
         out: DTensor | None = None,
         *,
         layout: Where = None,
-    ) -> Any:
+    ) -> Drawn:
         """Draw from the exponential distribution of scale 1. *method* is "zig" or "inv"; else as `random`.
 
         >>> import meshcomm as mc
@@ -88,7 +88,7 @@ class Distributions(Drawing):
         out: DTensor | None = None,
         *,
         layout: Where = None,
-    ) -> Any:
+    ) -> Drawn:
         """Draw from gamma distributions of scale 1, with the parameter *shape*. Others are those of `random`.
 
         >>> import meshcomm as mc
@@ -106,7 +106,7 @@ class Distributions(Drawing):
         endpoint: bool = False,
         *,
         layout: Where = None,
-    ) -> Any:
+    ) -> Drawn:
         """Draw integers from *low* to below *high*, or to *high* with *endpoint*; from 0 to *low* if *high* is None.
 
         Parameters
@@ -128,123 +128,125 @@ class Distributions(Drawing):
 
     # -- one distribution for each element ----------------------------------------------------------------------------
 
-    def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def normal(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from normal distributions of mean *loc* and deviation *scale*."""
         return self._drawn("normal", (loc, scale), size, layout)
 
-    def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def uniform(self, low: Values = 0.0, high: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from uniform distributions from *low* to *high*."""
         return self._drawn("uniform", (low, high), size, layout)
 
-    def exponential(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def exponential(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from exponential distributions of mean *scale*."""
         return self._drawn("exponential", (scale,), size, layout)
 
-    def gamma(self, shape: Values, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def gamma(self, shape: Values, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from gamma distributions, with the parameters *shape* and *scale*."""
         return self._drawn("gamma", (shape, scale), size, layout)
 
-    def beta(self, a: Values, b: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def beta(self, a: Values, b: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from beta distributions, with the parameters *a* and *b*."""
         return self._drawn("beta", (a, b), size, layout)
 
-    def lognormal(self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def lognormal(self, mean: Values = 0.0, sigma: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from distributions whose logarithms are normal, of *mean* and deviation *sigma*."""
         return self._drawn("lognormal", (mean, sigma), size, layout)
 
-    def laplace(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def laplace(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Laplace's distributions around *loc*."""
         return self._drawn("laplace", (loc, scale), size, layout)
 
-    def logistic(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def logistic(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from logistic distributions around *loc*."""
         return self._drawn("logistic", (loc, scale), size, layout)
 
-    def gumbel(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def gumbel(self, loc: Values = 0.0, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Gumbel's distributions around *loc*."""
         return self._drawn("gumbel", (loc, scale), size, layout)
 
-    def rayleigh(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def rayleigh(self, scale: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Rayleigh's distributions of mode *scale*."""
         return self._drawn("rayleigh", (scale,), size, layout)
 
-    def weibull(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def weibull(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Weibull's distributions, with the parameter *a*."""
         return self._drawn("weibull", (a,), size, layout)
 
-    def pareto(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def pareto(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Pareto's second distributions, with the parameter *a*."""
         return self._drawn("pareto", (a,), size, layout)
 
-    def power(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def power(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from distributions on [0, 1] with the density a x ** (a - 1)."""
         return self._drawn("power", (a,), size, layout)
 
-    def triangular(self, left: Values, mode: Values, right: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def triangular(
+        self, left: Values, mode: Values, right: Values, size: Size = None, *, layout: Where = None
+    ) -> Drawn:
         """Draw from triangular distributions from *left* to *right*, with their mode at *mode*."""
         return self._drawn("triangular", (left, mode, right), size, layout)
 
-    def vonmises(self, mu: Values, kappa: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def vonmises(self, mu: Values, kappa: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from von Mises' distributions of angles around *mu*, with the dispersion *kappa*."""
         return self._drawn("vonmises", (mu, kappa), size, layout)
 
-    def wald(self, mean: Values, scale: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def wald(self, mean: Values, scale: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Wald's distributions, the inverse Gaussian ones."""
         return self._drawn("wald", (mean, scale), size, layout)
 
-    def chisquare(self, df: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def chisquare(self, df: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from chi-square distributions with *df* degrees of freedom."""
         return self._drawn("chisquare", (df,), size, layout)
 
-    def noncentral_chisquare(self, df: Values, nonc: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def noncentral_chisquare(self, df: Values, nonc: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from noncentral chi-square distributions."""
         return self._drawn("noncentral_chisquare", (df, nonc), size, layout)
 
-    def f(self, dfnum: Values, dfden: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def f(self, dfnum: Values, dfden: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from F distributions with *dfnum* and *dfden* degrees of freedom."""
         return self._drawn("f", (dfnum, dfden), size, layout)
 
     def noncentral_f(
         self, dfnum: Values, dfden: Values, nonc: Values, size: Size = None, *, layout: Where = None
-    ) -> Any:
+    ) -> Drawn:
         """Draw from noncentral F distributions."""
         return self._drawn("noncentral_f", (dfnum, dfden, nonc), size, layout)
 
-    def standard_t(self, df: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def standard_t(self, df: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Student's t distributions with *df* degrees of freedom."""
         return self._drawn("standard_t", (df,), size, layout)
 
-    def standard_cauchy(self, size: Size = None, *, layout: Where = None) -> Any:
+    def standard_cauchy(self, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Cauchy's distribution around 0."""
         return self._drawn("standard_cauchy", (), size, layout)
 
-    def poisson(self, lam: Values = 1.0, size: Size = None, *, layout: Where = None) -> Any:
+    def poisson(self, lam: Values = 1.0, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Poisson's distributions of mean *lam*."""
         return self._drawn("poisson", (lam,), size, layout)
 
-    def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from binomial distributions: successes of *n* trials, each with probability *p*."""
         return self._drawn("binomial", (n, p), size, layout)
 
-    def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def negative_binomial(self, n: Values, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from negative binomial distributions: failures before *n* successes."""
         return self._drawn("negative_binomial", (n, p), size, layout)
 
-    def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def geometric(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from geometric distributions: trials until the first success."""
         return self._drawn("geometric", (p,), size, layout)
 
     def hypergeometric(
         self, ngood: Values, nbad: Values, nsample: Values, size: Size = None, *, layout: Where = None
-    ) -> Any:
+    ) -> Drawn:
         """Draw from hypergeometric distributions: good ones among *nsample* drawn."""
         return self._drawn("hypergeometric", (ngood, nbad, nsample), size, layout)
 
-    def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def logseries(self, p: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from logarithmic series distributions."""
         return self._drawn("logseries", (p,), size, layout)
 
-    def zipf(self, a: Values, size: Size = None, *, layout: Where = None) -> Any:
+    def zipf(self, a: Values, size: Size = None, *, layout: Where = None) -> Drawn:
         """Draw from Zipf's distributions, with the parameter *a*."""
         return self._drawn("zipf", (a,), size, layout)
 
@@ -320,7 +322,7 @@ class Distributions(Drawing):
         return self._vectors_of("multivariate_hypergeometric", given, np.size(colors), size, layout, method=method)
 
     def _vectors_of(
-        self, name: str, given: tuple[Any, ...], length: int, size: Size, layout: Where, **options: Any
+        self, name: str, given: tuple[Any, ...], length: int, size: Size, layout: Where, **options: object
     ) -> DTensor:
         sample = getattr(self._streams.at(self._call), name)(*given, **options)  # NumPy's checks
         if sample.ndim != 1:

@@ -27,6 +27,9 @@ from meshcomm.random.streams import TILE, Draw, Streams, Tiles, tile_sides
 Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
 
+Drawn: TypeAlias = Any
+"""What is drawn: a tensor; without a size and a layout a number of Python, or an array."""
+
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
 Seed: TypeAlias = int | Sequence[int] | SeedSequence
@@ -221,12 +224,12 @@ def _known(x: object) -> Any:
     return value if isinstance(value, DTensor) or np.ndim(value) == 0 else as_array(value)  # type: ignore[arg-type]
 
 
-def _block(x: Any) -> Any:
+def _block(x: object) -> Any:
     """Return an array as the `_Block` of a rank that has all of it, and anything else as it is."""
     return _Block(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
 
 
-def _aligned(name: str, x: Any, shape: Shape, layout: Layout) -> Any:
+def _aligned(name: str, x: object, shape: Shape, layout: Layout) -> Any:
     """Return what this rank needs of a parameter for a result of *shape* in *layout*. Collective if it moves."""
     if not isinstance(x, DTensor):
         return x

@@ -270,7 +270,7 @@ class Generator(Distributions):
         made = np.reshape(order[:count], shape)
         return relayout(made, layout)
 
-    def _races(self, n: int, weights: Any, layout: Layout) -> DTensor:
+    def _races(self, n: int, weights: object, layout: Layout) -> DTensor:
         """Return when each element comes, at rates that are its *weights*: their order is a weighted choice."""
         keys: DTensor = self._drawn("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):

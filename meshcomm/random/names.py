@@ -33,7 +33,7 @@ class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]
         return layout_on(None, shape, dtype)
 
 
-def default_rng(seed: Any = None) -> Generator:
+def default_rng(seed: object = None) -> Generator:
     """Return a generator of random tensors, with the methods of numpy.random.Generator.
 
     Without a *seed* it is Collective: rank 0 draws one for all.
@@ -61,7 +61,7 @@ def _seed_of_root(seeds: Any) -> SeedSequence:
 class RandomState:
     """The old interface of numpy.random: its functions are the methods of one of these."""
 
-    def __init__(self, seed: Any = None) -> None:
+    def __init__(self, seed: object = None) -> None:
         self._generator = default_rng(seed)
 
     def __getattr__(self, name: str) -> Any:
@@ -129,7 +129,7 @@ def named(name: str) -> Any:
     if name in ("Generator", "RandomState", "default_rng"):
         return globals()[name]
 
-    def function(*args: Any, **kwargs: Any) -> Any:
+    def function(*args: object, **kwargs: object) -> Any:
         return getattr(_state(), name)(*args, **kwargs)
 
     function.__name__, function.__doc__ = name, getattr(np.random, name).__doc__

@@ -107,15 +107,6 @@ def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) 
     return made
 
 
-def made_by_all(operation: str, mesh: Mesh, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
-    """Return what *make* returns on this rank; what it raises on one rank, all ranks raise. Collective over *mesh*.
-
-    A rank outside of the mesh agrees with nobody. *call* is that of `agree_on`.
-    """
-    with collective(operation, mesh) as here:
-        return make() if here is None else agree_on(here.team, call, make)
-
-
 class Collective(Generic[R]):
     """What a collective function is: all of them run by `__call__`, but those that agree on each call.
 

@@ -74,7 +74,7 @@ def clip(
 
     lacking = [x is None for x in bounds]  # not the bounds, which a recipe would keep alive
 
-    def clipped(block: Array, *others: Array, **into: Any) -> object:
+    def clipped(block: Array, *others: Array, **into: object) -> object:
         found = iter(others)
         return np.clip(block, *(None if lacks else next(found) for lacks in lacking), **_single(into))
 
@@ -85,7 +85,7 @@ def clip(
 def around(a: object, decimals: int = 0, out: object = None) -> object:
     """Return the values of *a* rounded to *decimals*, as numpy.round."""
 
-    def rounded(block: Array, **into: Any) -> object:
+    def rounded(block: Array, **into: object) -> object:
         made = np.round(block, decimals, **_single(into))
         return exact_copy(made) if made is block else made  # NumPy returns integers as they are
 

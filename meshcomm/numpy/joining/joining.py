@@ -76,7 +76,7 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
     return _stacked(tensors, axis, layout)
 
 
-def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: Any) -> DTensor:
+def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: object) -> DTensor:
     listed = [unwrapped(x) for x in tensors]
     shapes = {np.shape(x) for x in listed}  # type: ignore[arg-type]  # a tensor has a shape, too
     if len(shapes) > 1:
@@ -205,7 +205,7 @@ def _like_numpy(name: str, join: Function) -> Function:
         axis: int | None = 0,
         out: object = None,
         *,
-        dtype: Any = None,
+        dtype: object = None,
         casting: str = "same_kind",
     ) -> object:
         made: DTensor = join(arrays, axis, dtype=dtype, casting=casting)  # type: ignore[assignment]
@@ -217,7 +217,7 @@ def _like_numpy(name: str, join: Function) -> Function:
 def _after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
     """Return a function that joins operands after *widen*, along the axis for their number of axes."""
 
-    def joined(tup: Sequence[Tensor], *, dtype: Any = None, casting: str = "same_kind") -> DTensor:
+    def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> DTensor:
         wide: list[Any] = [widen(unwrapped(x)) for x in tup]
         return _joined(name, wide, axis_of_ndim(max(map(np.ndim, wide))), dtype=dtype, casting=casting)
 

@@ -117,7 +117,7 @@ def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[st
     return found
 
 
-def _widths(pad_width: Any, ndim: int) -> list[Width]:
+def _widths(pad_width: object, ndim: int) -> list[Width]:
     """Return the elements before and after each axis, from what NumPy takes."""
     if isinstance(pad_width, dict):
         found: list[Any] = [(0, 0)] * ndim
