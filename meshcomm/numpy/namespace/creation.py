@@ -18,7 +18,7 @@ from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
-from meshcomm.core._types import Array, DType, Shape, ShapeLike
+from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -44,11 +44,6 @@ def own(function: Made) -> Made:
     numpys = (getdoc(getattr(np, name)) or "").partition("\nExamples\n")[0].partition(">>>")[0]
     function.__doc__ = f"{function.__doc__}\n\nNumPy says:\n\n{numpys}"
     return function
-
-
-def _is_small(shape: Shape, dtype: DType) -> bool:
-    """Return whether every rank makes all of an array of *shape* and *dtype*."""
-    return prod(shape) * dtype.itemsize < WHOLE_BELOW
 
 
 # -- filled with one value --------------------------------------------------------------------------------------------
@@ -188,7 +183,7 @@ def array(
     """Return a tensor of an array, of lists, or of tensors. Collective if there are tensors in lists."""
     if isinstance(object, DTensor):
         made = _of_tensor(object, dtype, copy, layout)
-    elif _hasas_tensors(object):
+    elif _has_tensors(object):
         made = _stacked(object, dtype, layout)
     else:
         held = _numpys.array(
@@ -217,7 +212,7 @@ def asarray(
     where = device if layout is None else layout
     if isinstance(a, DTensor):
         return _of_tensor(a, dtype, copy, where)
-    if _hasas_tensors(a):
+    if _has_tensors(a):
         return _stacked(a, dtype, where)
     held = _numpys.asarray(a, dtype, copy=copy)
     if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
@@ -245,7 +240,7 @@ def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Value:
     return _of_tensor(_numpys.stack([array(each) for each in x]), dtype, None, where)
 
 
-def _hasas_tensors(x: Value) -> bool:
+def _has_tensors(x: Value) -> bool:
     """Return whether lists have tensors in them: looked for in the first list of each depth."""
     while isinstance(x, list | tuple) and x:
         if any(isinstance(each, DTensor) for each in x):
@@ -263,8 +258,7 @@ def _as_asarray(name: str) -> Callable[..., Value]:
         layout: Layout | None = None,
         **kwargs: Value,
     ) -> Value:
-        given = {key: kwargs[key] for key in ("copy",) if key in kwargs}
-        return asarray(a, dtype, device=device, layout=layout, **given)
+        return asarray(a, dtype, device=device, layout=layout, copy=kwargs.get("copy"))
 
     made.__name__ = name
     made.__doc__ = "Return *a* as a tensor, as `asarray` does: tensors have C order."
@@ -449,7 +443,7 @@ def eye(
         lengths = (rows.stop - rows.start, columns.stop - columns.start)
         return _numpys.eye(*lengths, k=k + rows.start - columns.start, dtype=kind)  # type: ignore[no-any-return]
 
-    if kind.hasobject or _is_small(shape, kind):
+    if kind.hasobject or prod(shape) * kind.itemsize < WHOLE_BELOW:
         return of_array(_numpys.eye(*shape, k, kind), where)
     return by_blocks(shape, kind, where, block)
 
