@@ -8,7 +8,9 @@ from support.sampling import sampled
 cases = pytest.importorskip("support.torch_cases")
 torch, mct = cases.torch, cases.mct
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")  # PyTorch's own, in forward mode
+pytestmark = [  # PyTorch's own, in forward mode
+    pytest.mark.filterwarnings(f"ignore:.torch.jit.script:{kind}") for kind in ("FutureWarning", "DeprecationWarning")
+]
 DTYPES = [torch.float64, torch.complex64, torch.bfloat16]
 
 
