@@ -16,22 +16,15 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
-import numpy as np
-
 import meshcomm as mc
+import meshcomm.numpy as np
 
 SHAPE = (200, 300)
 STEPS, SAVE_EVERY = 400, 50
 RATE = 0.2  # of the difference between neighbours that one step evens out
-
-
-def at_first(layout):
-    """Return the plate before the first step."""
-    plate = mc.zeros(SHAPE, float, layout)
-    plate[0] = 100.0
-    return plate
 
 
 def advance(plate):
@@ -45,15 +38,15 @@ def advance(plate):
 
 def run(folder, mesh, until=STEPS, kill_at=None, pause=0.0):
     """Go on from the latest checkpoint in *folder*, if there is one, and return the plate after *until* steps."""
-    layout = mc.Layout([tuple(mesh.dim_names), mc.UNSHARDED], mesh)
+    with mc.run_on(mesh):
+        step, plate = 0, np.zeros(SHAPE)  # its rows are cut over the ranks of the mesh
+    plate[0] = 100.0
     checkpoints = mc.Checkpoints(folder, keep=2, save_on="SIGUSR1")
-    try:
-        step, tree = checkpoints.restore(layout)
+    with suppress(FileNotFoundError):
+        step, tree = checkpoints.restore(plate.layout)
         plate = tree["plate"]
         if mesh.rank == 0:
             print(f"goes on from step {step}")
-    except FileNotFoundError:
-        step, plate = 0, at_first(layout)
     while step < until:
         plate = advance(plate)
         step += 1
@@ -105,8 +98,8 @@ def main():
         if mesh.rank == 0:
             print(f"after {STEPS} steps on {mesh.size} ranks: {found}")
         return 0
-    name = np.frombuffer(tempfile.mkdtemp().encode().ljust(200) if mesh.rank == 0 else b" " * 200, np.uint8)
-    folder = Path(mc.broadcast(name.copy(), None).tobytes().decode().strip())
+    name = list(tempfile.mkdtemp().encode().ljust(200)) if mesh.rank == 0 else [0] * 200
+    folder = Path(bytes(mc.broadcast(name, None).tolist()).decode().strip())
     return 0 if restarted(folder, mesh) else 1
 
 
