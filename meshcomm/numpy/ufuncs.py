@@ -171,7 +171,10 @@ def outer(ufunc: np.ufunc, a: Value, b: Value, **options: Value) -> Value:
 
     Source: numpy.ufunc.outer.
     """
-    one, other = agree_on_plain(f"numpy.{ufunc.__name__}.outer", [a, b], mesh_of([a, b]))
+    name = f"{ufunc.__name__}.outer"
+    one, other = agree_on_plain(f"numpy.{name}", [a, b], mesh_of([a, b]))
+    if (ndim := np.ndim(one) + np.ndim(other)) > 64:
+        raise ValueError(f"maximum supported dimension for an ndarray is 64, but `{name}()` result would have {ndim}.")
     wide: Value = one if np.ndim(one) == 0 else one[(..., *(None,) * np.ndim(other))]  # type: ignore[index]
     return ufunc(wide, other, **options)
 

@@ -298,7 +298,7 @@ def test_a_rank_that_makes_an_array_alone_is_found():
             tensor = a_tensor()
             return np.asarray(tensor) if world.rank == 0 else tensor.sum()
 
-        with pytest.raises(CollectiveMismatch, match=r"numpy\.asarray of \(5, 4\)"):
+        with pytest.raises(CollectiveMismatch, match=r"(?s)numpy\.asarray.* sum over"):
             world.run(program)
 
 
