@@ -9,6 +9,7 @@ from functools import wraps
 from inspect import getdoc
 from math import ceil, prod
 from operator import setitem
+from textwrap import indent
 from typing import Any, TypeVar
 
 import numpy as np
@@ -40,9 +41,9 @@ def own(function: Made) -> Made:
     """Register *function*, and give it the text of NumPy's function of this name."""
     name = function.__name__
     OWN[name] = function
-    function.__module__ = "meshcomm.numpy"
+    function.__module__, function.__qualname__ = "meshcomm.numpy", name
     numpys = (getdoc(getattr(np, name)) or "").partition("\nExamples\n")[0].partition(">>>")[0]
-    function.__doc__ = f"{function.__doc__}\n\nNumPy says:\n\n{numpys}"
+    function.__doc__ = f"{function.__doc__}\n\nNumPy says::\n\n{indent(numpys, '    ')}"
     return function
 
 
