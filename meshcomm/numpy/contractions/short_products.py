@@ -7,7 +7,7 @@ nothing to weigh. The result has the layout that the contraction would give it.
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
-from meshcomm.blocks.make import make, mapped
+from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
@@ -45,15 +45,20 @@ def short_product(a: object, b: object) -> DTensor | None:
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
     mesh, count = a.layout.mesh, devices_along(a.layout.mesh, cut)
-    share: Array | None = None
-    if a.local is not None:
-        with np.errstate(all="ignore"):  # an overflow, which concerns one rank, must not stop it before the exchange
-            share = np.matmul(a.local, b.local)[np.newaxis]
-    shares = everywhere(make(share, a.layout._recut((tuple(cut), ())), (count, n), a.dtype), "numpy.matmul")
+    shares = everywhere(
+        make(on_blocks(_share, a, b), a.layout._recut((tuple(cut), ())), (count, n), a.dtype), "numpy.matmul"
+    )
     names = tuple(name for name, size in mesh.dims if name in cut and size > 1)
     target = a.layout._recut(spread_over(((),), (n,), names, mesh))
     whole = mapped(_summed, shares, layout=a.layout._recut(((),)), shape=(n,))
     return cut_by(target, whole)
+
+
+def _share(a: Array, b: Array) -> Array:
+    """Return the product of two blocks as a row. An overflow, of one rank, must not stop it before the exchange."""
+    with np.errstate(all="ignore"):
+        row: Array = np.matmul(a, b)[np.newaxis]
+    return row
 
 
 def _summed(shares: Array) -> Array:
