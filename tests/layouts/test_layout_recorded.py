@@ -146,23 +146,24 @@ PROOFS = {
         and Layout(["x", "y"], MESH).delete(-1) == Layout(["x"], MESH)
         and Layout.batch_sharded(MESH, "x", 2, axis=-1) == Layout([UNSHARDED, "x"], MESH)
     ),
-    "Layout.num_shards(axis out of range)": lambda: all(
-        refuses(LayoutError, Layout(["x", "y"], MESH).num_shards, axis) for axis in (2, -3, 2**70)
-    ),
-    "Layout.num_shards(axis of MATCH)": lambda: Layout([MATCH], MESH).num_shards(0) == -1,
-    "Layout.delete(axis out of range)": lambda: all(
-        refuses(LayoutError, Layout(["x", "y"], MESH).delete, axes) for axes in (2, -3, [0, 2], "0", None, ["x"])
-    ),
-    "Layout.batch_sharded(axis or rank out of range)": lambda: (
-        all(
+    "axes or ranks out of range in `num_shards`, `delete`, `batch_sharded`": lambda: (
+        all(refuses(LayoutError, Layout(["x", "y"], MESH).num_shards, axis) for axis in (2, -3, 2**70))
+        and all(
+            refuses(LayoutError, Layout(["x", "y"], MESH).delete, axes) for axes in (2, -3, [0, 2], "0", None, ["x"])
+        )
+        and all(
             refuses(LayoutError, Layout.batch_sharded, MESH, "x", rank, axis)
             for rank, axis in [(0, 0), (-1, 0), (2, 2), (2, -3), (1.0, 0), (2, "x")]
         )
         and refuses(LayoutError, Layout.inner_sharded, MESH, "x", 0)
     ),
-    "Layout.batch_sharded(unknown mesh dimension)": lambda: refuses(LayoutError, Layout.batch_sharded, MESH, "q", 2),
-    "Layout.replicated(negative rank)": lambda: refuses(LayoutError, Layout.replicated, MESH, -1),
-    "Layout.offset_to_shard() with MATCH": lambda: refuses(LayoutError, Layout([MATCH], MESH).offset_to_shard),
+    "Layout.num_shards(axis of MATCH)": lambda: Layout([MATCH], MESH).num_shards(0) == -1,
+    "other wrong arguments of layouts": lambda: (
+        refuses(LayoutError, Layout.batch_sharded, MESH, "q", 2)
+        and refuses(LayoutError, Layout.replicated, MESH, -1)
+        and refuses(LayoutError, Layout([MATCH], MESH).offset_to_shard)
+        and all(refuses(LayoutError, Layout, specs, MESH) for specs in ("x", None, 3, iter(["x"]), {"x": 1}))
+    ),
     "Layout.offset_tuple_to_global_index(out of range)": lambda: (
         all(
             refuses(LayoutError, Layout(["x", "y"], MESH).offset_tuple_to_global_index, offset)
@@ -181,18 +182,14 @@ PROOFS = {
             Layout(["x"], MESH).global_shape_from_local_shape,
         )
     ),
-    "sharding specs that are no list": lambda: all(
-        refuses(LayoutError, Layout, specs, MESH) for specs in ("x", None, 3, iter(["x"]), {"x": 1})
-    ),
     "a tuple of mesh dimensions on one axis": lambda: (
         Layout([("x", "y")], MESH).to_string().startswith("sharding_specs:x+y, ")
     ),
     "Mesh('TPU:0', ...)": lambda: Mesh(["TPU:0", "TPU:1"], [("x", 2)]).local_devices() == ["TPU:0", "TPU:1"],
-    "names that the text form cannot hold": lambda: refuses(MeshError, Mesh, range(2), {"a b": 2}),
-    "reserved and repeated names of mesh dimensions": lambda: (
-        refuses(MeshError, Mesh, range(2), {"any": 2}) and refuses(MeshError, Mesh, range(4), [("x", 2), ("x", 2)])
+    "names of mesh dimensions that text cannot hold: with spaces, reserved ('scalar'), repeated": lambda: all(
+        refuses(MeshError, Mesh, range(4), dims)
+        for dims in ({"a b": 4}, {"any": 4}, {"scalar": 4}, [("x", 2), ("x", 2)])
     ),
-    "the mesh dimension name 'scalar'": lambda: refuses(MeshError, Mesh, range(2), {"scalar": 2}),
     "more than 32 mesh dimensions": lambda: refuses(MeshError, Mesh, range(1), {f"d{i}": 1 for i in range(33)}),
     "duplicate devices": lambda: refuses(MeshError, Mesh, ["CPU:0", "CPU:0"], {"x": 2}),
     "mesh[unknown name]": lambda: refuses(MeshError, lambda: MESH["q"]) and refuses(KeyError, lambda: MESH["q"]),
@@ -202,14 +199,12 @@ PROOFS = {
         refuses(MeshError, Mesh.from_string, f"|x={size}|*CPU") for size in (" 3", "+3", "3abc")
     ),
     "'|x=999999999999|*CPU'": lambda: refuses(MeshError, Mesh.from_string, "|x=999999999999|*CPU"),
-    "deprecated groups in a proto": lambda: (
-        refuses(MeshError, Mesh.from_proto, b"\x4b\x4c") and refuses(LayoutError, Layout.from_proto, b"\x4b\x4c")
+    "wrong wire types or deprecated groups in a proto": lambda: all(
+        refuses(MeshError, Mesh.from_proto, mesh) and refuses(LayoutError, Layout.from_proto, layout)
+        for mesh, layout in ((b"\x18\x01", b"\x08\x01"), (b"\x4b\x4c", b"\x4b\x4c"))
     ),
     "an axis with `Cuts` or `Cyclic`, in a proto": lambda: (
         [spec.sharding_spec for spec in Layout([Cyclic("x", 2), "y"], MESH).as_proto().sharding_specs] == ["x", "y"]
-    ),
-    "wrong wire types in a proto": lambda: (
-        refuses(MeshError, Mesh.from_proto, b"\x18\x01") and refuses(LayoutError, Layout.from_proto, b"\x08\x01")
     ),
 }
 
