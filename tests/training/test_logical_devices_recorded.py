@@ -177,19 +177,21 @@ PROOFS = {
     "the result of run": strategies.test_run_gives_each_replica_its_values,
     "assign_to_logical_device in SPMD mode": strategies.test_assign,
     "a scalar, [] and one logical device": lambda: check_split([], [], 1),
-    "0 in partition_dimensions": lambda: refused_partition([0, 8]),
-    "negative partition_dimensions": lambda: refused_partition([-2, -4]),
-    "floats in partition_dimensions": lambda: refused_partition([2.0, 4.0]),
-    "device_coordinates with another number of axes": lambda: refused_topology("coordinates with two axes"),
-    "Topology(serialized, mesh_shape, ...)": lambda: refused_topology("both forms"),
-    "two devices at one location": lambda: refused_topology("one location twice"),
-    "coordinates without a device": lambda: topology_tests.test_no_device_there((-1, 0, 0, 0)),
-    "a replica or core out of range": assignments.test_assignment_lookups_refuse,
+    "0, negative numbers or floats in partition_dimensions": lambda: [
+        refused_partition(dims) for dims in ([0, 8], [-2, -4], [2.0, 4.0])
+    ],
+    "two devices at one location, coordinates with other axes, both forms of a topology at once": lambda: [
+        refused_topology(name) for name in ("one location twice", "coordinates with two axes", "both forms")
+    ],
+    "coordinates without a device; a replica or core out of range": lambda: [
+        topology_tests.test_no_device_there((-1, 0, 0, 0)),
+        assignments.test_assignment_lookups_refuse(),
+    ],
     "a device in two replicas": lambda: assignments.test_assignment_refuses(CELL * 2, r"core_assignment\[1, 0\]"),
-    "floats in computation_shape": lambda: assignments.test_build_refuses(
-        (row_major([2, 1, 1, 1]), [1.5, 1, 1, 1]), "integers"
-    ),
-    "missing devices with a stride, or too few": assignments.test_missing_devices,
+    "floats in computation_shape; missing devices with a stride, or too few": lambda: [
+        assignments.test_build_refuses((row_major([2, 1, 1, 1]), [1.5, 1, 1, 1]), "integers"),
+        assignments.test_missing_devices(),
+    ],
     "device_order_mode RING with missing devices": assignments.test_a_ring_with_missing_devices,
     "ranks that are not counted through": topology_tests.test_wire_form_of_ranks_in_turns,
 }
