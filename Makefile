@@ -144,17 +144,18 @@ nightly: $(TESTING) $(WITH_SCALAPACK)
 	@FULL=1 .ci/scope run site $(MAKE) --no-print-directory docs
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
-# EACH=1 runs one case of each test, or a sixth of them.
+# SAMPLE=6 runs one of six cases of each test. EACH=1 says the same.
 JOBS_AT_ONCE := 4
 JOBS :=
 EACH :=
 test-jobs: $(TESTING)
-	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") $(EACH:%=--each %) tests/jobs
+	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") \
+	    $(addprefix --sample ,$(or $(SAMPLE),$(EACH:1=6))) tests/jobs
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
 fuzz: $(TESTING)
-	@$(PYTEST) --patience 20 --inputs $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
+	@$(PYTEST) --patience 20 --count $(INPUTS) -o faulthandler_timeout=0 -k "any_input or any_header" \
 		tests/project/test_any_input.py tests/storage/test_hostile.py
 
 # Every way to hang, with all numbers of ranks, with shared memory and without. A rank that waits in MPI looks around
@@ -163,21 +164,21 @@ fuzz: $(TESTING)
 SCENARIOS_AT_ONCE ?= 3
 REPEATS :=
 test-scenarios: $(TESTING)
-	@$(PYTEST) $(if $(REPEATS),--repeats $(REPEATS),--exhaustive) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
+	@$(PYTEST) $(if $(REPEATS),--count $(REPEATS),--exhaustive) -n $(SCENARIOS_AT_ONCE) tests/jobs/test_scenarios.py
 
 # Every pair of calls that ranks may mix up, in every way: 165,648 cases, one to four a second. Many run in one job.
-# PAIRS=200 for some of them: with each number of ranks, 200 with shared memory, and 200 without.
-PAIRS ?= all
-RANKS ?= 2 3 4
+# PAIRS=200 for some of them: with each number of ranks, 200 with shared memory, and 200 without. RANKS=3 for one number.
+PAIRS :=
+RANKS := 2 3 4
 test-mismatches: $(TESTING)
-	@$(PYTEST) -s --mismatches $(PAIRS) --mismatch-ranks "$(RANKS)" tests/jobs/test_mismatches.py
+	@$(PYTEST) -s $(if $(PAIRS),--count $(PAIRS),--exhaustive) tests/jobs/test_mismatches.py $(if $(filter 1,$(words $(RANKS))),-k "$(RANKS) and ranks")
 
 # Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
 MINUTES ?= 30
 SEED :=
 PROGRAMS :=
 soak: $(TESTING)
-	@$(PYTEST) -x --soak $(MINUTES) $(SEED:%=--seed %) $(PROGRAMS:%=--programs %) tests/jobs/test_soak.py -k programs
+	@$(PYTEST) -x --count $(if $(SEED),$(or $(PROGRAMS),1) --seed $(SEED),$(MINUTES)) tests/jobs/test_soak.py -k programs
 
 resources: $(TESTING)
 	@$(PYTEST) --patience 4 --exhaustive tests/jobs/test_resources.py

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from support.forked import Forked
 from support.jobs import is_openmpi
 from support.paths import PROGRAMS
 from support.patience import slowness
@@ -18,10 +19,21 @@ RUN = ("-m", "meshcomm", "run")
 SOON = 2.0  # seconds from the failure of a rank to the end of the job, on an idle machine
 
 
+@pytest.fixture(scope="module")
+def forked(tmp_path_factory):
+    with Forked(tmp_path_factory.mktemp("forked"), CASES) as server:
+        yield server
+
+
 @pytest.fixture
-def job(launch):
-    def run(ranks, *names, before=(), **environment):
-        finished = launch(ranks, *before, CASES, *names, CASE_RANKS=str(ranks or 2), **environment)
+def job(launch, forked):
+    """A function that runs cases of the program: on forked ranks, but for those with words *before* the program."""
+
+    def run(ranks, *names, before=None, **environment):
+        environment |= {"CASE_RANKS": str(ranks)}
+        if before is None:
+            return forked.launch(launch, ranks, *names, **environment)
+        finished = launch(ranks, *before, CASES, *names, **environment)
         assert finished.left == [], f"processes of the job are left: {finished}"
         return finished
 
@@ -68,15 +80,10 @@ def ends(case, *texts, ranks=(2,), shared=(None,), within=SOON):
 
 ENDS = [
     *ends("one_raises", "Traceback", "in one_raises", CULPRIT, f"meshcomm: {RANK_1}", ranks=(2, 4)),
-    *ends("one_raises_in_a_thread", "in fail", CULPRIT, "rank 1 of 2", "failing thread"),
     *ends("one_raises_beside_a_thread", CULPRIT, RANK_1),
-    # It has to initialise MPI to end the job, which takes an Open MPI a second.
-    *ends("one_raises_before_mpi", CULPRIT, RANK_1, ranks=(2, 4), within=2 * SOON),
     *ends("one_raises_with_a_hook_of_its_own", "as shown by the program", f"{RANK_1}: an uncaught KeyError"),
     *ends("one_is_outside_of_the_mesh", "no attribute 'sum'", "outside of the mesh x=1", RANK_1),
-    *ends("one_is_interrupted", "KeyboardInterrupt", RANK_1),
     *ends("one_is_interrupted_while_it_ends_the_job", f"{RANK_1}: an earlier call of these ranks ended", "culprit"),
-    *ends("one_is_killed", "stamp", ranks=(2, 4)),
     *ends("one_closes_the_mesh", "but rank 1 has closed the mesh without it", ranks=(3,), shared=BOTH, within=6.0),
     # The others wait for the words of a slow rank, but not long for those of a stopped one.
     *ends("one_is_slow_to_say_what_is_wrong", *WRONG_OUT, ranks=(4,), shared=BOTH, within=9.0),
@@ -101,7 +108,6 @@ def test_the_job_ends(job, case, ranks, shared, texts, within):
     ("case", "ranks", "more", "texts", "late"),
     [
         ("one_raises", 2, 0, (CULPRIT, f"rank 0 of 2 {TOO_LONG}"), SOON),
-        ("one_is_stopped", 2, 0, ("MESHCOMM_TIMEOUT={limit}",), 2 * SOON),
         ("the_first_rank_is_stopped", 3, 3, ("rank 0 does not answer: it is stopped or lost",), 2 * SOON),
         # Another rank tells why.
         ("the_rank_that_tells_why_is_too_slow", 4, 0, (TOO_LONG, "longer than MESHCOMM_TIMEOUT"), 3.0 + 2 * SOON),
@@ -114,26 +120,19 @@ def test_the_job_ends_after_the_timeout(job, seconds, case, ranks, more, texts, 
 
 
 @pytest.mark.parametrize(
-    ("ranks", "name", "operation"),
-    [
-        (2, "one_returns_early", "relayout"),
-        (4, "one_returns_early", "relayout"),
-        (3, "one_returns_early_on_another_communicator", "to_numpy"),
-    ],
+    ("name", "operation"),
+    [("one_returns_early", "relayout"), ("one_returns_early_on_another_communicator", "to_numpy")],
 )
-def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, ranks, name, operation):
-    ended = job(ranks, name, before=RUN)
+def test_run_ends_the_job_if_others_wait_for_a_rank_that_has_ended(job, name, operation):
+    ended = job(3, name, before=RUN)
     assert_ended(ended, f"s in {operation}", "but rank 1 has ended without it", within=3 + SOON)
 
 
 GO_ON = [
-    (2, ("ranks_call_different_things", "one_passes_wrong_arguments"), {}),
-    (4, ("ranks_call_different_things", "one_passes_wrong_arguments"), {}),
     (2, ("cached_calls_differ",), {"MESHCOMM_CHECK": "1"}),
     *((3, ("one_has_errors_that_are_no_refusals",), {"MESHCOMM_SHARED_MEMORY": shared}) for shared in BOTH),
-    (3, ("meshes_are_asked_for_in_any_order", "mesh_is_too_large"), {}),
-    (2, ("child_is_forked", "children_end_in_all_ways", "user_frees_the_communicator", "mpi_is_finalised"), {}),
-    (2, ("user_frees_communicators_of_open_meshes",), {}),
+    (3, ("meshes_are_asked_for_in_any_order",), {}),
+    (2, ("child_is_forked", "mpi_is_finalised"), {}),
 ]
 
 
@@ -142,21 +141,14 @@ def test_the_job_goes_on(job, ranks, cases, environment):
     assert_went_on(job(ranks, *cases, **environment), ranks * len(cases))
 
 
-@pytest.mark.parametrize("shared", BOTH)
-def test_one_writes_a_file_for_longer_than_the_timeout(job, shared, seconds):
-    ended = job(3, "one_writes_for_long", MESHCOMM_TIMEOUT=f"{seconds}", MESHCOMM_SHARED_MEMORY=shared)
-    assert_went_on(ended, 3)
-
-
 # -- ranks that do not come -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_one_never_joins(job, ranks, seconds):
-    ended = job(ranks, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}")
-    assert_ended(ended, f"s in relayout (its call 2) with {ranks} ranks", "in one_never_joins", within=seconds + SOON)
+def test_one_never_joins(job, seconds):
+    ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{seconds}")
+    assert_ended(ended, "s in relayout (its call 2) with 3 ranks", "in one_never_joins", within=seconds + SOON)
     assert "goes on waiting" in ended.text, "the warning comes first"
-    says = rf"rank [02-9] of {ranks} ends the job: it has waited {seconds} s .*MESHCOMM_TIMEOUT={seconds}"
+    says = rf"rank [02] of 3 ends the job: it has waited {seconds} s .*MESHCOMM_TIMEOUT={seconds}"
     assert re.search(says, ended.text), ended
     told = re.split(says, ended.text)[-1].split("\n")
     assert re.fullmatch(
@@ -184,22 +176,20 @@ def test_an_error_that_the_others_do_not_hear_of_is_told(job, seconds):
     assert re.search(says, ended.text), ended
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("case", ["one_is_wrong_in_a_known_call", "one_makes_a_new_call"])
-def test_ranks_that_share_memory_see_that_another_one_agrees(job, case, ranks):
-    ended = job(ranks, case)
+def test_ranks_that_share_memory_see_that_another_one_agrees(job, case):
+    ended = job(3, case)
     says = "this rank makes a call that it has made before, but rank 1 makes one for the first time, on which"
     assert_ended(ended, says)
     assert ended.text.count(f"CollectiveMismatch: {says}") == 1, ended
     if case == "one_is_wrong_in_a_known_call":  # the others do not hear of its error, but wait until it is told
-        says = rf"rank 1 of {ranks} has to raise DTypeError: .*\n  This rank is at .*failures\.py:\d+ in {case}"
+        says = rf"rank 1 of 3 has to raise DTypeError: .*\n  This rank is at .*failures\.py:\d+ in {case}"
         assert len(re.findall(says, ended.text)) == 1, ended
 
 
 @pytest.mark.parametrize("shared", BOTH)
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, ranks, shared):
-    ended = job(ranks, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
+def test_an_out_that_one_rank_finds_wrong_in_a_known_call(job, shared):
+    ended = job(4, "one_finds_its_out_wrong", MESHCOMM_SHARED_MEMORY=shared)
     assert_ended(ended, "LayoutError: out cannot be written to: its block is read-only", "rank 1 of")
     assert re.search(r"line \d+, in one_finds_its_out_wrong\n", ended.text), ended
     assert not re.search(r'meshcomm/(ranks|transport)/\w+\.py", line \d+, in ', ended.text), ended
@@ -264,13 +254,6 @@ def test_calls_on_a_mesh_are_not_compared_with_those_on_one_that_was_closed(job,
     assert "the operations that all of them remember are the same" in merged.text, merged
 
 
-def test_the_command_finds_the_first_difference(job, launch, tmp_path):
-    ended = job(2, "one_makes_another_known_call", MESHCOMM_FLIGHTS=str(tmp_path), MESHCOMM_SHARED_MEMORY="0")
-    assert_ended(ended, "CollectiveMismatch: ranks made different collective calls as call 5", within=4 + SOON)
-    merged = launch(None, "-m", "meshcomm", "flights", tmp_path)
-    assert "first difference: call 5 on ranks 0-1: rank 0 made to_numpy, rank 1 made barrier" in merged.text, merged
-
-
 def test_the_command_finds_that_arguments_differ(job, launch, tmp_path):
     case = "some_wait_in_other_groups_though_others_have_ended"
     ended = job(4, case, MESHCOMM_FLIGHTS=str(tmp_path), MESHCOMM_SHARED_MEMORY="0")
@@ -299,10 +282,10 @@ def test_a_message_of_another_call_is_a_mismatch_and_the_end_if_it_was_written_o
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which signals are handled")
 def test_a_crash_ends_without_a_report_of_mpi_which_may_wait_for_ever(job):
-    assert_went_on(job(2, "crashes_end_the_process"), 2)
-    assert_went_on(job(2, "crashes_are_reported_by_python"), 2)
+    assert_went_on(job(2, "crashes_end_the_process", before=()), 2)
+    assert_went_on(job(2, "crashes_are_reported_by_python", before=()), 2)
     if is_openmpi():
-        assert_went_on(job(2, "crashes_are_reported_by_open_mpi", OMPI_MCA_opal_signal="6,11"), 2)
+        assert_went_on(job(2, "crashes_are_reported_by_open_mpi", before=(), OMPI_MCA_opal_signal="6,11"), 2)
 
 
 # -- under python -m meshcomm run -------------------------------------------------------------------------------------
@@ -360,19 +343,6 @@ def test_a_dropped_request_ends_the_job_when_the_program_ends(job, case):
     )
 
 
-def test_different_cached_calls_are_found_by_ranks_that_share_memory(job):
-    ended = job(2, "known_calls_of_the_same_bytes_differ", MESHCOMM_SHARED_MEMORY="1G")
-    assert ended.text.count("as expected") == 2, ended
-    assert ended.code != 0, "what ranks mixed up is no success, even if the program catches the error"
-
-
-@pytest.mark.parametrize("shared", BOTH)
-def test_two_threads_on_one_mesh_never_get_wrong_data(job, shared):
-    ended = job(2, "two_threads_make_calls", MESHCOMM_SHARED_MEMORY=shared, MESHCOMM_TIMEOUT="10")
-    assert "AssertionError: WRONG" not in ended.text, ended
-    assert (ended.code != 0 and "two threads" in ended.text) or ended.text.count("as expected") == 2, ended
-
-
 @pytest.mark.parametrize("shared", BOTH)
 @pytest.mark.parametrize("call", ["relayout", "start_relayout", "start_update", "with_root"])
 def test_a_handler_that_raises_anywhere_leaves_no_wrong_data(job, call, shared, seconds):
@@ -397,10 +367,3 @@ def test_a_job_in_which_calls_differed_does_not_end_well_however_it_ends(job, ca
     ended = job(2, case, MESHCOMM_SHARED_MEMORY=shared)
     assert ended.code != 0, ended
     assert re.search(f"ends the job: .*{error}", ended.text), ended
-
-
-def test_a_program_is_launched_without_mpiexec(job):
-    ended = job(None, "exchange")
-    assert ended.code == 1
-    assert "MeshError" in ended.text
-    assert "launch the program with mpiexec -n 2" in ended.text

@@ -1,6 +1,7 @@
 """Ranks that make different calls: no call returns what another one sent, and no job goes on to exit with status 0.
 
-`make test-jobs` tries a sample of all cases, other ones for each MPI and number of ranks; ``--mismatches`` tries more.
+`make test-jobs` tries a sample of all cases, other ones for each MPI and number of ranks. ``--count N`` tries N with
+each number of ranks, with shared memory and without, and ``--exhaustive`` all.
 """
 
 from collections import Counter
@@ -10,17 +11,18 @@ import pytest
 from support.jobs import Job, is_openmpi
 from support.mix_ups import MixUps, cases, is_loud
 from support.paths import PROGRAMS
+from support.sampling import counted
 
 TRANSPORTS = {"mpi": False, "shared memory": True}
 RANKS = 2, 3, 4
 SAMPLE = 15
 """How many cases each transport and number of ranks gets every day."""
 FEW = 5
-"""How many where --each leaves out others as well."""
+"""How many where --sample leaves out others as well."""
 ALONE = 6
 """How many cases get a job of their own, as a program of the user has."""
 BATCH = 90
-"""How many cases a test tries with ``--mismatches``."""
+"""How many cases a test tries with ``--count``."""
 
 
 def pytest_generate_tests(metafunc):
@@ -31,10 +33,9 @@ def pytest_generate_tests(metafunc):
             ("ranks", "alone", "shared"), [(ranks, _cases(ranks)[-1 - i], i % 2 == 0) for ranks, i in every]
         )
     elif "batch" in metafunc.fixturenames:
-        every, share, sample = {}, option("mismatches"), FEW if option("each") else SAMPLE
-        for ranks in option("mismatch_ranks") or RANKS:
-            found = _cases(ranks)
-            tried = found if share == "all" else found[: int(share or sample)]
+        every, count = {}, counted(FEW if option("sample") else SAMPLE)
+        for ranks in RANKS:
+            tried = _cases(ranks)[: None if option("exhaustive") else count]
             for i, start in enumerate(range(0, len(tried), BATCH)):
                 batch = tried[start : start + BATCH]
                 every |= {f"{ranks} ranks, {name}, {i}": (ranks, batch, name) for name in TRANSPORTS}
@@ -80,8 +81,7 @@ def test_ranks_of_which_one_waits_for_a_request_learn_so_before_the_timeout(laun
     assert is_loud(job), job
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_no_error_of_mpi_tells_that_calls_differ(launch, attempt):
+def test_no_error_of_mpi_tells_that_calls_differ(launch):
     """With Open MPI some ranks got MPI_ERR_OTHER in most runs."""
     job = launch(4, PROGRAMS / "mismatches.py", "variable", "sum", "skipped", 3, MESHCOMM_SHARED_MEMORY="0")
     assert "uncaught Exception" not in job.text, job
@@ -95,12 +95,6 @@ def test_a_rank_that_waits_for_others_that_have_ended_after_as_many_calls_learns
     job = launch(4, PROGRAMS / "mismatches.py", *calls, MESHCOMM_TIMEOUT="60", MESHCOMM_SHARED_MEMORY=shared)
     assert "  rank 3: all_gather\n  ranks 0, 1, 2: collective_permute, and ended" in job.text, job
     assert is_loud(job), job
-
-
-@pytest.mark.parametrize("ranks", RANKS)
-def test_no_two_calls_are_alike(launch, ranks):
-    job = launch(ranks, PROGRAMS / "digests_of_calls.py")
-    assert job.code == 0, job
 
 
 RAISED, RETURNED, READY = {"told": "CollectiveMismatch: ..."}, {"told": "returned"}, {"told": "ready"}

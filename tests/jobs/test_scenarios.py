@@ -2,8 +2,7 @@
 
 The programs are in programs/scenarios.py. A sample runs each scenario once, half of them with each MPI, the settings
 spread evenly over them. With ``--exhaustive`` each runs with 2, 4 and 8 ranks, with shared memory and without. With
-``--repeats 20`` each runs twenty times, in the settings by turns, and its ranks are forked from a process with all
-imports.
+``--count 20`` each runs twenty times, in the settings by turns.
 """
 
 import math
@@ -16,8 +15,8 @@ import pytest
 from support.forked import Forked
 from support.jobs import dozing, is_openmpi
 from support.paths import PROGRAMS
-from support.patience import slowness, until
-from support.sampling import repeats, spread
+from support.patience import slowness
+from support.sampling import counted, spread
 
 PROGRAM = PROGRAMS / "scenarios.py"
 TIMEOUT = 3  # seconds, of an idle machine
@@ -99,44 +98,30 @@ TWO_RANKS_ON_ONE_MESH = ("deadlock_across_meshes", None, 2)  # the two meshes ar
 
 
 def cases(turn=0):
-    """Return the scenarios and settings of a *turn*. Without repeats, each MPI has half of the scenarios."""
+    """Return the scenarios and settings of a *turn*. Without ``--count``, each MPI has half of the scenarios."""
     settings = list(product(RANKS, MEMORY))
     first = turn % len(settings)
-    some = (0, 1) if repeats() else (is_openmpi(), 2)
+    some = (0, 1) if counted(0) else (is_openmpi(), 2)
     found = spread(SCENARIOS, settings[first:] + settings[:first], *some)
     every = [(*scenario, *setting) for scenario, setting in found]
     return [case for case in every if case[:3] != TWO_RANKS_ON_ONE_MESH]
 
 
-def test_there_are_enough_scenarios():
-    assert len(SCENARIOS) == len({*SCENARIOS}) >= 60
-    assert {case[:2] for case in cases()} >= {scenario for scenario, _ in spread(SCENARIOS, [()], is_openmpi(), 2)}
-
-
-def test_turns_have_all_settings():
-    settings = {(*case[:2], *setting) for case in cases() for setting in product(RANKS, MEMORY)}
-    turns = {case for turn in range(len(RANKS) * len(MEMORY)) for case in cases(turn)}
-    assert turns == {case for case in settings if case[:3] != TWO_RANKS_ON_ONE_MESH}
-
-
 def pytest_generate_tests(metafunc):
     if "scenario" in metafunc.fixturenames:
-        turns = [(turn, cases(turn)) for turn in range(repeats() or 1)]
+        turns = [(turn, cases(turn)) for turn in range(counted(0) or 1)]
         found = [(case, turn) for turn, every in turns for case in Random(turn).sample(every, len(every))]
         ids = ["-".join(str(part) for part in (*case, turn) if part) for case, turn in found]
         metafunc.parametrize("scenario", [case for case, _ in found], ids=ids)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def forked(tmp_path_factory):
-    """Ranks of the program that begin in a moment, if scenarios are repeated; else None."""
-    if not repeats():
-        yield None
-        return
+    """Ranks of the program that begin in a moment."""
     with dozing(DOZE):
         server = Forked(tmp_path_factory.mktemp("scenarios"), PROGRAM)
-    yield server
-    server.close()
+    with server:
+        yield server
 
 
 def run(launch, forked, arguments, ranks, memory):
@@ -147,12 +132,11 @@ def run(launch, forked, arguments, ranks, memory):
     for patience in (1, 4, 16):
         timeout = math.ceil(min(TIMEOUT * patience * slowness(), LONGEST) - 0.5)
         environment = {"MESHCOMM_TIMEOUT": f"{timeout}"} | ({"MESHCOMM_SHARED_MEMORY": memory} if memory else {})
-        if forked is None or arguments[0] in AT_THE_IMPORT:
+        if arguments[0] in AT_THE_IMPORT:
             with dozing(DOZE):
                 job = launch(ranks, PROGRAM, *arguments, **environment)
         else:
-            job = launch(ranks, *arguments, python=forked.python, others=forked.ranks, **environment)
-            assert until(lambda: not forked.ranks(), 10.0), f"{forked.ranks()} are left of {job}"
+            job = forked.launch(launch, ranks, *arguments, **environment)
         too_late = arguments[0] in IN_THE_FIRST_CALL and "longer than MESHCOMM_TIMEOUT" in job.text
         if "stamp " in job.text and not too_late:
             break

@@ -1,7 +1,8 @@
 """Random programs against NumPy, on simulated ranks and on real ones, with shared memory and without.
 
 `make test-all` runs some in each setting. `make soak MINUTES=30` runs other ones for so long, in jobs of a minute.
-``make soak SEED=4711`` repeats one of them in all settings, and ``PROGRAMS=20`` those of the next seeds as well.
+``make soak SEED=4711`` repeats one of them in all settings, and ``PROGRAMS=20`` those of the next seeds as well. So
+``--count`` is a number of minutes, or with ``--seed`` of programs.
 """
 
 import re
@@ -21,14 +22,17 @@ THREADS = 2  # jobs with two threads on one mesh for each setting
 
 
 def pytest_generate_tests(metafunc):
-    option = metafunc.config.getoption
     if "setting" in metafunc.fixturenames:
         count = len(SETTINGS)
-        jobs = option("soak") if option("seed") is None else None
-        settings = [(*SETTINGS[i % count], i) for i in range(jobs or count)]
+        settings = [(*SETTINGS[i % count], i) for i in range(minutes(metafunc.config) or count)]
         marks = {"simulated": [pytest.mark.any_mpi]}
         params = [pytest.param(each, marks=marks.get(each[1], ()), id="-".join(map(str, each))) for each in settings]
         metafunc.parametrize("setting", params)
+
+
+def minutes(config):
+    """Return how long a soak is to take; None for other runs."""
+    return config.getoption("count") if config.getoption("seed") is None else None
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +40,7 @@ def ran(pytestconfig):
     """How many programs and steps ran; shown after a soak."""
     found = Counter()
     yield found
-    if pytestconfig.getoption("soak"):
+    if minutes(pytestconfig):
         with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
             print(f"\nsoaked: {found['programs']} programs, {found['steps']} steps, {found['jobs']} jobs")
 
@@ -47,7 +51,7 @@ def seed(pytestconfig, setting):
     given = pytestconfig.getoption("seed")
     if given is not None:
         return given
-    first = time.time_ns() // 10**9 % 10**6 * 1000 if pytestconfig.getoption("soak") else 0
+    first = time.time_ns() // 10**9 % 10**6 * 1000 if minutes(pytestconfig) else 0
     return first + 10**6 * setting[2]
 
 
@@ -63,8 +67,8 @@ def run_job(launch, program, ranks, memory, arguments, seconds):
 
 def test_random_programs_do_what_numpy_does(launch, pytestconfig, ran, setting, seed):
     ranks, memory, _ = setting
-    soaks, given = pytestconfig.getoption("soak"), pytestconfig.getoption("seed")
-    most = pytestconfig.getoption("programs") or (1 if given is not None else 10**6 if soaks else FEW)
+    soaks, given = minutes(pytestconfig), pytestconfig.getoption("seed")
+    most = 10**6 if soaks else FEW if given is None else pytestconfig.getoption("count") or 1
     seconds = MINUTE if soaks else 10**6
     job = run_job(launch, "soak.py", ranks, memory, [seed, seconds, most], MINUTE)
     text = f"from seed {seed} on, {ranks} ranks, {memory}: {job}"

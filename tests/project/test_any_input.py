@@ -1,6 +1,6 @@
 """Any input to a parser: a value or a documented error, in a time that its length bounds.
 
-``make fuzz INPUTS=1000000`` tries so many inputs for each parser; without ``--inputs`` there are a few thousand.
+``make fuzz INPUTS=1000000`` tries so many inputs for each parser; without ``--count`` there are a few thousand.
 """
 
 import json
@@ -16,7 +16,7 @@ from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.ranks import hosts, rendezvous
 from support.inputs import texts, wires
 from support.patience import cpu_factor
-from support.sampling import inputs
+from support.sampling import counted
 from support.strategies import DTYPES
 
 MESHES = [
@@ -144,7 +144,7 @@ def seconds_of(parse, value):
 def test_any_input_is_a_value_or_a_documented_error(name, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "environ", os.environ | {"MESHCOMM_MACHINE": str(tmp_path / "machine.json")})
     parse, generated = PARSERS[name]
-    for value in islice(generated, inputs(2000)):
+    for value in islice(generated, counted(2000)):
         most = (SECONDS + SECONDS_PER_ELEMENT * len(value)) * cpu_factor()
         if name in ("layout text", "mesh text"):
             most += 2.0 * cpu_factor()  # |x=1000000|*CPU

@@ -88,7 +88,7 @@ def test_quick_samples_are_smaller_but_never_empty(monkeypatch):
     monkeypatch.setattr(sampling, "_quick", True)
     assert [len(sampling.sampled(range(1000), count)) for count in (1, 5, 40, None)] == [1, 1, 5, 125]
     assert [sampling.examples(count) for count in (1, 10, 1000)] == [1, 2, 25]
-    assert sampling.inputs(400) == 50
+    assert sampling.counted(400) == 50
 
 
 def test_exhaustive_is_all(monkeypatch):

@@ -15,7 +15,7 @@ import meshcomm as mc
 from support.damage import ERROR, bounded, checked_outcome, outcome, outcome_here, rewrite, signed
 from support.gradient_cases import on
 from support.inputs import documents, texts, wires
-from support.sampling import inputs, sampled
+from support.sampling import counted, sampled
 from support.small_saves import prepared
 
 WITH_ONE_WORLD = 500  # inputs: each makes a mesh, which lives as long as its world
@@ -98,7 +98,7 @@ def test_a_file_that_is_missing(suffix, tmp_path):
 def test_any_header_gives_an_error_or_data(suffix, tmp_path):
     path = prepared(tmp_path / "f", suffix, True)
     write, generated = HEADERS[suffix](path)
-    count, kinds = inputs(400), Counter()
+    count, kinds = counted(400), Counter()
     values = islice(generated, count)
 
     def program():

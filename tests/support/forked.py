@@ -29,6 +29,14 @@ class Forked:
         assert self._process.stdout.readline() == b"ready\n"
         self.python = (sys.executable, "-IS", __file__, self._address)
 
+    def launch(self, launch, ranks, *arguments, **options):
+        """Launch a job of such ranks, by the fixture *launch*; it leaves none of them."""
+        from support.patience import until
+
+        job = launch(ranks, *arguments, python=self.python, others=self.ranks, **options)
+        assert until(lambda: not self.ranks(), 10.0), f"{self.ranks()} are left of {job}"
+        return job
+
     def ranks(self):
         """Return the processes of all ranks."""
         from pathlib import Path
@@ -36,7 +44,10 @@ class Forked:
         number = self._process.pid
         return [int(each) for each in Path(f"/proc/{number}/task/{number}/children").read_text().split()]
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         self._process.kill()
         self._process.communicate()
 

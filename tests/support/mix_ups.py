@@ -57,13 +57,10 @@ class MixUps:
     def run(self):
         """Try all cases, and return how many had which outcome."""
         (self._folder / "cases").write_text("".join(" ".join(case) + "\n" for case in self._cases))
-        forked = Forked(self._folder, PROGRAMS / "many_mismatches.py")
-        try:
+        with Forked(self._folder, PROGRAMS / "many_mismatches.py") as forked:
             first = 0
             while first < len(self._cases):
                 first = self._run_job(forked, first, min(first + CASES_PER_JOB, len(self._cases)))
-        finally:
-            forked.close()
         return self.outcomes
 
     def _run_job(self, forked, first, end):
@@ -72,10 +69,8 @@ class MixUps:
         for log in logs:
             log.write_text("")
         (self._folder / "steps").write_bytes(bytes(8 * self._ranks))
-        job = self._launch(
-            self._ranks, self._folder, first, end, cpu=CPU, python=forked.python, others=forked.ranks,
-            MESHCOMM_TIMEOUT=str(TIMEOUT), **self._memory,
-        )  # fmt: skip
+        settings = {"cpu": CPU, "MESHCOMM_TIMEOUT": str(TIMEOUT), **self._memory}
+        job = forked.launch(self._launch, self._ranks, self._folder, first, end, **settings)
         told = [_read(log) for log in logs]
         unusable = False
         for number in range(first, end):

@@ -2,8 +2,8 @@
 
 `make test-all` runs samples, `make test` with ``--quick`` smaller ones; with ``CASES=--exhaustive`` both run all. All
 run every rule and every recorded answer; only `make test-all` has the tests that are marked ``slow``. Only this module
-knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `inputs`
-where parsers get them (``--inputs N``, which ``make fuzz`` gives). Each number of ranks has its own smaller samples.
+knows the options: tests say `sampled` where they try many cases, `examples` where hypothesis draws them, and `counted`
+where they make up cases without end (``--count N``). Each number of ranks has its own smaller samples.
 """
 
 from random import Random
@@ -12,39 +12,28 @@ import pytest
 from hypothesis import settings
 
 from meshcomm.core.failures.launchers import launched
+from support.paths import TESTS
 
 _EVERY = 5  # one of so many examples is drawn in a sample, but not fewer than _FEWEST
 _FEWEST = 12
 _QUICK = 8  # with --quick a sample has one of so many cases of it
 _exhaustive = _quick = False
-_inputs = None
+_count = None
 _ranks = 1
-_repeats = 0
 _LEFT = pytest.StashKey[int]()
 
 
 def pytest_addoption(parser):
     parser.addoption("--exhaustive", action="store_true", help="test all cases instead of a sample of them")
     parser.addoption("--quick", action="store_true", help="test an eighth of each sample")
-    parser.addoption("--sample", type=int, metavar="N", help="run one of N tests of each file, and count the others")
-    parser.addoption("--each", type=int, metavar="N", help="run N cases of each test that launches jobs, or a sixth")
-    parser.addoption("--mismatches", help="how many pairs of calls to mix up, on each number of ranks, or all of them")
-    parser.addoption("--mismatch-ranks", type=_numbers, help="the numbers of ranks for these, by default '2 3 4'")
-    parser.addoption("--inputs", type=int, metavar="N", help="try N generated inputs for each parser")
-    parser.addoption("--repeats", type=int, default=0, metavar="N", help="run each scenario of jobs that hang N times")
-    parser.addoption("--soak", type=int, metavar="MINUTES", help="run random programs for so long, and many calls")
+    parser.addoption("--sample", type=int, metavar="N", help="run one of N tests of each file, or cases of each job")
+    parser.addoption("--count", type=int, metavar="N", help="make up so many inputs, pairs of calls, programs")
     parser.addoption("--seed", type=int, metavar="N", help="begin with the random program of this seed")
-    parser.addoption("--programs", type=int, metavar="N", help="run N random programs in each setting")
-
-
-def _numbers(text):
-    return [int(word) for word in text.split()]
 
 
 def pytest_configure(config):
-    global _exhaustive, _quick, _inputs, _ranks, _repeats
-    _exhaustive, _quick = config.getoption("exhaustive"), config.getoption("quick")
-    _inputs, _repeats = config.getoption("inputs"), config.getoption("repeats")
+    global _exhaustive, _quick, _count, _ranks
+    _exhaustive, _quick, _count = (config.getoption(name) for name in ("exhaustive", "quick", "count"))
     _, _ranks = launched() or (0, 1)
     # All ranks must draw the same examples, however slow one of them is.
     settings.register_profile(
@@ -55,14 +44,18 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # of what other options leave
 def pytest_collection_modifyitems(config, items):
-    """Keep one of *N* tests of each file with ``--sample N``, at least one, and not the first ones only."""
+    """Keep one of *N* tests of each file with ``--sample N``, and one of *N* cases of each test that launches jobs.
+
+    At least one is kept of each, and not the first ones only.
+    """
     step = config.getoption("sample")
     if step is None:
         return
-    files = {}
+    groups = {}
     for item in items:
-        files.setdefault(item.path, []).append(item)
-    kept = {id(item) for found in files.values() for item in found[min(step // 2, len(found) - 1) :: step]}
+        in_jobs = TESTS / "jobs" in item.path.parents
+        groups.setdefault(item.nodeid.partition("[")[0] if in_jobs else item.path, []).append(item)
+    kept = {id(item) for found in groups.values() for item in found[min(step // 2, len(found) - 1) :: step]}
     config.stash[_LEFT] = len(items) - len(kept)
     items[:] = [item for item in items if id(item) in kept]
 
@@ -126,19 +119,14 @@ def spread(cases, settings, offset=0, step=1):
     return [(case, settings[i // step % len(settings)]) for i, case in enumerate(cases) if i % step == offset]
 
 
-def repeats():
-    """Return how many times each scenario of jobs that hang is to run; 0 is a sample, or all settings."""
-    return _repeats
-
-
 def examples(count):
     """Return how many examples hypothesis is to draw where *count* are drawn of all."""
     return count if _exhaustive else min(count, _fewer(max(_FEWEST, count // _EVERY)))
 
 
-def inputs(count):
-    """Return how many inputs a parser gets where *count* are enough for every day."""
-    return _fewer(count) if _inputs is None else _inputs
+def counted(count):
+    """Return how many cases to make up: those of ``--count``, or *count*, which are enough for every day."""
+    return _fewer(count) if _count is None else _count
 
 
 def _fewer(count):

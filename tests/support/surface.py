@@ -1,72 +1,47 @@
-"""What callers may rely on: the public names, and how each function and method may be called.
+"""What is public, by name, and how it may be called; tests/data/surface.json has what callers rely on.
 
-`PYTHONPATH=tests python tests/support/surface.py` writes it to tests/data/surface.json. Do so only to add names: what
-is recorded stays.
+`PYTHONPATH=tests python tests/support/surface.py` adds new names there: what is recorded stays.
 """
 
+import ast
+import importlib
 import inspect
 import json
 import re
-from pathlib import Path
 
 import meshcomm as mc
-import meshcomm.logical_devices
+from support.paths import DATA, script
 from support.values import values
 
-DATA = Path(__file__).parent.parent / "data"
-Parameter = inspect.Parameter
-
-# Classes that are public because public calls return them.
+FILE = DATA / "surface.json"
+MODULES = [name for name in script("docs/site/assemble.py").MODULES if name != "torch"]
+"""The public modules that can be imported everywhere."""
 RETURNED = {
     "DevicePlan": "device 1 of between",
     "Candidate": "Candidate",
     "WrongRank": "WrongRank",
     "LayoutType": "LayoutType",
 }
-# For other modules of the package, not for callers.
-OURS = (
-    *("DTensor.partner", "Plan.copy_step"),
-    *("SimulatedWorld.arrive", "SimulatedWorld.events", "SimulatedWorld.here", "SimulatedWorld.meet"),
-)
-# Classes that are public for their methods: only other modules of the package make them.
-NOT_MADE_BY_CALLERS = ("RelayoutRequest",)
-STEPS = ("shape", "itemsize", "source", "target", "dims", "ranks", "group_assignment", "group_size")
+"""Classes that are public because public calls return them, and a value of each."""
+OURS = [
+    *("DTensor.partner", "Plan.copy_step", "RelayoutRequest", "SimulatedWorld.arrive", "SimulatedWorld.events"),
+    *("SimulatedWorld.here", "SimulatedWorld.meet"),
+]
+"""What only other modules of the package call."""
 
 
-def surface():
-    """Return everything public by name: "constant", "attribute", or how it may be called."""
-    found = {}
-    for name in mc._home_of:
-        found.update(described(name, getattr(mc, name)))
-    made = values()
-    for name, value in {
-        **{each: made[key] for each, key in RETURNED.items()},
-        "SimulatedWorld": mc.simulate(1),
-    }.items():
-        found.update(described(name, type(value)))
-        found.update({f"{name}.{each}": "attribute" for each in getattr(value, "__dict__", ()) if each[0] != "_"})
-    for name in (name for name in vars(mc.gradients) if "_vjp" in name):
-        found.update(described(f"gradients.{name}", getattr(mc.gradients, name)))
-    for name in meshcomm.logical_devices.__all__:
-        found[f"logical_devices.{name}"] = call_text(getattr(meshcomm.logical_devices, name))
-    for name in STEPS:
-        found[f"step.{name}"] = "attribute"
-    return {name: how for name, how in found.items() if name not in OURS}
-
-
-def described(name, value):
-    """Return what there is to say about a public thing and, of a class, about its members."""
-    if not callable(value):
-        return {name: "constant"}
-    entries = {name: call_text(value)}
-    if inspect.isclass(value):
-        for member in members(value):
-            attribute = inspect.getattr_static(value, member)
-            called = callable(getattr(value, member)) and not isinstance(attribute, property)
-            entries[f"{name}.{member}"] = call_text(getattr(value, member)) if called else "attribute"
-        for field in fields(value):
-            entries[f"{name}.{field}"] = "attribute"
-    return entries
+def public(twice=False):
+    """Return all that is public: "relayout", "fft.fft", "DTensor.sum" and what they name; *twice* with other names."""
+    found = {name: getattr(mc, name) for name in mc._home_of}
+    for of in MODULES:
+        module = importlib.import_module(f"meshcomm.{of}")
+        named = {name: getattr(module, name) for name in module.__all__}
+        found |= {
+            f"{of}.{name}": value for name, value in named.items() if twice or value is not getattr(mc, name, None)
+        }
+    for name, value in [each for each in found.items() if inspect.isclass(each[1])]:
+        found |= {f"{name}.{member}": getattr(value, member) for member in members(value)}
+    return found
 
 
 def members(cls):
@@ -75,19 +50,47 @@ def members(cls):
     return sorted({name for base in own for name in vars(base) if not name.startswith("_")})
 
 
+def called():
+    """Return the public functions, classes and methods."""
+    return {name: value for name, value in public().items() if inspect.isroutine(value) or inspect.isclass(value)}
+
+
+def is_collective(value, first=True):
+    """Return whether a docstring says Collective: in its first paragraph, or anywhere."""
+    doc = inspect.getdoc(value) or ""
+    return re.search(r"\bCollective\b", doc.partition("\n\n")[0] if first else doc) is not None
+
+
+def surface():
+    """Return everything public by name: "attribute", or how it may be called."""
+    found, made = public(twice=True), values()
+    made = {name: made[key] for name, key in RETURNED.items()} | {"SimulatedWorld": mc.simulate(1)}
+    for name, value in made.items():
+        kind = type(value)
+        found |= {name: kind} | {f"{name}.{member}": getattr(kind, member) for member in members(kind)}
+        found |= {f"{name}.{each}": None for each in getattr(value, "__dict__", ()) if each[0] != "_"}
+    how = {name: call_text(value) for name, value in found.items()}
+    for name, value in found.items():
+        if inspect.isclass(value):
+            how |= {f"{name}.{field}": "attribute" for field in fields(value)}
+    return {name: text for name, text in how.items() if name not in OURS}
+
+
 def fields(cls):
     """Return the public attributes that only instances have."""
     names = {*getattr(cls, "__dataclass_fields__", ()), *getattr(cls, "__annotations__", ())}
     return sorted(name for name in names if not name.startswith("_"))
 
 
-def call_text(function):
-    """Return how *function* may be called, without annotations, which may become more precise."""
+def call_text(value):
+    """Return how a function may be called, without annotations, which may become more precise; else "attribute"."""
+    if not callable(value):
+        return "attribute"
     try:
-        signature = inspect.signature(function)
+        signature = inspect.signature(value)
     except ValueError:
         return "(...)"
-    bare = [each.replace(annotation=Parameter.empty) for each in signature.parameters.values()]
+    bare = [each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()]
     text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
     return re.sub(r"<.*? at 0x[0-9a-f]+>", "<...>", text)
 
@@ -99,55 +102,40 @@ def accepts(new, old):
     (True, False, False)
     >>> accepts("(a=None)", "(a)"), accepts("(a)", "(a=None)"), accepts("(a=2)", "(a=1)")
     (True, False, False)
+    >>> accepts("(a, *args, **more)", "(a, *args)"), accepts("(a)", "(a, **more)"), accepts("(a)", "attribute")
+    (True, False, False)
+    >>> accepts("(a, *, b=1)", "(a, b=1)"), accepts("(a, b=1, *, c)", "(a, b=1)"), accepts("(a, b)", "(a, *, b)")
+    (False, False, True)
     """
-    if new == old:
-        return True
-    if "(...)" in (new, old) or "(" not in new + old:
+    if new == old or "(...)" in (new, old) or "(" not in new or "(" not in old:
+        return new == old
+    (first, first_any), (second, second_any) = parameters(old), parameters(new)
+    in_order = [name for name, (keyword_only, _) in first.items() if not keyword_only]
+    if not first_any <= second_any or list(second)[: len(in_order)] != in_order:
         return False
-    (first, first_any), (second, second_any) = parsed(old), parsed(new)
-    if not first_any <= second_any or list(second)[: len(by_position(first))] != by_position(first):
-        return False
-    kept = all(name in second and stays(second[name], how) for name, how in first.items())
-    return kept and all(how[1] is not None for name, how in second.items() if name not in first)
+    stays = all(
+        name in second and second[name][0] <= how[0] and how[1] in (None, second[name][1])
+        for name, how in first.items()
+    )
+    return stays and all(default is not None for name, (_, default) in second.items() if name not in first)
 
 
-def stays(new, old):
-    """Return whether a parameter is as before, or was required and is no longer."""
-    return new[0] == old[0] and old[1] in (None, new[1])
-
-
-def by_position(parameters):
-    return [name for name, (keyword_only, _) in parameters.items() if not keyword_only]
-
-
-def parsed(text):
+def parameters(text):
     """Return the parameters of a call text, whether each is keyword-only, and its default; and its * and **."""
-    parameters, catch_all, keyword_only = {}, set(), False
-    for part in split(text[1:-1]):
-        if part.startswith("*"):
-            keyword_only = True
-            catch_all |= {part.rstrip("abcdefghijklmnopqrstuvwxyz_")} if part != "*" else set()
-        elif part != "/":
-            name, _, default = part.partition("=")
-            parameters[name] = keyword_only, default or None
-    return parameters, catch_all
-
-
-def split(text):
-    """Return the parts of *text* between commas that stand in no brackets.
-
-    >>> split("a, b=(1, 2), *, c='x'")
-    ['a', 'b=(1, 2)', '*', "c='x'"]
-    """
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([{<") - (character in ")]}>")
-        if character == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts if part.strip()]
+    given = ast.parse(f"def f{re.sub('<.*?>', '0', text)}: 0").body[0].args
+    positional = [*given.posonlyargs, *given.args]
+    defaults = [None] * (len(positional) - len(given.defaults)) + given.defaults + given.kw_defaults
+    names = [(each.arg, False) for each in positional] + [(each.arg, True) for each in given.kwonlyargs]
+    found = {
+        name: (keyword_only, default and ast.unparse(default))
+        for (name, keyword_only), default in zip(names, defaults, strict=True)
+    }
+    return found, {mark for mark, each in (("*", given.vararg), ("**", given.kwarg)) if each}
 
 
 if __name__ == "__main__":
-    (DATA / "surface.json").write_text(json.dumps({"all": mc._home_of, "calls": surface()}, indent=0) + "\n")
+    recorded = json.loads(FILE.read_text())
+    recorded["calls"] = surface() | recorded["calls"]
+    says = {name for name, value in public().items() if is_collective(value)}
+    recorded["collective"] = sorted(says | set(recorded.get("collective", ())))
+    FILE.write_text(json.dumps(recorded, indent=0) + "\n")
