@@ -1,7 +1,7 @@
 """What editors and type checkers infer for the public API; checked by mypy and pyright, never run.
 
 `assert_type` is an error unless the type is exactly this one, and ``# type: ignore`` is one where nothing is wrong: a
-result that is `Any` fails as well as a wrong one. tests/project/test_typing.py runs the checkers.
+result that is `Any` fails as well as a wrong one. tests/project/test_surface.py runs the checkers.
 """
 
 from collections.abc import Sequence
