@@ -243,7 +243,7 @@ format: $(LINTERS)
 
 # The tests build the site, because they look at it.
 docs: $(SPHINX)
-	@$(PYTEST) tests/project/test_site.py
+	@$(PYTEST) tests/project/test_pages.py -k site
 	@echo "The site: $(CURDIR)/build/site/index.html"
 
 EXAMPLES := quickstart terrain_fft navier_stokes restart overlap heat layout_map_models logical_devices digits particles \

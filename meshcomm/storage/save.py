@@ -381,13 +381,13 @@ class Saving:
         every: list[list[Encoded]] = here.told(chunks)
         own = sum(map(len, every[: here.position]))
 
-        def place() -> list[Placed]:
+        def placed() -> list[Placed]:
             assert self._active is not None
             with final_names():
                 return self._active.place(name, [(tuple(index), nbytes) for each in every for index, nbytes in each])
 
         what = f"chunks of {name} in the save to {quote(str(self.path))}"
-        found: list[Placed] = here.looked_up(what, place)
+        found: list[Placed] = here.looked_up(what, placed)
         return found[own : own + len(chunks)]
 
     def abandon(self) -> None:

@@ -113,6 +113,7 @@ HANGS = """
 """
 
 
+@pytest.mark.slow
 def test_a_test_that_hangs_ends_the_run(pytest_on):
     job = pytest_on(None, HANGS, f"--patience={1 / TEST_CPU}")
     assert job.code == -signal.SIGPROF, job

@@ -36,11 +36,7 @@ def job(launch):
     [
         (2, "progress", {"MPIR_CVAR_CH4_CMA_ENABLE": "0", "OMPI_MCA_smsc": "^cma,xpmem,knem"}),
         (3, "after_finalize", {}),
-        (2, "off", {"MESHCOMM_SHARED_MEMORY": "0"}),
-        (4, "tiny", {"MESHCOMM_SHARED_MEMORY": "64K"}),
-        (2, "no_such_file", {}),
         (2, "little_address_space", {}),
-        (3, "one_cannot_map", {}),
     ],
 )
 def test_jobs_that_go_well(job, ranks, case, environment):

@@ -7,9 +7,3 @@ def test_all_ranks_save_at_the_step_at_which_any_of_them_was_asked(launch, tmp_p
     job = launch(4, PROGRAMS / "asked.py", tmp_path, "2", "0,1,2,3", "0,3")
     assert job.code == 0, job
     assert sorted(job.text.splitlines()) == [f"rank {rank} saved [3, 6, 9]" for rank in range(4)]
-
-
-def test_nobody_saves_unasked(launch, tmp_path):
-    job = launch(2, PROGRAMS / "asked.py", tmp_path, "1")
-    assert job.code == 0, job
-    assert sorted(job.text.splitlines()) == ["rank 0 saved [3]", "rank 1 saved [3]"]

@@ -40,7 +40,6 @@ def test_the_whole_program_runs_under_mpiexec(launch, tmp_path):
     program.write_text(whole + "main()\n")
     printed = "4 ranks, warmest 0.080257, by theory 0.080257"
     assert PAGE.count(printed) == 2, "the page says what its program prints"
-    for ranks in (1, 3):
-        job = launch(ranks, program)
-        assert job.code == 0, job
-        assert job.text == printed.replace("4 ranks", f"{ranks} ranks") + "\n", job
+    job = launch(3, program)
+    assert job.code == 0, job
+    assert job.text == printed.replace("4 ranks", "3 ranks") + "\n", job

@@ -51,8 +51,10 @@ def members(cls):
 
 
 def called():
-    """Return the public functions, classes and methods."""
-    return {name: value for name, value in public().items() if inspect.isroutine(value) or inspect.isclass(value)}
+    """Return the public functions, classes and methods, but for errors."""
+    found = {name: value for name, value in public().items() if callable(value)}
+    kinds = {name: inspect.isroutine(value) or inspect.isclass(value) for name, value in found.items()}
+    return {name: value for name, value in found.items() if kinds[name] and not hasattr(value, "with_traceback")}
 
 
 def is_collective(value, first=True):

@@ -374,10 +374,10 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
     """
     asked, lengths = [], []
     for x, axis in zip(factors, axes, strict=False):
-        place = axis % x.ndim if x.ndim else 0
-        lengths.append(x.shape[place] if x.ndim else 0)
+        along = axis % x.ndim if x.ndim else 0
+        lengths.append(x.shape[along] if x.ndim else 0)
         known = 3 if lengths[-1] == 2 else lengths[-1]
-        asked.append(np.ones([known if number == place else 1 for number in range(x.ndim)], x.dtype))
+        asked.append(np.ones([known if number == along else 1 for number in range(x.ndim)], x.dtype))
     both = lengths == [2, 2]  # the result has no axis of components
     dtype = np.asarray(_call(np.cross, *asked, *axes[:2], -1 if both else axes[2])).dtype
     if 2 in lengths:

@@ -93,23 +93,6 @@ def after_finalize():
     expected()
 
 
-def off():
-    assert opened() is None
-    assert pools.allocate(10) is None
-    assert sharing.describe() == "off: MESHCOMM_SHARED_MEMORY=0 on rank 0", sharing.describe()
-    expected()
-
-
-def tiny():
-    """16 KiB per rank: the fifth block is no shared one, and all goes on."""
-    rendezvous = opened()
-    held = [pools.allocate(4096) for _ in range(5)]
-    assert [block is None for block in held] == [False] * 4 + [True]
-    del held
-    gathered(rendezvous)
-    expected()
-
-
 def addresses():
     """The bytes of address space that this process has taken."""
     with open("/proc/self/statm") as found:
@@ -126,38 +109,6 @@ def little_address_space():
     pools.allocate_unshared(2**22)[:] = 1
     assert addresses() - before < some / 2
     comm.Barrier()
-    expected()
-
-
-def one_cannot_map():
-    """A pool that nobody shares is unmapped; a later attempt makes another."""
-    mapping, before = sharing._mapping, addresses()
-
-    def fail(process, offer):
-        raise OSError("as for lack of addresses")
-
-    if RANK == 1:
-        sharing._mapping = fail
-    assert opened() is None
-    assert pools.shared is None
-    assert addresses() - before < 2**28, "a pool has GiBs"
-    sharing._mapping = mapping
-    assert opened() is not None
-    comm.Barrier()
-    expected()
-
-
-def no_such_file():
-    """What /proc shows is not the pool: of another process, say."""
-    own = sharing._offer
-    if RANK == 1:
-        fd = os.open(os.devnull, os.O_RDONLY)
-        sharing._offer = lambda *args: own(*args) | {"fd": fd}
-    assert opened() is None
-    assert "cannot be mapped" in sharing.describe(), sharing.describe()
-    assert sharing.describe().startswith("off")
-    sharing._offer = own
-    gathered(opened())
     expected()
 
 
