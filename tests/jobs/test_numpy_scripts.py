@@ -72,9 +72,9 @@ def test_the_three_ways_of_the_page(launch, script):
     assert (ran.code, ran.text) == (0, expected), ran
     one_import = program.replace("import numpy as np", "import meshcomm as mc, meshcomm.numpy as np")
     beginning = next(line for line in program.splitlines() if line.startswith("u = "))
-    for changed in (one_import, one_import.replace(beginning, layouts)):
+    for ranks, changed in ((2, one_import), (4, one_import.replace(beginning, layouts))):
         script.write_text(changed.replace("print(", "text = str(").rstrip() + "\nif mc.is_root():\n    print(text)\n")
-        ran = launch(2, script)
+        ran = launch(ranks, script)
         assert (ran.code, ran.text) == (0, expected), ran
 
 
