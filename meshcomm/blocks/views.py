@@ -20,7 +20,8 @@ from numpy.lib.stride_tricks import as_strided
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._tensor import OfView, offer
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.views import View, memory_order, refusal
+from meshcomm.core.arrays.spec import View
+from meshcomm.core.arrays.views import memory_order, refusal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.slicing import Items, Stretch, as_slice
 from meshcomm.core.memory.copies import contiguous
@@ -138,7 +139,7 @@ def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, arou
 
 def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError) -> None:
     """Raise an *error* on all ranks if *tensor* must not be written to. *name* is the operation, or the argument."""
-    why = None if tensor._view is None else refusal(tensor)
+    why = refusal(tensor)
     if why is not None:
         raise error(f"{name}: {why}")
 

@@ -213,9 +213,8 @@ def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor
     """
     source = None
     for target in out:
-        if target._view is not None:
-            source = taken_from(target) if target is first else None
-            check_writable(f"{name}: out=", target if source is None else source[0])
+        source = taken_from(target) if target is first else None
+        check_writable(f"{name}: out=", target if source is None else source[0])
     return source
 
 
@@ -229,6 +228,7 @@ def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
         ufunc.at(np.ones(1, tensor.dtype), [0], *(np.ones(1, _dtype_of_value(value)) for value in given))
     known = agree_on_plain(name, given, tensor.mesh)
     if has_arrays(index):
+        check_writable(name, tensor)
         indexing.update(name, tensor, index, known[0] if known else None, ufunc)
     else:  # no element is there twice
         indexing.setitem(tensor, index, ufunc(indexing.getitem(tensor, index), *known))

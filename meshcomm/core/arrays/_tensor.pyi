@@ -6,8 +6,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.spec import TensorSpec
-from meshcomm.core.arrays.views import View
+from meshcomm.core.arrays.spec import TensorSpec, View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 
@@ -37,11 +36,13 @@ def set_protocol(
     put: Callable[[DTensor, tuple[int, ...], object], tuple[Array, tuple[Value, ...]] | None],
     note: Callable[..., None],
 ) -> None: ...
-def set_view_kind(kind: type[View]) -> None: ...
+def count_write(tensor: DTensor) -> bool: ...
 def offer(recipe: Recipe, operands: tuple[object, ...], result: object) -> None: ...
 def has_short_way(*functions: Callable[..., object]) -> None: ...
 
 class TensorBase:
+    @property
+    def _writes(self) -> int: ...
     @property
     def local(self) -> Array: ...
     @property

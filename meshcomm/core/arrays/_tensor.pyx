@@ -30,7 +30,7 @@ import numpy as np
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
-from meshcomm.core.arrays.spec import TensorSpec, known_spec
+from meshcomm.core.arrays.spec import TensorSpec, View, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import is_same_memory
@@ -41,7 +41,6 @@ cdef object _numbers = frozenset(
 )
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
-cdef object _view_kind = None  # View
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None, _guarded = None
 cdef object _element_of = None, _to_set = None, _note = None
@@ -68,12 +67,6 @@ def set_protocol(guarded, get, put, note):
     _guarded, _element_of, _to_set, _note = guarded, get, put, note
 
 
-def set_view_kind(kind):
-    """Set the class of what tells how a tensor shares memory."""
-    global _view_kind
-    _view_kind = kind
-
-
 def offer(recipe, tuple operands, result):
     """Say that *recipe* made *result* of *operands*: tensors and numbers, in the order in which it takes them."""
     global _offered  # which keeps no tensor alive
@@ -87,6 +80,7 @@ cdef class TensorBase:
     """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view."""
     cdef readonly object _spec  # what it is, apart from its block
     cdef readonly object _view  # how it shares memory with another tensor: see meshcomm.core.arrays.views
+    cdef readonly Py_ssize_t _writes  # how often calls have written to its memory, if it is its own
     cdef object __weakref__
 
     def __init__(self, local, layout, tuple shape, dtype, _view=None):
@@ -163,7 +157,7 @@ cdef class TensorBase:
 
     def __setitem__(self, index, value):
         cdef object at, its = _operand(value), key
-        if its is not _NONE and _is_element(self, index) and (self._view is None or _may_write(self._view)):
+        if its is not _NONE and _is_element(self, index) and count_write(self):
             if watch.any_closed:
                 _check_open(self._spec.mesh)
             found = _to_set(self, index if type(index) is tuple else (index,), value)
@@ -369,8 +363,12 @@ cdef inline int _forget_offer() except -1:
     return 0
 
 
-cdef bint _may_write(view):
-    return view.root is not None and view.writeable and not view.origins
+cpdef bint count_write(TensorBase tensor) except -1:
+    """Count a call that writes to the memory of *tensor*, and return whether it may take the short way."""
+    cdef object view = tensor._view
+    cdef TensorBase root = tensor if view is None or view.root is None else view.root
+    root._writes += 1
+    return view is None or (view.root is not None and view.writeable and not view.origins)
 
 
 cdef bint _is_element(TensorBase tensor, index):
@@ -399,10 +397,8 @@ cdef object _known(TensorBase tensor, key, tuple operands, out):
     cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
     if recipe is None or tensor.local is None:
         return _NONE
-    if out is not None:
-        view = (<TensorBase>out)._view
-        if view is not None and not _may_write(view):
-            return _NONE
+    if out is not None and not count_write(out):
+        return _NONE
     if watch.any_closed:
         _check_open(tensor._spec.mesh)
     return (<Recipe>recipe).make(operands, out)
@@ -564,7 +560,7 @@ cdef class OfView(Recipe):
         cdef object view = tensor._view, root = tensor, origins = (), writeable = True
         if view is not None:
             root, origins, writeable = tensor if view.root is None else view.root, view.origins, view.writeable
-        view = tuple.__new__(_view_kind, (root, self.strides, writeable, origins, None))
+        view = tuple.__new__(View, (root, self.strides, writeable, origins, None))
         return tensor_of(self.taken(tensor.local, operands), self.spec, view)
 
     cdef object taken(self, local, tuple operands):

@@ -27,25 +27,23 @@ class Contents:
     __slots__ = ()
 
     def __iter__(self: "DTensor") -> "Iterator[DTensor]":  # type: ignore[misc]  # all that have this are tensors
-        """Return the slices along the first axis: views if that is whole on each device, so that nothing moves.
+        """Return the slices along the first axis, each as ``t[i]``: Collective if that axis is cut.
 
-        Of an axis that is cut the tensor is gathered once, as ``numpy.asarray`` does (Collective), and the slices
-        cannot be written to. ``TypeError`` if it has more than 64 MiB.
+        Of a tensor of one axis that is cut, with up to 64 MiB, the elements are gathered at the first step; after a
+        write to the tensor, each one comes by itself.
         """
         if not self.shape:
             raise TypeError("iteration over a 0-d array")
-        rows: Value = self
-        if self.layout.num_shards(0) > 1:
-            if self.nbytes > WHOLE_ARRAY:
-                raise TypeError(
-                    f"a DTensor of {self.nbytes:,} bytes is not iterated over along an axis that is cut, but up to "
-                    f"{WHOLE_ARRAY:,} bytes: use functions of whole tensors; t[i] for one index; t.local for the "
-                    "block of this rank; or t.to_numpy() for the global array (Collective)"
-                )
-            array = self._gathered("iteration", self.mesh)
-            whole = type(self)(array, Layout.replicated(self.mesh, self.ndim), self.shape, self.dtype)
-            rows = np.broadcast_to(whole, self.shape)  # cannot be written to
-        return (rows[i] for i in range(self.shape[0]))
+        if self.ndim == 1 and self.layout.num_shards(0) > 1 and self.nbytes <= WHOLE_ARRAY:
+            return self._elements()
+        return (self[i] for i in range(self.shape[0]))
+
+    def _elements(self: "DTensor") -> "Iterator[DTensor]":  # type: ignore[misc]
+        root = self if self.base is None else self.base
+        writes, array = root._writes, self._gathered("iteration", self.mesh)
+        whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype)
+        for i in range(self.shape[0]):
+            yield (whole if root._writes == writes else self)[i]
 
     @property
     def itemsize(self: "DTensor") -> int:  # type: ignore[misc]

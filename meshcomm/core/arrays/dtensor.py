@@ -160,13 +160,18 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
         return DTensor(local, self.layout, self.shape, self.dtype)
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._only())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._only())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._only())
+
+    def _only(self) -> Any:
+        if self.size != 1:
+            raise TypeError(f"only a tensor of one element is a number, not one of shape {self.shape}")
+        return self.item()
 
     def __index__(self) -> int:
         if self.ndim or self.dtype.kind not in "iu":
@@ -252,7 +257,7 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
     def __bool__(self) -> bool:
         if self.size == 1:
             return bool(self.item())
-        raise TypeError(
+        raise ValueError(
             f"the truth of a {self._summary} is that of no single element: use t.all() or t.any() (Collective), "
             "t.local, or t.to_numpy() (Collective); numpy.array_equal(t, u) compares"
         )

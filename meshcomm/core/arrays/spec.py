@@ -2,13 +2,17 @@
 
 from collections import deque
 from threading import RLock
-from typing import final
+from typing import TYPE_CHECKING, NamedTuple, final
 from weakref import ref
 
 from meshcomm.core._tuning import SPECS
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.slicing import Items
+
+if TYPE_CHECKING:
+    from meshcomm.core.arrays.dtensor import DTensor
 
 
 @final
@@ -94,3 +98,23 @@ def _forget(held: "ref[TensorSpec]", specs: dict[tuple[object, ...], _Held] = _s
     for key in held.keys:  # type: ignore[attr-defined]  # of a _Held
         if specs.get(key) is held:  # no other one is there instead
             del specs[key]
+
+
+class View(NamedTuple):
+    """How a tensor shares memory.
+
+    Parameters
+    ----------
+    root: the tensor that owns the memory; None: the tensor itself, as it is a copy of what NumPy gives as a view, or
+        as its memory is no other tensor's
+    strides: those of NumPy's global array, in bytes
+    writeable: whether NumPy lets programs write to it
+    origins: the tensors of which NumPy would change elements, too, though they have other memory
+    source: the tensor from which elements were copied, and the index there, if the copy is a slice
+    """
+
+    root: "DTensor | None"
+    strides: Shape
+    writeable: bool = True
+    origins: "tuple[ref[DTensor], ...]" = ()
+    source: "tuple[ref[DTensor], Items] | None" = None

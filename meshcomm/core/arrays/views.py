@@ -1,7 +1,7 @@
 """How a tensor shares memory with another one: what NumPy gives as a view is a view, or refuses to be written to.
 
-A tensor that owns its block has None as its `_view`. Others have a `View`. It knows the strides that NumPy's global
-array would have, in elements: NumPy's array is C-ordered, a transpose permutes its strides, a slice multiplies them
+A tensor that owns its block has None as its `_view`. Others have a `View` (`spec.py`). It knows the strides that
+NumPy's global array would have: NumPy's array is C-ordered, a transpose permutes its strides, a slice multiplies them
 by its steps. So all ranks find alike whether NumPy would return a view or a copy. The strides of a block do not tell
 this: an axis of which a rank has one element, or none, fits every shape.
 
@@ -10,15 +10,11 @@ tensor that it was taken from. So it is an error while that tensor is still ther
 like others.
 """
 
-from typing import NamedTuple
-from weakref import ref
-
 import numpy as np
 
-from meshcomm.core._types import Array, Shape
-from meshcomm.core.arrays._tensor import set_view_kind
+from meshcomm.core._types import Array
+from meshcomm.core.arrays._tensor import count_write
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.memory.copies import opaque
 
 READ_ONLY = "assignment destination is read-only"
@@ -28,34 +24,12 @@ IS_COPY = (
 )
 
 
-class View(NamedTuple):
-    """How a tensor shares memory.
-
-    Parameters
-    ----------
-    root: the tensor that owns the memory; None: the tensor itself, as it is a copy of what NumPy gives as a view, or
-        as its memory is no other tensor's
-    strides: those of NumPy's global array, in bytes
-    writeable: whether NumPy lets programs write to it
-    origins: the tensors of which NumPy would change elements, too, though they have other memory
-    source: the tensor from which elements were copied, and the index there, if the copy is a slice
-    """
-
-    root: DTensor | None
-    strides: Shape
-    writeable: bool = True
-    origins: "tuple[ref[DTensor], ...]" = ()
-    source: "tuple[ref[DTensor], Items] | None" = None
-
-
-set_view_kind(View)
-
-
 # -- writes -----------------------------------------------------------------------------------------------------------
 
 
 def refusal(tensor: DTensor) -> str | None:
-    """Return why *tensor* must not be written to, or None: the same on all ranks."""
+    """Return why *tensor* must not be written to, or None: the same on all ranks. A call that writes asks first."""
+    count_write(tensor)
     view = tensor._view
     if view is None:
         return None

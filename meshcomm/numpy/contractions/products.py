@@ -26,9 +26,11 @@ from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.contractions.contractions import contracted, matmul
+from meshcomm.numpy.contractions.contractions import arguments_of, contracted, matmul
+from meshcomm.numpy.contractions.einsum import parsed, repeated_axes
 from meshcomm.numpy.contractions.short_products import short_product
 from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.indexing.diagonals import main_diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import axis_of
 
@@ -537,9 +539,25 @@ def _einsum_of_numpy(
     casting: Casting = "safe",
     **others: object,
 ) -> DTensor:
-    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted."""
+    """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted.
+
+    Where nothing is summed or converted, the result is a view of the one tensor.
+    """
     if others:
         names = ", ".join(others)
         raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
+    text, given = arguments_of(operands[0], operands[1:])
+    if out is None and dtype is None and len(given) == 1 and isinstance(given[0], DTensor) and isinstance(text, str):
+        (indices,), result_indices = parsed(text, (given[0].shape,))
+        if set(indices) == set(result_indices):
+            return _view(given[0], indices, result_indices)
     result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
     return written("numpy.einsum", out, result, casting)
+
+
+def _view(tensor: DTensor, indices: str, result: str) -> DTensor:
+    """Return *tensor*, whose axes have *indices*, with one axis for each index of the *result*."""
+    while (axes := repeated_axes(indices)) is not None:
+        tensor = main_diagonal(tensor, axes)
+        indices = indices.replace(indices[axes[0]], "", 2) + indices[axes[0]]
+    return tensor.transpose([indices.index(each) for each in result])

@@ -1,4 +1,4 @@
-"""Diagonals of tensors: views that cannot be written to, as NumPy's."""
+"""Diagonals of tensors: views, as NumPy's."""
 
 from typing import SupportsIndex
 
@@ -9,6 +9,7 @@ from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.views import moved_from, outline, viewed
 from meshcomm.core._arguments import integer
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Layout
@@ -46,13 +47,28 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
     offset = integer(offset, "offset", TypeError)
-    of = np.diagonal(outline(tensor), offset, rows, columns)
+    return _viewed(tensor, rows, columns, offset, np.diagonal(outline(tensor), offset, rows, columns))
+
+
+def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
+    """Return the main diagonals along the last axis, as numpy.einsum makes them: a view that can be written to."""
+    return _viewed(tensor, *axes, 0, _writeable(outline(tensor), *axes))
+
+
+def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
     found = _kept(tensor, rows, columns, offset)
     if found is not None:
-        return viewed(lambda _: found.local, tensor, found.layout, of)
+        return viewed(lambda _: found.local, tensor, found.layout, of, short=False)
     moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
     return moved_from(tensor, moved, of)
+
+
+def _writeable(array: Array, rows: int, columns: int) -> Array:
+    """Return a view of the main diagonals of *array* along the last axis."""
+    axes = [rows if axis == columns else axis for axis in range(array.ndim)]
+    view: Array = np.einsum(array, axes, [*(axis for axis in axes if axis != rows), rows])
+    return view
 
 
 def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
@@ -64,7 +80,7 @@ def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | No
     layout = Layout([*(tensor.layout.axes[axis] for axis in others), found.spec], tensor.mesh)
     taken = [slice(None)] * tensor.ndim
     taken[rows], taken[columns] = found.rows, found.columns
-    local = on_blocks(lambda block: np.diagonal(block[tuple(taken)], 0, rows, columns), tensor)
+    local = on_blocks(lambda block: _writeable(block[tuple(taken)], rows, columns), tensor)
     return make(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
 
 

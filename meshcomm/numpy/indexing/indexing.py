@@ -159,7 +159,10 @@ def _around(cut: AnyCut, item: Stretch) -> tuple[Stretch, Stretch]:
 
 @implements(operator.setitem)
 def setitem(tensor: DTensor, index: object, value: object) -> None:
-    """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number."""
+    """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number.
+
+    What is a copy of a slice, as its elements had to move, gets what they are now, and goes back to where they are.
+    """
     names = fields.names_in(tensor, index)
     if isinstance(names, str):
         setitem(fields.field(tensor, names), Ellipsis, value)
@@ -167,7 +170,8 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
     if names is not None:
         fields.set_fields(tensor, names, value, lambda each, own: setitem(each, Ellipsis, own))
         return
-    check_writable(SET, tensor)
+    source = taken_from(tensor)
+    check_writable(SET, tensor if source is None else source[0])
     given = unwrapped(value)
     if isinstance(given, DTensor):
         rows.check_no_swap(tensor, index, given)
@@ -177,6 +181,14 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
     _check_kind(tensor, given)
     (operand,) = agree_on_plain(SET, [given], tensor.mesh)
+    if source is not None:
+        fetch_again(*source, tensor)
+    _set(tensor, index, operand)
+    if source is not None:
+        assign_back(*source, tensor)
+
+
+def _set(tensor: DTensor, index: object, operand: Operand) -> None:
     if not has_arrays(index):
         _assign(tensor, parsed(index, tensor.shape), operand)
         return
@@ -189,7 +201,6 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
 
 def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
-    check_writable(name, tensor)
     asked = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _taken(tensor, asked.items)
     index_arrays.put(name, base, asked, value, how)
