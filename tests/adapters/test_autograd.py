@@ -11,10 +11,10 @@ import meshcomm as mc
 from meshcomm import gradients
 from meshcomm.numpy.gradients import whole
 from meshcomm.numpy.reductions import reductions
-from support.gradient_cases import dot, on, random
 from support.patience import run
 from support.reference import on_ranks, tuple_layouts
 from support.sampling import sampled
+from support.tensors import dot, numbers, on
 
 U = mc.UNSHARDED
 
@@ -51,7 +51,7 @@ def test_the_gradient_of_a_relayout(autograd, anp):
     mesh = mc.create_mesh([("x", 2), ("y", 2)])
     for source, target in (("xu", "ux"), ("uu", "xy"), ("xy", "uu"), ("xu", "uy")):
         source, target = (mc.Layout([{"u": U}.get(s, s) for s in specs], mesh) for specs in (source, target))
-        a = mc.distribute(random(4, 6), source)
+        a = mc.distribute(numbers(4, 6), source)
         like = mc.zeros((1, 1), "i4", target)
         for move in (
             lambda t: mc.relayout(t, target),
@@ -60,16 +60,16 @@ def test_the_gradient_of_a_relayout(autograd, anp):
         ):
             grad = autograd.grad(lambda t: anp.sum(move(t) ** 2))(a)
             assert grad.layout == source
-            assert np.array_equal(grad.to_numpy(), 2 * random(4, 6))
+            assert np.array_equal(grad.to_numpy(), 2 * numbers(4, 6))
             second = autograd.grad(lambda t: anp.sum(autograd.grad(lambda v: anp.sum(move(v) ** 3))(t)))(a)
             assert second.layout == source
-            np.testing.assert_allclose(second.to_numpy(), 6 * random(4, 6))
+            np.testing.assert_allclose(second.to_numpy(), 6 * numbers(4, 6))
 
 
 def test_the_layout_tensor_may_be_followed_too(autograd, anp):
     def program():
         layout = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-        x = mc.distribute(random(3), layout)
+        x = mc.distribute(numbers(3), layout)
 
         def function(x):
             z = mc.relayout_like(mc.ones((3,), "f8", mc.Layout([U], x.mesh)), x)
@@ -106,7 +106,7 @@ def layouts_as(kind, keys, layouts):
 def test_relayouts_of_several_tensors_that_are_followed(autograd, anp, container, kind):
     """Gradients against finite differences, in the layouts of what was differentiated; also of the second order."""
     mesh = mc.create_mesh([("x", 2), ("y", 2)])
-    arrays = [random(4, 6), random(4, 6, seed=1)]
+    arrays = [numbers(4, 6), numbers(4, 6, seed=1)]
     sources = [mc.Layout(specs, mesh) for specs in (["x", U], [U, "y"])]
     targets = [mc.Layout(specs, mesh) for specs in ([U, "x"], ["y", "x"])]
     keys = ["a", "b"] if container == "dict" else [0, 1]
@@ -147,8 +147,8 @@ def test_relayouts_of_tensors_and_arrays_within_a_dict_that_is_followed(autograd
     mesh = mc.create_mesh([("x", 2)])
     rest = [mc.Layout([U], mesh)]
     rows, columns = mc.Layout(["x", U], mesh), mc.Layout([U, "x"], mesh)
-    a, b = random(4, 6), random(4, 6, seed=1)
-    params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": random(3)}
+    a, b = numbers(4, 6), numbers(4, 6, seed=1)
+    params = {"layer": {"kernel": mc.distribute(a, rows), "plain": b}, "rest": numbers(3)}
 
     def loss(p):
         if whole:
@@ -178,13 +178,13 @@ FUNCTIONS = {
     "powers": lambda np, a, w, b, move: np.sum(np.abs(move(a @ w)) ** 1.5 + np.sqrt(np.exp(b)) - 2.0**b),
     "vectors": lambda np, a, w, b, move: (np.sum(a, 0) @ w) @ b + np.sum(move(a.T).T @ (np.dot(w, b) * 2)),
     "means": lambda np, a, w, b, move: np.sum(np.mean(move(a @ w), axis=0, keepdims=True) * b) + np.mean(a.T),
-    "arrays": lambda np, a, w, b, move: np.sum((move(a) * random(5, 1)) @ (random(3, 4) + w) @ b + random(5)),
+    "arrays": lambda np, a, w, b, move: np.sum((move(a) * numbers(5, 1)) @ (numbers(3, 4) + w) @ b + numbers(5)),
     "products": lambda np, a, w, b, move: (
         np.sum(np.tensordot(move(a), np.outer(w[0], b), 0) ** 2 * np.kron(b, 2.0))
         + np.sum(np.inner(a, move(w.T)) * np.tensordot(a, w, axes=([1], [0])) * np.dot(b, 3.0))
         + np.sum(np.dot(np.expand_dims(a, 1), w) ** 2) * np.trace(w)
         + np.sum(np.kron(move(a), w)[::2] ** 3)
-        + np.sum(np.cross(move(a), random(5, 3) + np.dot(b, b)) ** 3)
+        + np.sum(np.cross(move(a), numbers(5, 3) + np.dot(b, b)) ** 3)
     ),
 }
 
@@ -194,7 +194,7 @@ FUNCTIONS = {
 def test_gradients_through_arithmetic(autograd, anp, name):
     mesh = mc.create_mesh([("x", 2), ("y", 2)])
     two, one = list(tuple_layouts(mesh, 2)), list(tuple_layouts(mesh, 1))
-    arrays = random(5, 3), random(3, 4, seed=1), random(4, seed=2)
+    arrays = numbers(5, 3), numbers(3, 4, seed=1), numbers(4, seed=2)
     for layouts in sampled(islice(product(two, two, one, two), 0, None, 409), 3):
         target = layouts[-1]
         check_grad(
@@ -205,7 +205,7 @@ def test_gradients_through_arithmetic(autograd, anp, name):
 @on_ranks(4)
 def test_the_second_order(autograd, anp):
     mesh = mc.create_mesh([("x", 2), ("y", 2)])
-    arrays, source = (random(3, 3), random(3, 3, seed=1)), mc.Layout([U, "x"], mesh)
+    arrays, source = (numbers(3, 3), numbers(3, 3, seed=1)), mc.Layout([U, "x"], mesh)
     target = mc.Layout(["y", "x"], mesh)
 
     def inner(a, w, move):
@@ -243,7 +243,7 @@ def test_inner_traces_of_ranks_that_take_turns(autograd, anp):
 def test_collectives_on_plain_arrays(autograd, anp):
     """The gradient of the sum over ranks."""
     rank = mc.create_mesh().rank
-    x, weight = random(4, 4, seed=rank), random(4, 4, seed=10)
+    x, weight = numbers(4, 4, seed=rank), numbers(4, 4, seed=10)
     pairs = [(0, 1), (1, 2), (2, 3)]
     for move, back in (
         (lambda v: mc.all_to_all(v, None, 0, 1, 4), lambda g: mc.all_to_all(g, None, 1, 0, 4)),
@@ -263,19 +263,19 @@ def test_collectives_on_plain_arrays(autograd, anp):
 
 @on_ranks(2)
 def test_plain_inputs_get_plain_gradients(autograd, anp):
-    t = mc.distribute(random(5, 3), mc.Layout(["x", U], mc.create_mesh([("x", 2)])))
+    t = mc.distribute(numbers(5, 3), mc.Layout(["x", U], mc.create_mesh([("x", 2)])))
     number = autograd.grad(lambda c: anp.sum(t * c))(2.0)
-    row = autograd.grad(lambda r: anp.sum(t * r))(random(3))
-    relaid = autograd.grad(lambda a: anp.sum(mc.relayout(a, t.layout) * t))(random(5, 3, seed=1))
-    vector = autograd.grad(lambda v: anp.sum(t @ v))(random(3))
-    grad = autograd.grad(lambda v: np.sum(whole(v) * random(5, 3)))(t)
-    assert number == pytest.approx(random(5, 3).sum())
-    np.testing.assert_allclose(row, random(5, 3).sum(0))
-    np.testing.assert_allclose(relaid, random(5, 3))
-    np.testing.assert_allclose(vector, random(5, 3).sum(0))
+    row = autograd.grad(lambda r: anp.sum(t * r))(numbers(3))
+    relaid = autograd.grad(lambda a: anp.sum(mc.relayout(a, t.layout) * t))(numbers(5, 3, seed=1))
+    vector = autograd.grad(lambda v: anp.sum(t @ v))(numbers(3))
+    grad = autograd.grad(lambda v: np.sum(whole(v) * numbers(5, 3)))(t)
+    assert number == pytest.approx(numbers(5, 3).sum())
+    np.testing.assert_allclose(row, numbers(5, 3).sum(0))
+    np.testing.assert_allclose(relaid, numbers(5, 3))
+    np.testing.assert_allclose(vector, numbers(5, 3).sum(0))
     assert {type(grad) for grad in (row, relaid, vector)} == {np.ndarray}
     assert grad.layout == t.layout
-    np.testing.assert_allclose(grad.to_numpy(), random(5, 3))
+    np.testing.assert_allclose(grad.to_numpy(), numbers(5, 3))
 
 
 @on_ranks(2)
@@ -283,8 +283,8 @@ def test_methods_and_functions_on_followed_tensors(autograd, anp):
     """NumPy's own functions and the methods of tensors work too, not only those of autograd.numpy."""
     mesh = mc.create_mesh([("x", 2)])
     rows = mc.Layout(["x", U], mesh)
-    t = mc.distribute(np.abs(random(4, 3)), rows)
-    other = mc.distribute(random(3, 4, seed=1), mc.Layout([U, "x"], mesh))
+    t = mc.distribute(np.abs(numbers(4, 3)), rows)
+    other = mc.distribute(numbers(3, 4, seed=1), mc.Layout([U, "x"], mesh))
 
     def function(t):
         assert (t.shape, t.ndim, t.size, t.dtype, t.mesh) == ((4, 3), 2, 12, np.dtype("f8"), mesh)
@@ -296,7 +296,7 @@ def test_methods_and_functions_on_followed_tensors(autograd, anp):
     grad = autograd.grad(function)(t)
     assert grad.layout == rows
     step = 1e-6
-    direction = mc.distribute(random(4, 3, seed=5), rows)
+    direction = mc.distribute(numbers(4, 3, seed=5), rows)
     slope = float((function(t + step * direction) - function(t - step * direction)) / (2 * step))
     assert dot(grad, direction) == pytest.approx(slope, rel=1e-5)
 
@@ -304,8 +304,8 @@ def test_methods_and_functions_on_followed_tensors(autograd, anp):
 @on_ranks(2)
 def test_complex_tensors(autograd, anp):
     mesh = mc.create_mesh([("x", 2)])
-    z = random(3, 3) + 1j * random(3, 3, seed=1)
-    arrays = z, random(3, 3, seed=2)
+    z = numbers(3, 3) + 1j * numbers(3, 3, seed=1)
+    arrays = z, numbers(3, 3, seed=2)
 
     def function(z, w, move):
         return anp.sum(anp.real(move(z * w) * anp.conj(z)) + anp.imag(z @ w) + anp.abs(z + w))
@@ -393,7 +393,7 @@ SHAPES = {
 @on_ranks(2)
 def test_gradients_of_shapes_come_back_in_the_layout_of_the_tensor(autograd, anp, name):
     mesh = mc.create_mesh([("x", 2)])
-    x, w = random(4, 3), random(12, seed=1)
+    x, w = numbers(4, 3), numbers(12, seed=1)
 
     def value(t, weights):
         return anp.sum(anp.reshape(SHAPES[name](anp, t), (12,)) ** 2 * weights)
@@ -410,11 +410,11 @@ def test_gradients_of_shapes_come_back_in_the_layout_of_the_tensor(autograd, anp
 @on_ranks(2)
 def test_gradients_of_reshape_with_a_layout(autograd, anp):
     mesh = mc.create_mesh([("x", 2)])
-    t = mc.distribute(random(4, 3), mc.Layout(["x", U], mesh))
+    t = mc.distribute(numbers(4, 3), mc.Layout(["x", U], mesh))
     columns = mc.Layout([U, "x"], mesh)
     found = autograd.grad(lambda t: anp.sum(mc.reshape(t, (2, 6), columns) ** 2))(t)
     assert found.layout == t.layout
-    np.testing.assert_allclose(found.to_numpy(), 2 * random(4, 3))
+    np.testing.assert_allclose(found.to_numpy(), 2 * numbers(4, 3))
 
 
 INDICES = {
@@ -452,7 +452,7 @@ def test_gradients_of_indexing(autograd, anp, name):
     """Elements that are taken twice count twice; to the second order."""
     mesh = mc.create_mesh([("x", 2)])
     i, j = np.array([3, 0, 3, 1]), np.array([4, 4, 2, 0])
-    a = random(4, 5)
+    a = numbers(4, 5)
     for specs, cut in (["x", U], "x"), ([U, "x"], U), ([mc.Cyclic("x", 1), U], "x"):
         t = mc.distribute(a, mc.Layout(specs, mesh))
         pair = [mc.distribute(each, mc.Layout([cut], mesh)) for each in (i, j)]
@@ -487,9 +487,9 @@ def test_einsum_is_linear_in_each_operand(autograd, anp, text):
     layouts = [list(tuple_layouts(mesh, len(shape))) for shape in shapes]
     for seed, einsum in enumerate([mc.einsum, anp.einsum, mc.einsum]):
         factor = 1 + 2j if seed == 2 else 1
-        arrays, ways = ([random(*shape, seed=s) * factor for shape in shapes] for s in (seed, 20))
+        arrays, ways = ([numbers(*shape, seed=s) * factor for shape in shapes] for s in (seed, 20))
         expected = np.asarray(np.einsum(text, *arrays))
-        weights = mc.distribute(random(*expected.shape, seed=7), mc.Layout.replicated(mesh, expected.ndim))
+        weights = mc.distribute(numbers(*expected.shape, seed=7), mc.Layout.replicated(mesh, expected.ndim))
         chosen = [of[(37 * seed + 11) % len(of)] for of in layouts]
         tensors = tuple(map(mc.distribute, arrays, chosen))
 

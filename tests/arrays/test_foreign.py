@@ -8,8 +8,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import DTypeError
 from meshcomm.core.memory.pools import allocate_unshared
-from support.gradient_cases import random
 from support.reference import on_ranks
+from support.tensors import numbers
 
 U = mc.UNSHARDED
 
@@ -69,17 +69,17 @@ def every_call(x):
 
 @on_ranks(2)
 def test_every_call_takes_an_array_with_dlpack():
-    array = random(4, 3)
+    array = numbers(4, 3)
     for name, call in every_call(OnHost(array)).items():
         assert np.array_equal(call(), array), name
 
 
 @on_ranks(2)
 def test_a_block_is_wrapped_without_a_copy():
-    array = random(4, 3)
+    array = numbers(4, 3)
     _, columns, whole = layouts()
     assert np.shares_memory(mc.from_local(OnHost(array), whole, (4, 3)).local, array)
-    strided = random(4, 6)[:, ::2]
+    strided = numbers(4, 6)[:, ::2]
     t = mc.from_local(OnHost(strided), whole, (4, 3))
     assert t.local.flags.c_contiguous
     assert np.array_equal(t.local, strided)
@@ -159,8 +159,8 @@ def test_blocks_of_torch_share_memory(torch):
     assert float(block[1, 2]) == 7
     out = torch.zeros(4, 3 // 2 + (columns.mesh.rank == 0))
     target = mc.from_local(out, columns, (4, 3))
-    assert mc.relayout(random(4, 3).astype("f4"), columns, out=target) is target
-    assert np.array_equal(out.numpy(), random(4, 3).astype("f4")[target.slices])
+    assert mc.relayout(numbers(4, 3).astype("f4"), columns, out=target) is target
+    assert np.array_equal(out.numpy(), numbers(4, 3).astype("f4")[target.slices])
     transposed = mc.from_local(torch.arange(12.0).reshape(3, 4).T, whole, (4, 3))
     assert np.array_equal(transposed.local, np.arange(12.0).reshape(3, 4).T)
     lazy = torch.full((4, 3), 1 + 2j).conj()
@@ -193,7 +193,7 @@ def test_torch_reads_blocks_in_place(torch):
     """Also those of a pool, whose memory must not go to another block as long as PyTorch holds it."""
     rows, columns, _ = layouts()
     for n in (4, 2000):
-        t = mc.relayout(mc.distribute(random(n, 30), rows), columns)
+        t = mc.relayout(mc.distribute(numbers(n, 30), rows), columns)
         x = torch.from_dlpack(t.local)
         assert x.data_ptr() == t.local.ctypes.data
         x[0, 0] = 5

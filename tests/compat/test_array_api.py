@@ -10,12 +10,11 @@ import pytest
 import meshcomm as mc
 import meshcomm.array_api as xp
 from meshcomm import DTypeError, Layout, LayoutError, MeshError, ShapeError
-from ops.test_kinds import check, layout_of, on_a_mesh, tensor_of
-from support.gradient_cases import on
 from support.linalg_cases import alike, matrices, several, tensors_of
 from support.paths import TESTS
 from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
+from support.tensors import check, layout_of, on, on_a_mesh, tensor_of
 
 U = mc.UNSHARDED
 SEEDS = sampled(range(40), 8)

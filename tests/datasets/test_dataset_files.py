@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.gradient_cases import on
 from support.paths import ROOT
+from support.tensors import on
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.gradient_cases import on
+from support.tensors import on
 
 cases = pytest.importorskip("support.xarray_cases")
 xarray = cases.xarray

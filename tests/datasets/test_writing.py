@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.storage.convert import convert
-from support.gradient_cases import on
+from support.tensors import on
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.gradient_cases import on
+from support.tensors import on
 
 cases = pytest.importorskip("support.xarray_cases")
 xarray = cases.xarray
@@ -20,15 +20,8 @@ LAYOUTS = [
     ([("x", 8)], [U, "x", U]),
     ([("x", 2)], [mc.Cyclic("x", 2), U, U]),
 ]
-EACH = [*zip(cycle(LAYOUTS), {**cases.OPERATIONS, **cases.OTHERS})]
+EACH = [*zip(cycle(LAYOUTS), [*cases.OPERATIONS, *cases.NUMPYS, *cases.OTHERS])]
 """One layout for each."""
-
-NUMPYS = {
-    *("interp", "interp 2", "interp nearest", "interp cubic", "interp time", "interp points", "interp_like"),
-    *("interpolate_na", "resample interp", "curvefit", "polyfit nan", "vectorize", "rank", "ffill", "bfill"),
-    "weighted quantile",
-}
-"""Those whose result is NumPy's: SciPy and bottleneck take whole arrays."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Mean of empty slice:RuntimeWarning", "ignore:All-NaN slice:RuntimeWarning"),
@@ -57,22 +50,21 @@ def same(found, expected):
             assert all(a == b or (a != a and b != b) for a, b in zip(its.ravel(), right.ravel(), strict=True))
 
 
-@pytest.mark.parametrize(("layout", "name"), EACH, ids=[name for _, name in EACH])
-def test_operations(layout, name):
+@pytest.mark.parametrize(("layout", "call"), EACH, ids=[call for _, call in EACH])
+def test_operations(layout, call):
     dims, specs = layout
-    operation = {**cases.OPERATIONS, **cases.OTHERS}[name]
-    if "plot" in name:
+    if "plot" in call:
         pytest.importorskip("matplotlib").use("Agg")
     try:
-        expected = operation(cases.weather())
+        expected = cases.called(call, cases.weather())
     except ImportError as error:
         pytest.skip(str(error))
 
     def program():
-        found = operation(cases.on_mesh(specs, mc.create_mesh(dims)))
+        found = cases.called(call, cases.on_mesh(specs, mc.create_mesh(dims)))
         if not isinstance(expected, xarray.DataArray):
             return found == expected or abs(found - expected) < 1e-6
         same(found, expected)
-        return isinstance(found.data, mc.DTensor) == (name not in NUMPYS)
+        return isinstance(found.data, mc.DTensor) == (call not in cases.NUMPYS)
 
     assert all(on(int(np.prod([n for _, n in dims])), program))

@@ -5,8 +5,8 @@ import pandas
 import pytest
 
 import meshcomm as mc
-from support.gradient_cases import on
 from support.sampling import sampled
+from support.tensors import on
 
 xarray = pytest.importorskip("xarray")
 testing = pytest.importorskip("xarray.testing")

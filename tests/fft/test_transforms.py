@@ -10,7 +10,7 @@ import scipy.fft
 
 import meshcomm as mc
 from meshcomm.core._tracing import untraced
-from meshcomm.errors import AxisError, CollectiveMismatch, DTypeError, LayoutError, MeshcommError, ShapeError
+from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.fft import backends, local, search
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Local, Move, Sharded
@@ -562,50 +562,6 @@ def test_tensors_that_do_not_fit_a_plan(change, error, text, mesh):
 
 
 # -- what is refused --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda t: mc.fft.fft(t, axis=2), AxisError, "axis 2 of an array with 2 axes"),
-        (lambda t: mc.fft.fftn(t, axes=(0, 0)), ShapeError, "unique"),
-        (lambda t: mc.fft.fftn(t, s=(4, 4, 4)), ShapeError, "more axes than are present"),
-        (lambda t: mc.fft.fftn(t, s=(4,), axes=(0, 1)), ShapeError, "same length"),
-        (lambda t: mc.fft.fft(t, n=0), ShapeError, r"invalid number of data points \(0\)"),
-        (lambda t: mc.fft.irfft(t, n=-1), ShapeError, r"invalid number of data points \(-1\)"),
-        (lambda t: mc.fft.fft(t, n=2.5), ShapeError, "n 2.5 is a float"),
-        (lambda t: mc.fft.fft(t, axis=None), TypeError, "axis None"),
-        (lambda t: mc.fft.fft(t, workers=0), ShapeError, "workers=0"),
-        (lambda t: mc.fft.fft(t, workers=-(10**6)), ShapeError, "workers=-1000000: .*below 0 they count from all"),
-        (lambda t: mc.fft.dct(t, orthogonalize="x"), ShapeError, "orthogonalize must be True, False or None"),
-        (lambda t: mc.fft.plan((4, 4), "f8", t.layout, machine=3), mc.MeshError, "machine must be a Machine, not 3"),
-        (lambda t: mc.fft.plan((4, 4), "f8", t.layout, kind="dctn").frequencies(), ShapeError, "no such frequencies"),
-        (lambda t: mc.fft.plan((4, 4), "f8", t.layout).frequencies(d=0), ShapeError, "other than zero"),
-        (lambda t: mc.fft.plan((4, 4), "f8", t.layout).forward(None), LayoutError, "not NoneType"),
-        (lambda t: mc.fft.pad_spectrum(t, (6, 6), kind="dctn"), ShapeError, "no such frequencies"),
-        (lambda t: mc.fft.fft(t, norm="backwards"), ShapeError, "invalid norm value 'backwards'"),
-        (lambda t: mc.fft.rfft(mc.fft.fft(t)), DTypeError, "real numbers, not complex128: use fft$"),
-        (lambda t: mc.fft.fft(t.local), LayoutError, "NumPy has its own"),
-        (lambda t: mc.fft.fft(t, layout="sme"), LayoutError, 'must be a Layout, "same" or None'),
-        (lambda t: mc.fft.fft(t, layout=mc.Layout(["x"], t.mesh)), LayoutError, "has 2 axes, not 1"),
-        (lambda t: mc.fft.fft(t, backend="fftw"), MeshcommError, "backend must be one of scipy, numpy"),
-        (lambda t: mc.fft.dct(t, type=5), ShapeError, r"invalid type \(5\)"),
-        (lambda t: mc.fft.rfftn(t, axes=()), ShapeError, "at least 1 axis"),
-        (lambda t: mc.fft.plan((4, 4), "f8", t.layout, kind="rft"), ShapeError, "kind must be one of fftn"),
-        (lambda t: mc.fft.plan((4, 4), "f8", "x"), LayoutError, "is a Layout, not 'x'"),
-        (lambda t: mc.fft.plan((4, 4), "c16", t.layout), DTypeError, "real numbers"),
-        (lambda t: mc.fft.frequencies(t, s=(4, 5)), ShapeError, "5 elements along axis 1 have 5"),
-        (lambda t: mc.fft.pad_spectrum(t, (3, 4)), ShapeError, "3 elements along axis 0"),
-        (lambda t: mc.fft.crop_spectrum(t, (5, 4)), ShapeError, "5 elements along axis 0"),
-        (lambda t: mc.fft.fftfreq(0, layout=mc.Layout(["x"], t.mesh)), ShapeError, "1 or more"),
-    ],
-)
-@on_mesh()
-def test_wrong_arguments(call, error, text, mesh):
-    t = mc.ones((4, 4), "f8", mc.Layout(["x", U], mesh))
-    with pytest.raises(error, match=text):
-        call(t)
-    check(mc.fft.fft(t, axis=0), scipy.fft.fft(np.ones((4, 4)), axis=0))
 
 
 @on_mesh(2)

@@ -14,9 +14,8 @@ from meshcomm.core.memory import scratch
 from meshcomm.fusing import programs
 from meshcomm.fusing.reads import reads_of
 from support.fused_programs import alike, on_tensors, program
-from support.gradient_cases import on
-from support.operands import check, mesh_of
 from support.sampling import sampled
+from support.tensors import close, mesh_of, on
 
 FILE, U = __file__, mc.UNSHARDED
 MANY = 3 * FUSED_FROM + 7  # elements: more than one piece of any dtype
@@ -175,7 +174,7 @@ def test_reductions_of_tensors(size):
         x, y = numbers(5, 7), numbers(7, seed=1)
         t, u = (mc.distribute(a, mc.Layout(specs, mesh)) for a, specs in ((x, ["x", U]), (y, ["x"])))
         for found, expected in zip(mc.fuse(function)(t, u), function(x, y), strict=True):
-            check(found, expected)
+            close(found, expected)
         empty = mc.distribute(numbers(1), mc.Layout(["x"], mesh))
         assert float(mc.fuse(lambda x: (x - 9).max())(empty)) == numbers(1)[0] - 9
         return float(mc.fuse(lambda x: (x * x).sum())(t)).hex()
@@ -208,13 +207,13 @@ def test_equal_layouts_move_nothing_and_others_are_aligned():
     def program():
         mesh = mesh_of(2)
         t, u = (mc.distribute(numbers(6, 4, seed=n), mc.Layout(["x", U], mesh)) for n in (1, 2))
-        check(mc.fuse(chosen)(t, u), chosen(t.to_numpy(), u.to_numpy()))
+        close(mc.fuse(chosen)(t, u), chosen(t.to_numpy(), u.to_numpy()))
 
     def other():
         mesh = mesh_of(2)
         t, u = (mc.distribute(numbers(6, 4, seed=n), mc.Layout(s, mesh)) for n, s in ((1, ["x", U]), (2, [U, "x"])))
         found = mc.fuse(chosen)(t, u)
-        check(found, chosen(t.to_numpy(), u.to_numpy()))
+        close(found, chosen(t.to_numpy(), u.to_numpy()))
         assert found.layout.sharding_specs == ["x", U]
 
     on(2, other)
@@ -257,7 +256,7 @@ def test_ranks_outside_of_the_mesh():
         mesh = mc.create_mesh([("x", 2)], devices=[0, 1])
         t = mc.distribute(numbers(5), mc.Layout(["x"], mesh))
         found, total = mc.fuse(lambda x: (x * 2 + x, (x * 2).sum()))(t)
-        check(found, numbers(5) * 3)
+        close(found, numbers(5) * 3)
         assert (total.shape, total.local is None) == ((), mesh.rank is None)
 
     on(3, program)
@@ -271,8 +270,8 @@ def test_variables_and_autograd():
 
     def program():
         t = mc.distribute(numbers(5), mc.Layout(["x"], mesh_of(2)))
-        check(mc.fuse(lambda x: x + 1)(mc.Variable(t)), numbers(5) + 1)
-        check(autograd.grad(fused)(t), 6 * numbers(5))
+        close(mc.fuse(lambda x: x + 1)(mc.Variable(t)), numbers(5) + 1)
+        close(autograd.grad(fused)(t), 6 * numbers(5))
 
     on(2, program)
 

@@ -14,11 +14,10 @@ from meshcomm import (
     MeshError,
     ShapeError,
 )
-from support.gradient_cases import on
 from support.halo_cases import check_halo, dot, made, random_case
 from support.reference import numbered, on_ranks, same_bits
 from support.sampling import sampled, with_seeds
-from support.shape_cases import on_a_mesh
+from support.tensors import on, on_some_ranks
 
 U = "unsharded"
 SEEDS = sampled(range(80), 8)
@@ -31,7 +30,7 @@ def line(size, *specs):
 # -- what the ghosts are ----------------------------------------------------------------------------------------------
 
 
-@with_seeds(on_a_mesh, SEEDS)
+@with_seeds(on_some_ranks, SEEDS)
 def test_ghosts_are_those_of_numpy_pad(random, mesh):
     for _ in range(12):
         case = random_case(random, mesh)
@@ -64,7 +63,7 @@ def test_other_updates_give_the_same_ghosts(way, seed):
             for case, halo in zip(cases, halos, strict=True):
                 check_halo(case, halo)
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -96,7 +95,7 @@ def test_reduce_is_the_adjoint_of_update(seed):
     def collected(random, mesh):
         sums.append(program(random, mesh))
 
-    on_a_mesh(seed, collected)
+    on_some_ranks(seed, collected)
     totals = np.array([each for each in sums if each]).sum(axis=0)
     assert (totals[:, 0] == totals[:, 1]).all()
 

@@ -11,12 +11,11 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, MeshcommError, ShapeError
 from meshcomm.ndimage import filters
-from support.gradient_cases import on
 from support.halo_cases import with_cuts
 from support.random_cases import random_layout
 from support.reference import block_of, on_ranks
 from support.sampling import sampled
-from support.shape_cases import on_a_mesh
+from support.tensors import on, on_some_ranks
 
 scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
@@ -160,7 +159,7 @@ def test_equals_scipy(name, seed):
             layout = with_cuts(random, random_layout(random, mesh, ndim), whole.shape, mesh)
             compare(name, mc.distribute(whole, layout), whole, given)
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 def compare(name, tensor, whole, given):

@@ -8,12 +8,11 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout, LayoutError
 from meshcomm.ndimage.interpolation import output_layout
-from support.gradient_cases import on
 from support.halo_cases import with_cuts
 from support.random_cases import random_layout
 from support.reference import block_of, on_ranks
 from support.sampling import sampled
-from support.shape_cases import on_a_mesh
+from support.tensors import on, on_some_ranks
 
 scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
@@ -100,7 +99,7 @@ def test_maps_of_coordinates(name, seed):
                 given.pop("grid_mode", None)  # SciPy forgets it for complex numbers
             compare(random, mesh, name, whole, given, tensors=("coordinates",))
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 def compare(random, mesh, name, whole, given, *, tensors=(), exact=False):
@@ -212,7 +211,7 @@ def test_binary_morphology_and_distances(name, seed):
                 random, mesh, name, bits(random, shape), BINARY[name](random, shape), tensors=("mask",), exact=True
             )
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 GREY = (
@@ -236,7 +235,7 @@ def test_grey_morphology(name, seed):
             whole = numbers(random, tuple(random.randint(1, 9) for _ in range(ndim)))
             compare(random, mesh, name, whole, window(random, ndim), exact=True)
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 # -- spectra and functions --------------------------------------------------------------------------------------------
@@ -279,7 +278,7 @@ def test_filters_of_spectra_and_by_functions(seed):
                 continue
             compare(random, mesh, name, whole, given)
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 def with_function(random, mesh, name, whole, given):
@@ -316,7 +315,7 @@ def test_labels_are_those_of_scipy(seed):
                 k: [each.tolist() for each in v] for k, v in theirs.items()
             }
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 MEASURES = (
@@ -368,7 +367,7 @@ def test_measurements(name, seed):
             else:
                 assert same(found, expected), (name, whole, theirs, index, found, expected)
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 # -- what is refused, and where results go ----------------------------------------------------------------------------

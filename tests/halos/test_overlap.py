@@ -5,11 +5,10 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, LayoutError, ShapeError
-from support.gradient_cases import on
 from support.halo_cases import NUMPY_MODES, random_case
 from support.reference import numbered
 from support.sampling import sampled
-from support.shape_cases import check, on_a_mesh
+from support.tensors import check, on, on_some_ranks
 
 
 def line(size, *specs):
@@ -82,7 +81,7 @@ def test_a_function_sees_what_numpy_pad_gives(seed):
             expected = window_sum(np.pad(case.whole, pads, **mode), axis)[inner]
             check(mc.map_overlap(window_sum, case.tensor, depth={axis: 1}, boundary=boundary, axis=axis), expected)
 
-    on_a_mesh(seed, program)
+    on_some_ranks(seed, program)
 
 
 def test_no_ghosts_at_the_edges_and_several_tensors():

@@ -9,9 +9,9 @@ from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.linalg import choose, run
 from support import linalg_cases
 from support.linalg_cases import alike, hermitian, matrices, several, tensors_of
-from support.random_tensors import layout_of, on_a_mesh
 from support.reference import on_ranks
 from support.sampling import sampled
+from support.tensors import layout_of, on_a_mesh
 
 U = "unsharded"
 pytestmark = pytest.mark.filterwarnings("ignore")  # of numbers that are not finite
@@ -148,60 +148,6 @@ def test_plans():
 
 
 # -- errors -----------------------------------------------------------------------------------------------------------
-
-
-@on_ranks(3)
-def test_bad_matrices_raise_on_all_ranks():
-    mesh = mc.create_mesh([("x", 3)])
-    rows = Layout(["x", U], mesh)
-    singular, indefinite = mc.distribute(np.ones((4, 4)), rows), mc.distribute(-np.eye(4), rows)
-    one_of_many = np.stack([np.eye(3)] * 7)
-    one_of_many[4] = 0
-    stack = mc.distribute(one_of_many, Layout(["x", U, U], mesh))
-    wide = mc.distribute(np.ones((3, 4)), rows)
-    nan = mc.distribute(np.full((3, 3), np.nan), rows)
-    cases = [
-        ("Singular", lambda: np.linalg.inv(singular)),
-        ("Singular", lambda: np.linalg.solve(singular, [1.0] * 4)),
-        ("Singular", lambda: np.linalg.inv(stack)),
-        ("Singular", lambda: np.linalg.solve(stack, np.ones((3, 2)))),
-        ("definite", lambda: np.linalg.cholesky(indefinite)),
-        ("definite", lambda: np.linalg.cholesky(stack)),
-        ("definite", lambda: mc.linalg.cho_factor(indefinite)),
-        ("square", lambda: np.linalg.det(wide)),
-        ("two-dimensional", lambda: np.linalg.inv(wide[0])),
-        ("two-dimensional", lambda: np.linalg.lstsq(stack, [1.0])),
-        ("SVD did not converge", lambda: np.linalg.svd(nan)),
-        ("", lambda: np.linalg.eig(nan)),
-        ("prod", lambda: np.linalg.tensorsolve(stack, np.ones(7))),
-    ]
-    for text, call in cases:
-        with pytest.raises(np.linalg.LinAlgError, match=text):
-            call()
-        assert float(np.linalg.det(mc.distribute(np.eye(4), rows))) == 1  # the ranks are still in step
-
-
-@on_ranks(3)
-def test_wrong_arguments():
-    mesh, other = mc.create_mesh([("x", 3)]), mc.create_mesh([("y", 3)])
-    t, far = (mc.distribute(np.eye(4), Layout([name, U], m)) for name, m in (("x", mesh), ("y", other)))
-    cases = [
-        (TypeError, "float16", lambda: np.linalg.inv(t.astype("f2"))),
-        (MeshError, "one mesh", lambda: np.linalg.solve(t, far)),
-        (LayoutError, "must be a DTensor", lambda: mc.linalg.inv(np.eye(3))),
-        (LayoutError, "a tuple of 2 Layouts", lambda: mc.linalg.qr(t, layout=t.layout)),
-        (LayoutError, "must be a Layout", lambda: mc.linalg.inv(t, layout="x")),
-        (ValueError, "UPLO", lambda: np.linalg.eigh(t, "X")),
-        (ValueError, "mode", lambda: np.linalg.qr(t, "best")),
-        (ShapeError, "trans must be", lambda: mc.linalg.solve_triangular(t, t, trans=3)),
-        (ValueError, "both", lambda: np.linalg.pinv(t, rcond=0.1, rtol=0.1)),
-        (ValueError, "core dimension|mismatch", lambda: np.linalg.solve(t, [1.0])),
-        (ValueError, "ind", lambda: np.linalg.tensorinv(t, 0)),
-    ]
-    for kind, text, call in cases:
-        with pytest.raises(kind, match=text):
-            call()
-    alike(np.linalg.inv(t), np.eye(4))
 
 
 @on_ranks(3)

@@ -9,10 +9,9 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.linalg import tall
 from meshcomm.linalg.reflectors import Reflectors, last_rows, signs
-from support.operands import check
-from support.random_tensors import layout_of, on_a_mesh
 from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
+from support.tensors import check, layout_of, on_a_mesh
 
 U = mc.UNSHARDED
 SEEDS = sampled(range(40), 8)
@@ -37,7 +36,7 @@ def close(found, expected, scale=100.0):
     """Compare a tensor with NumPy's result, of about 1."""
     expected = np.asarray(expected)
     limit = scale * float(np.finfo(expected.dtype).eps)
-    check(found, expected, exact=partial(np.testing.assert_allclose, rtol=limit, atol=limit))
+    check(found, expected, partial(np.testing.assert_allclose, rtol=limit, atol=limit))
 
 
 def same_on_all(tensor):

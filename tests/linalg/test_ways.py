@@ -6,8 +6,8 @@ import pytest
 import meshcomm as mc
 from meshcomm.linalg import choose
 from support.linalg_cases import DTYPES, alike, matrices, tensors_of
-from support.random_tensors import on_a_mesh
 from support.sampling import sampled
+from support.tensors import on_a_mesh
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from support.fused_programs import on_tensors
-from support.operands import check
 from support.sampling import sampled
+from support.tensors import close
 from support.verdicts import agree_mismatch, agree_raises
 
 SIZE = MPI.COMM_WORLD.size
@@ -36,7 +36,7 @@ def test_totals_have_the_same_bits_on_all_ranks(comm, line, short_pieces):
         np.testing.assert_allclose(total.item(), (x * x).sum(), rtol=1e-13)
         np.testing.assert_allclose(mean.item(), x.mean(), rtol=1e-10)
         assert largest.item() == (x * 2).max()
-        check(scaled, x / (x * x).sum())
+        close(scaled, x / (x * x).sum())
 
 
 def test_repeated_calls_communicate_only_to_reduce(line, short_pieces):
@@ -55,7 +55,7 @@ def test_repeated_calls_communicate_only_to_reduce(line, short_pieces):
 def test_plain_arrays_must_be_the_same(line):
     t = mc.ones((4,), "f8", mc.Layout(["x"], line))
     fused = mc.fuse(lambda x, y: x * 2 + y)
-    check(fused(t, np.arange(4.0)), np.arange(4.0) + 2)
+    close(fused(t, np.arange(4.0)), np.arange(4.0) + 2)
     if SIZE > 1:
         with agree_mismatch(line, "a plain array must be the same on every rank"):
             fused(t, np.full(4, float(line.rank)))

@@ -11,7 +11,7 @@ from meshcomm.core.memory.pools import locate
 from support.halo_cases import check_halo, dot, made, random_case
 from support.reference import numbered, same_bits
 from support.sampling import sampled
-from support.shape_cases import some_ranks
+from support.tensors import some_ranks
 from support.verdicts import agree_mismatch
 
 WORLD = MPI.COMM_WORLD

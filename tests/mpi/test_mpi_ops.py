@@ -15,13 +15,14 @@ import meshcomm as mc
 from meshcomm import Layout, ShapeError, gradients
 from meshcomm.core.ranks.barrier import barrier
 from meshcomm.errors import CollectiveTimeout, MeshError
-from support import indexing, orders, shape_cases
+from support import indexing
 from support.migrations import migrations
 from support.numpy_law import CALLS, law
-from support.operands import check as close
+from support.numpy_operands import any_shape, values
 from support.random_programs import run_program
-from support.reference import tuple_layouts
+from support.reference import same_numbers, tuple_layouts
 from support.sampling import sampled
+from support.tensors import check, close, layout_of, some_ranks
 from support.verdicts import agree_mismatch, agree_raises
 
 WORLD = MPI.COMM_WORLD
@@ -43,7 +44,7 @@ def test_functions_are_those_of_numpy(grid, name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sampled(CALLS, 40))
 def test_functions_on_some_ranks_only(name):
-    mesh = shape_cases.some_ranks(Random(f"{SIZE} {name}"), SIZE)
+    mesh = some_ranks(Random(f"{SIZE} {name}"), SIZE)
     law(name, 10 + SIZE, mesh, 1)
     if mesh.rank is not None:
         mesh.close()
@@ -164,7 +165,7 @@ def test_all_ranks_raise_alike(line):
         t.reshape(5)
     with pytest.raises(IndexError):
         np.take(t, [6])
-    shape_cases.check(np.roll(t, 1), np.roll(np.arange(6), 1))
+    check(np.roll(t, 1), np.roll(np.arange(6), 1))
     if SIZE > 1:
         with agree_mismatch(t.mesh):
             np.take(t, [t.mesh.rank % 2])
@@ -200,7 +201,7 @@ def test_a_transpose_that_relays_in_one_copy(line, order):
             for _ in range(2):  # the second time it is known
                 result = mc.transpose(t, order, target)
                 assert result.layout == target
-                close(result, wanted, exact=np.testing.assert_array_equal)
+                check(result, wanted)
 
 
 # -- sorts ------------------------------------------------------------------------------------------------------------
@@ -212,13 +213,13 @@ def test_a_transpose_that_relays_in_one_copy(line, order):
 def test_sorts_of_long_tensors(grid, dtype, few):
     """Messages that MPI does not send at once."""
     n, names = 300_000, tuple(grid.dim_names)
-    a = orders.values(n, dtype, seed=SIZE, few=few)
+    a = values(Random(SIZE), n, dtype, few)
     for spec in (names, mc.Cuts(names, sizes=[n - SIZE + 1] + [1] * (SIZE - 1)), names[:1]):
         t = mc.distribute(a, Layout([spec], grid))
-        orders.check(np.sort(t), np.sort(a, kind="stable"))  # by default NumPy 2.4.6 sorts float16 wrongly
-        orders.check(np.argsort(t, kind="stable"), np.argsort(a, kind="stable"))
+        check(np.sort(t), np.sort(a, kind="stable"))  # by default NumPy 2.4.6 sorts float16 wrongly
+        check(np.argsort(t, kind="stable"), np.argsort(a, kind="stable"))
         t.sort(kind="stable")
-        orders.check(t, np.sort(a, kind="stable"), bits=True)
+        check(t, np.sort(a, kind="stable"), same_numbers)
 
 
 def test_a_sort_of_a_wrong_block(grid):
@@ -227,7 +228,7 @@ def test_a_sort_of_a_wrong_block(grid):
     if SIZE > 1:
         with agree_raises(ShapeError, "the block is"):
             np.sort(wrong)
-    orders.check(np.sort(mc.distribute(np.arange(9.0), layout)), np.arange(9.0))
+    check(np.sort(mc.distribute(np.arange(9.0), layout)), np.arange(9.0))
     if SIZE > 1:
         with agree_mismatch(grid):
             (np.sort if RANK else np.argsort)(mc.distribute(np.arange(9.0), layout))
@@ -254,9 +255,9 @@ def transformed(found, expected):
 def test_transforms(grid, seed):
     random = Random(seed)
     for number in range(5):
-        shape, kind = tuple(max(2, n) for n in orders.any_shape(random)), random.choice(KINDS)
+        shape, kind = tuple(max(2, n) for n in any_shape(random, 1)), random.choice(KINDS)
         a = fields(shape, kind, (seed, number))
-        t = mc.distribute(a, orders.any_layout(random, grid, shape))
+        t = mc.distribute(a, layout_of(random, grid, shape))
         axes = tuple(random.sample(range(len(shape)), random.randint(1, len(shape))))
         for given in ({}, {"layout": "same"}):
             transformed(getattr(mc.fft, kind)(t, axes=axes, **given), getattr(scipy.fft, kind)(a, axes=axes))

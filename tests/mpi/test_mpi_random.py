@@ -7,9 +7,9 @@ import pytest
 
 import meshcomm as mc
 from support.random_numbers import METHODS, drawn
-from support.random_tensors import layout_of
 from support.reference import block_of
 from support.sampling import sampled
+from support.tensors import layout_of
 
 SHAPES = [(40_000,), (150, 200), (20, 40, 50)]
 

@@ -14,7 +14,7 @@ import meshcomm as mc
 from linalg.test_tall import close, conditioned, normal, same_on_all
 from meshcomm import Layout
 from meshcomm.linalg import tall
-from support.random_tensors import layout_of
+from support.tensors import layout_of
 
 SIZE = MPI.COMM_WORLD.size
 U = mc.UNSHARDED

@@ -12,9 +12,9 @@ import meshcomm as mc
 from meshcomm import Layout
 from support import contractions
 from support.contractions import BAD, U
-from support.random_tensors import on_a_mesh
 from support.reference import on_ranks
 from support.sampling import sampled
+from support.tensors import on_a_mesh
 
 
 @pytest.mark.parametrize("first", sampled(range(0, 5000, 250)))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.gradient_cases import on
+from support.tensors import on
 
 KIND = np.dtype([("a", "f8"), ("b", "i4", (2,)), ("n", "U3")])
 U = mc.UNSHARDED

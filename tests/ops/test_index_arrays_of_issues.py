@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.gradient_cases import on
-from support.indexing import check
+from support.tensors import check, on
 
 U = mc.UNSHARDED
 LAYOUTS = ["x", U, mc.Cyclic("x", 2)]

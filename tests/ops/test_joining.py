@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm import CollectiveMismatch, Layout, LayoutError, MeshError, ShapeError
-from support.gradient_cases import on
+from meshcomm import Layout, MeshError
 from support.reference import numbered, on_ranks
-from support.shape_cases import U, check
+from support.tensors import check, on
+
+U = mc.UNSHARDED
 
 # -- layouts, and what moves ------------------------------------------------------------------------------------------
 
@@ -65,50 +66,6 @@ def test_another_mesh():
     check(mc.stack([t, t], layout=Layout([U, "y"], other)), np.stack([np.arange(5)] * 2))
     with pytest.raises(MeshError):
         np.concatenate([t, mc.zeros(3, layout=Layout(["y"], other))])
-
-
-@on_ranks(2)
-def test_plain_arrays_that_differ():
-    t = mc.distribute(np.arange(6), Layout(["x"], mc.create_mesh([("x", 2)])))
-    with pytest.raises(CollectiveMismatch):
-        np.concatenate([t, np.full(3, t.mesh.rank)])
-
-
-@on_ranks(2)
-def test_errors():
-    t = mc.distribute(numbered((6, 4)), Layout(["x", U], mc.create_mesh([("x", 2)])))
-    none = mc.zeros((0, 4), "f8", t.layout)
-    day = mc.distribute(np.zeros((6, 4), "M8[D]"), t.layout)
-    for call, error, text in [
-        (lambda: np.concatenate([t, t.T]), ShapeError, r"operand 0 has shape \(6, 4\), operand 1 has \(4, 6\)"),
-        (lambda: np.concatenate([t, np.zeros(4)]), ShapeError, r"operand 1 has \(4,\)"),
-        (lambda: np.concatenate([t, 3]), ShapeError, r"operand 1 has \(\)"),
-        (lambda: np.concatenate([t, t], 2), ShapeError, "axis 2 is out of range"),
-        (lambda: np.concatenate([t, t], out=t), ShapeError, r"out has shape \(6, 4\), but the result has \(12, 4\)"),
-        (lambda: np.concatenate([t, t], dtype="i1", casting="safe"), TypeError, "Cannot cast"),
-        (lambda: np.concatenate([t, day]), TypeError, "promote"),
-        (lambda: mc.concatenate([np.zeros(3)]), LayoutError, "one of the operands must be a DTensor"),
-        (lambda: mc.concatenate([]), LayoutError, "one of the operands must be a DTensor"),
-        (lambda: mc.concatenate([t, t], 0, "x"), LayoutError, "takes a Layout, not str"),
-        (lambda: mc.concatenate([t, t], 0, Layout(["x"], t.mesh)), LayoutError, "2 axes, but the layout is for 1"),
-        (lambda: mc.concatenate([t, t], 0, Layout([mc.Cuts("x", (0, 1, 6)), U], t.mesh)), ShapeError, "boundary"),
-        (lambda: np.stack([t, t.T]), ShapeError, "all shapes must be equal"),
-        (lambda: np.stack([t, t], 3), ShapeError, "axis 3 is out of range"),
-        (lambda: np.split(t, 4), ShapeError, "6 elements into 4 sections"),
-        (lambda: np.split(t, 0), ShapeError, "0 sections"),
-        (lambda: np.array_split(t, 2, 2), ShapeError, "axis 2 is out of range"),
-        (lambda: np.dsplit(t, 2), ShapeError, "dsplit takes a tensor of 3 axes or more"),
-        (lambda: np.pad(t, -1), ShapeError, "is negative"),
-        (lambda: np.pad(t, (1, 2, 3)), ShapeError, "a pair for each axis"),
-        (lambda: np.pad(t, 1.5), TypeError, "must be an integer"),
-        (lambda: np.pad(t, 1, mode="middle"), ValueError, "mode 'middle' is unknown"),
-        (lambda: np.pad(t, 1, mode=np.sum), TypeError, "is not supported for DTensors"),
-        (lambda: np.pad(t, 1, mode="edge", constant_values=1), ValueError, "unsupported keyword arguments"),
-        (lambda: np.pad(t, 1, constant_values=(1, 2, 3)), ShapeError, "a pair for each axis"),
-        (lambda: np.pad(none, 1, mode="edge"), ShapeError, "no elements to repeat"),
-    ]:
-        with pytest.raises(error, match=text):
-            call()
 
 
 @pytest.mark.parametrize("mode", ["reflect", "symmetric"])

@@ -5,21 +5,12 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, gradients
-from support.gradient_cases import dot
-from support.random_tensors import integers, layout_of, on_a_mesh, shape_of, tensor_of
-from support.reference import block_of, on_ranks
+from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
+from support.tensors import check, dot, integers, layout_of, on_a_mesh, shape_of, tensor_of
 
 U = "unsharded"
 SEEDS = sampled(range(60), 6)
-
-
-def check(tensor, expected):
-    """Compare the block of this rank with the definition of its layout."""
-    expected = np.asarray(expected)
-    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
-    assert tensor.local.flags.c_contiguous or tensor._view is not None
-    np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
 
 
 @with_seeds(on_a_mesh, SEEDS)

@@ -1,26 +1,30 @@
 """Transposed DTensors and matrix products against NumPy on the whole arrays."""
 
+from math import prod
+
 import pytest
 
 import meshcomm as mc
 from meshcomm.numpy.shapes import linalg
-from support.operands import MESHES, U, check, mesh_of, random
 from support.reference import tuple_layouts
+from support.tensors import SIZES, close, mesh_of, numbers
+
+U = mc.UNSHARDED
 
 # -- transpose and matmul ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sizes", MESHES)
+@pytest.mark.parametrize("sizes", SIZES)
 def test_transpose(sizes):
     def program():
-        mesh, a = mesh_of(*sizes), random(5, 3, 2)
+        mesh, a = mesh_of(*sizes), numbers(5, 3, 2)
         for layout in tuple_layouts(mesh, 3):
             t = mc.distribute(a, layout)
-            check(t.T, a.T)
-            check(linalg.transpose(t, (1, -1, 0)), a.transpose(1, -1, 0))
+            close(t.T, a.T)
+            close(linalg.transpose(t, (1, -1, 0)), a.transpose(1, -1, 0))
             assert t.T.T.layout == t.layout
 
-    with mc.simulate(MESHES[sizes]) as world:
+    with mc.simulate(prod(sizes)) as world:
         world.run(program)
         assert not any(world.bytes_moved)
 
@@ -40,7 +44,7 @@ def test_transpose(sizes):
 def test_layouts_of_products(a, b, product, moves):
     def program():
         mesh = mesh_of(2, 2)
-        t, u = (mc.distribute(random(6, 6), mc.Layout(specs, mesh)) for specs in (a, b))
+        t, u = (mc.distribute(numbers(6, 6), mc.Layout(specs, mesh)) for specs in (a, b))
         return (t @ u).layout.sharding_specs
 
     with mc.simulate(4) as world:

@@ -8,9 +8,9 @@ import pytest
 import meshcomm as mc
 from meshcomm.blocks import rows
 from support.migrations import migrations
-from support.random_tensors import on_a_mesh
 from support.reference import on_ranks
 from support.sampling import sampled
+from support.tensors import on_a_mesh
 
 
 @pytest.mark.parametrize("limit", [None, 3000])

@@ -7,9 +7,9 @@ import pytest
 
 import meshcomm as mc
 from support.numpy_law import CALLS, TIMES, check, given_to, in_layouts, law
-from support.random_tensors import layout_of
 from support.reference import blocks_of, same_bits
 from support.sampling import sampled
+from support.tensors import layout_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN, and empty slices
 SIZES = [(1,), (2,), (3,), (2, 2), (4,), (2, 3)]
@@ -75,6 +75,7 @@ def test_layouts_of_results(seed):
             kept = list(t.layout.axes)
             kept[axis : axis + 1 or None] = [()] if keep else []
             assert list(getattr(np, name)(t, axis=axis, keepdims=keep).layout.axes) == kept, name
+        assert all(each.layout.is_fully_replicated() for each in np.histogram(t, 3, (-2, 2)))
         for call in ("mc.reshape(R, SHAPE", "mc.concatenate([R, R], DIM", "mc.stack([R, R], DIM"):
             whole = given_to(call + ")", random.randrange(1000))
             expected = eval(f"{call.replace('mc.', 'np.')})", {"np": np, **whole})

@@ -7,11 +7,10 @@ import meshcomm as mc
 import meshcomm.array_api as xp
 from meshcomm import Cuts, Cyclic, Layout
 from meshcomm.blocks import rows
-from meshcomm.errors import CollectiveMismatch, MeshError, ShapeError
-from support.gradient_cases import on
+from meshcomm.errors import ShapeError
 from support.numpy_law import check as alike
-from support.orders import check
 from support.reference import on_ranks
+from support.tensors import check
 
 U = "unsharded"
 pytestmark = pytest.mark.filterwarnings("ignore")  # what NumPy has to say about NaN and bool
@@ -86,49 +85,6 @@ def test_names_of_the_array_api():
 
 
 @on_ranks(3)
-def test_errors_are_numpys_on_every_rank():
-    mesh, other = mc.create_mesh([("x", 3)]), mc.create_mesh([("a", 3)])
-    rows = Layout(["x", U], mesh)
-    t, grid = mc.distribute(np.arange(7), rows.delete([1])), mc.distribute(np.arange(12.0).reshape(4, 3), rows)
-    negative, far = mc.distribute(np.array([3, 1, -2]), t.layout), mc.distribute(np.arange(7), Layout(["a"], other))
-    cases = [
-        (ValueError, "", lambda: np.searchsorted(grid, t)),
-        (ValueError, "side", lambda: np.searchsorted(t, t, "middle")),
-        (TypeError, "must only contain integers", lambda: np.searchsorted(t, t, sorter=t + 0.5)),
-        (ValueError, "sorter has 3 elements, but a has 7", lambda: np.searchsorted(t, t, sorter=negative)),
-        (MeshError, "operands must be on one mesh", lambda: np.searchsorted(t, far)),
-        (MeshError, "operands must be on one mesh", lambda: np.isin(t, far)),
-        (ValueError, "Invalid kind", lambda: np.isin(t, t, kind="x")),
-        (ValueError, "only supported for boolean or integer", lambda: np.isin(grid, t, kind="table")),
-        (ValueError, "axis 2 is out of range", lambda: np.unique(grid, axis=2)),
-        (TypeError, "not supported for dtype", lambda: np.unique(mc.zeros((4, 3), "i4,f4", rows), axis=0)),
-        (TypeError, "complex", lambda: np.digitize(grid + 1j, [1, 2])),
-        (ValueError, "monotonically", lambda: np.digitize(grid, [1, 3, 2])),
-        (ValueError, "monotonically", lambda: np.digitize(grid, negative[::-1] ** 2 % 5)),
-        (ValueError, "no negative elements", lambda: np.bincount(negative)),
-        (ValueError, "'minlength' must not be negative", lambda: np.bincount(t, minlength=-1)),
-        (TypeError, "safe", lambda: np.bincount(t + 0.5)),
-        (ValueError, "too deep", lambda: np.bincount(grid.astype(int))),
-        (ShapeError, r"weights have shape \(3,\)", lambda: np.bincount(t, negative)),
-        (ValueError, "dimension of bins", lambda: np.histogramdd(grid, [3, 4])),
-        (ValueError, "must be positive", lambda: np.histogramdd(grid, 0)),
-        (ValueError, "must have one entry", lambda: np.histogramdd(grid, 3, [(0, 1)])),
-        (ShapeError, "one axis and one length", lambda: np.histogram2d(t, negative)),
-        (ValueError, "not finite", lambda: np.histogramdd(grid / 0)),
-        (ValueError, r"kth\(=7\) out of bounds \(7\)", lambda: np.partition(t, [0, 7])),
-        (TypeError, "Partition index must be integer", lambda: t.argpartition(1.0)),
-        (ValueError, "kind", lambda: t.partition(1, kind="quicksort")),
-        (ValueError, "same shape", lambda: np.lexsort((t, negative))),
-        (TypeError, "same_kind", lambda: np.ediff1d(t, to_end=[0.5])),
-        (TypeError, "boolean", lambda: np.ediff1d(t > 3)),
-    ]
-    for kind, text, call in cases:
-        with pytest.raises(kind, match=text):
-            call()
-    check(np.unique(t), np.arange(7))  # the ranks are still in step
-
-
-@on_ranks(3)
 def test_ranks_outside_of_the_mesh():
     """They have results of known shapes; that of a set is not known."""
     mesh = mc.create_mesh([("x", 2)], devices=[2, 0])
@@ -149,12 +105,3 @@ def test_ranks_outside_of_the_mesh():
                 function(t)
         else:
             check(function(t), function(a))
-
-
-def test_ranks_that_ask_for_different_things():
-    def program():
-        t = mc.distribute(np.arange(6.0), Layout(["x"], mc.create_mesh([("x", 2)])))
-        np.unique(t, return_counts=t.mesh.rank == 1)
-
-    with pytest.raises(CollectiveMismatch, match=r"numpy\.unique"):
-        on(2, program)

@@ -6,9 +6,8 @@ import pytest
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout, ShapeError
 from meshcomm.blocks import rows
-from support.gradient_cases import on
-from support.indexing import check
 from support.reference import on_ranks
+from support.tensors import check, on
 
 U = "unsharded"
 
@@ -112,93 +111,6 @@ def test_records_keep_their_bits():
     assert np.delete(t, index).to_numpy().tobytes() == x[[1, 2, 4, 5, 6, 7]].tobytes()
     np.put(t, index, t[:4])
     assert t.to_numpy()[[8, 0]].tobytes() == x[:2].tobytes()
-
-
-MESSAGES = {
-    "take": (lambda t, i: np.take(t, 6, 0), IndexError, "index 6 is out of bounds"),
-    "take of a tensor": (lambda t, i: np.take(t, i, 1), IndexError, "index 5 is out of bounds for axis 1 with size 4"),
-    "take of all": (
-        lambda t, i: np.take(t, [0, -25]),
-        IndexError,
-        "numpy.take: index -25 is out of bounds .* size 24",
-    ),
-    "take of all by a tensor": (lambda t, i: np.take(t, i * 5), IndexError, "index 25 is out of bounds"),
-    "take of nothing": (lambda t, i: np.take(t[:0], [0], 0, mode="clip"), IndexError, "has no elements"),
-    "mode": (lambda t, i: np.take(t, 0, 0, mode="x"), ShapeError, "it is 'raise', 'wrap' or 'clip'"),
-    "floats": (lambda t, i: np.take(t, 0.5, 0), TypeError, "Cannot cast"),
-    "a tensor of floats": (lambda t, i: np.take(t, i * 0.5, 0), TypeError, "Cannot cast"),
-    "two axes": (lambda t, i: np.take(t, 0, (0, 1)), ShapeError, "axis must be an integer"),
-    "out": (lambda t, i: np.take(t, i, 0, out=t), ShapeError, r"out has shape \(6, 4\), but the result has \(3, 4\)"),
-    "dtype of out": (lambda t, i: np.take(t, [0] * 6, 0, out=t.astype(int)), TypeError, "Cannot cast"),
-    "plain out": (lambda t, i: np.take(t, i % 3, 0, out=np.zeros((3, 4))), TypeError, "out= must be a DTensor"),
-    "along": (lambda t, i: np.take_along_axis(t, np.full((6, 1), 4), 1), IndexError, "index 4 is out of bounds"),
-    "along a cut": (lambda t, i: np.take_along_axis(t, np.full((1, 4), 6), 0), IndexError, "index 6 is out of bounds"),
-    "axes along": (lambda t, i: np.take_along_axis(t, i, 0), ShapeError, "as many axes"),
-    "lines along": (lambda t, i: np.take_along_axis(t, t[:3].astype(int), 1), IndexError, "do not broadcast"),
-    "floats along": (lambda t, i: np.take_along_axis(t, t, 0), IndexError, "integer array"),
-    "put": (lambda t, i: np.put(t, i * 10, 7), IndexError, "index 50 is out of bounds"),
-    "put along": (lambda t, i: np.put_along_axis(t, np.full((1, 4), 6), 7, 0), IndexError, "index 6 is out of bounds"),
-    "values": (lambda t, i: np.put_along_axis(t, np.zeros((1, 4), int), [1, 2], 0), ShapeError, "be broadcast"),
-    "place": (lambda t, i: np.place(t, t > 2, []), ValueError, "cannot insert from an empty array"),
-    "mask": (lambda t, i: np.place(t, i > 2, 1), ShapeError, "sizes differ"),
-    "kinds": (lambda t, i: np.putmask(t, t > 0, 1j * t), TypeError, "Cannot cast"),
-    "copyto": (lambda t, i: np.copyto(t, 1j * t), TypeError, "Cannot cast"),
-    "copyto where": (lambda t, i: np.copyto(t, 1, where=t), TypeError, "Cannot cast"),
-    "copyto of a shape": (lambda t, i: np.copyto(t, i), ShapeError, "broadcast"),
-    "choose": (lambda t, i: np.choose(i, [0, 1, 2, 3, i]), ValueError, "no number of one of the 5 choices"),
-    "choose by floats": (lambda t, i: np.choose(t, [t]), TypeError, "Cannot cast"),
-    "select": (lambda t, i: np.select([t > 1], [t, t]), ShapeError, "1 conditions and 2 choices"),
-    "select by floats": (lambda t, i: np.select([t], [t]), TypeError, "should be boolean"),
-    "compress": (lambda t, i: np.compress(t > 0, t), ShapeError, "one axis"),
-    "compress too far": (lambda t, i: np.compress([0, 0, 0, 0, 1], t, 1), IndexError, "index 4 is out of bounds"),
-    "repeat": (lambda t, i: np.repeat(t[:3], i - 1, 0), ShapeError, "repeat by -1"),
-    "repeat by floats": (lambda t, i: np.repeat(t[:3], i * 0.5, 0), TypeError, "Cannot cast"),
-    "delete": (lambda t, i: np.delete(t, i, 1), IndexError, "index 5 is out of bounds"),
-    "delete by a mask": (lambda t, i: np.delete(t, [True], 0), ShapeError, r"a mask of shape \(1,\)"),
-    "insert": (lambda t, i: np.insert(t, 7, 0, 0), IndexError, "index 7 is out of bounds for axis 0 with size 6"),
-    "insert several": (lambda t, i: np.insert(t, [0, 8], 0, 0), IndexError, "out of bounds"),
-    "nonzero": (lambda t, i: np.nonzero(t.sum()), ValueError, "without axes"),
-    "unravel": (
-        lambda t, i: np.unravel_index(i, (2, 2)),
-        ValueError,
-        "index 5 is out of bounds for array with size 4",
-    ),
-    "ravel": (lambda t, i: np.ravel_multi_index((i, i), (6, 4)), ValueError, "invalid entry 5"),
-    "where": (lambda t, i: np.where(t > 0, t), ShapeError, "a condition alone"),
-}
-
-
-@pytest.mark.parametrize("name", MESSAGES)
-@on_ranks(3)
-def test_errors_are_raised_on_all_ranks_and_nothing_is_written(name):
-    call, error, text = MESSAGES[name]
-    mesh = mc.create_mesh([("x", 3)])
-    x = np.arange(24.0).reshape(6, 4)
-    t = mc.distribute(x, Layout(["x", U], mesh))
-    index = mc.distribute(np.array([0, 2, 5]), Layout(["x"], mesh))
-    with pytest.raises(error, match=text):
-        call(t, index)
-    assert int(mc.ones(3, int, Layout(["x"], mesh)).sum()) == 3, "the next call finds the ranks together"
-    check(t, x)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda t, rank: np.take(t, [rank], 0),
-        lambda t, rank: np.take(t, rank, 0),
-        lambda t, rank: np.put(t, [rank], 1),
-        lambda t, rank: np.take_along_axis(t, np.full((6, 1), rank), 1),
-        lambda t, rank: np.delete(t, rank, 0),
-        lambda t, rank: np.insert(t, rank, 7, 0),
-        lambda t, rank: np.repeat(t, [rank] * 6, 0),
-    ],
-)
-@on_ranks(2)
-def test_plain_indices_that_differ_between_ranks(call):
-    mesh = mc.create_mesh([("x", 2)])
-    with pytest.raises(mc.CollectiveMismatch):
-        call(mc.zeros((6, 4), int, Layout(["x", U], mesh)), mesh.rank)
 
 
 @on_ranks(2)

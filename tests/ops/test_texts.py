@@ -5,7 +5,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from support.gradient_cases import on
+from support.tensors import on
 
 TEXTS = np.array(["a", "bb", "a", "c"])
 

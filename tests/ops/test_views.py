@@ -16,10 +16,9 @@ from meshcomm.blocks.views import outline, reshaped_outline
 from meshcomm.core.arrays.views import memory_order
 from meshcomm.numpy.indexing.indexing import getitem
 from support import view_cases
-from support.indexing import check
-from support.random_tensors import on_a_mesh
 from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
+from support.tensors import check, on_a_mesh
 from support.view_cases import MOVED, WRITES, refused, write
 
 U = "unsharded"

@@ -9,8 +9,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.random import Generator, default_rng
-from support.gradient_cases import on
 from support.reference import on_ranks
+from support.tensors import on
 
 U = mc.UNSHARDED
 

@@ -8,10 +8,9 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.random.streams import tile_sides
-from support.gradient_cases import on
 from support.random_numbers import METHODS, RECORD, SEED, VECTORS, drawn, ours, sides_of, vectors
-from support.random_tensors import layout_of
 from support.reference import block_of
+from support.tensors import layout_of, on
 
 MESHES = [(1,), (2,), (3,), (2, 2), (2, 3)]
 SHAPES = [(40_000,), (150, 200), (20, 40, 50), (7, 3), (0, 4), ()]

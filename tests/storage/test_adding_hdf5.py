@@ -16,11 +16,11 @@ import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.storage import chunked
 from meshcomm.storage.changes import journal_of
-from support.gradient_cases import on
 from support.random_cases import of_kinds, random_layout
 from support.sampling import sampled
 from support.saved import mesh_of_4
 from support.system_calls import WHEN, calls_of, failing, killed
+from support.tensors import on
 
 U = mc.UNSHARDED
 A = np.arange(7 * 10.0).reshape(7, 10)

@@ -16,10 +16,10 @@ from meshcomm import Layout
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr
-from support.gradient_cases import on
 from support.sampling import sampled
 from support.small_saves import SUFFIXES, found_at, listed, prepared, save, save_here
 from support.system_calls import calls_of, failing, short
+from support.tensors import on
 
 CODES = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EACCES)
 U = mc.UNSHARDED

@@ -13,10 +13,10 @@ import pytest
 
 import meshcomm as mc
 from support.damage import ERROR, bounded, checked_outcome, outcome, outcome_here, rewrite, signed
-from support.gradient_cases import on
 from support.inputs import documents, texts, wires
 from support.sampling import counted, sampled
 from support.small_saves import prepared
+from support.tensors import on
 
 WITH_ONE_WORLD = 500  # inputs: each makes a mesh, which lives as long as its world
 FORMATS = ("", ".npy", ".npz", ".safetensors", ".h5", ".zarr")

@@ -10,9 +10,9 @@ import meshcomm as mc
 from meshcomm import Cyclic, Layout
 from meshcomm.storage import by_library
 from meshcomm.tools.cli.main import main
-from support.gradient_cases import on
 from support.reference import same_bits
 from support.saved import same
+from support.tensors import on
 
 U = mc.UNSHARDED
 A = np.arange(5 * 6 * 7, dtype="f4").reshape(5, 6, 7)

@@ -18,10 +18,9 @@ import pytest
 import meshcomm as mc
 from meshcomm import Layout
 from meshcomm.core.layouts.specs import free_names
-from support.indexing import check
 from support.paths import DATA
-from support.random_tensors import layout_of, tensor_of
 from support.reference import block_of
+from support.tensors import check, layout_of, tensor_of
 
 U = mc.UNSHARDED
 LETTERS = ascii_uppercase + ascii_lowercase  # in the order in which NumPy sorts them, and numbers them

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import meshcomm as mc
 from meshcomm.storage.formats.known import contents
-from support.gradient_cases import on
 from support.patience import cpu_factor
+from support.tensors import on
 
 ERROR = "an error that is documented"
 SECONDS = 1.0  # of CPU time for any small file; the first one may import a library

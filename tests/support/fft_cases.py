@@ -10,8 +10,8 @@ import scipy.fft
 
 import meshcomm as mc
 from meshcomm.fft import search
-from support.random_tensors import layout_of
 from support.scipy_fft import FOURIER, TRIGONOMETRIC, close_to, same_bits
+from support.tensors import layout_of
 
 SIZES = [(1,), (1, 1), (2,), (2,), (3,), (4,), (2, 2), (2, 2), (2, 3), (3, 2), (2, 1, 2), (2, 2, 2)]
 REAL, ANY = ["f2", "f4", "f8", "f8", "g", "i4", "u1", "?", ">f8", ">f4"], ["c8", "c16", "c16", "G", ">c16"]

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.random_tensors import integers, layout_of, shape_of, tensor_of
-from support.reference import block_of
+from support.tensors import check, integers, layout_of, shape_of, tensor_of
 
 
 def random_index(random, shape, negative=True, new=True):
@@ -32,13 +31,6 @@ def random_index(random, shape, negative=True, new=True):
         for _ in range(random.choice([0, 0, 0, 1, 2])):
             items.insert(random.randint(0, len(items)), None)
     return items[0] if len(items) == 1 else tuple(items)
-
-
-def check(tensor, expected):
-    """Compare the block of this rank with the definition of its layout."""
-    expected = np.asarray(expected)
-    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
-    np.testing.assert_array_equal(tensor.local, block_of(expected, tensor.layout, tensor.mesh.rank), strict=True)
 
 
 def slices(random, mesh):

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.linalg
 
 import meshcomm as mc
-from support.random_tensors import layout_of
+from support.tensors import layout_of
 
 DTYPES = "f8", "f4", "c16", "c8", "i4"
 STACKS = (), (), (), (3,), (1,), (2, 3), (0,)

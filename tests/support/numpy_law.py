@@ -1,6 +1,6 @@
 """The law of NumPy's functions on tensors: they give what they give on arrays, in layouts of all kinds.
 
-For simulated and for real ranks; the calls are in `numpy_table` and `numpy_drawn`.
+For simulated and for real ranks; tests/data/numpy_calls.txt has the calls.
 """
 
 import re
@@ -9,15 +9,34 @@ from random import Random
 import numpy as np
 
 import meshcomm as mc
-from support import operands as blocks
-from support.numpy_drawn import DRAWN
-from support.numpy_draws import drawn, names_in
-from support.numpy_table import TABLE, operands
-from support.random_tensors import layout_of
+from support import tensors
+from support.numpy_operands import drawn, fixed, names_in
+from support.paths import DATA
 from support.view_cases import MOVED
 
-CALLS = {**TABLE, **DRAWN}
-"""All calls, by the name of what they try."""
+
+def alternatives(call):
+    """Return the calls that one with {a|b} stands for.
+
+    >>> alternatives("f({1|2}, {a|})")
+    ['f(1, a)', 'f(1, )', 'f(2, a)', 'f(2, )']
+    """
+    found = re.search(r"\{([^{}]*)\}", call)
+    if found is None:
+        return [call]
+    before, after = call[: found.start()], call[found.end() :]
+    return [each for one in found[1].split("|") for each in alternatives(before + one + after)]
+
+
+def table(name):
+    """Return the calls of a file in tests/data, by the name of what they try."""
+    _, *groups = re.split(r"^## (.*)\n", (DATA / name).read_text("utf-8"), flags=re.MULTILINE)
+    texts = zip(groups[::2], groups[1::2], strict=True)
+    lines = {title: re.split(r"\n|  +", re.sub(r"\n +", "", text.strip())) for title, text in texts}
+    return {title: [each for line in found for each in alternatives(line)] for title, found in lines.items()}
+
+
+CALLS = table("numpy_calls.txt")
 RAISED = (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, AttributeError)
 REFUSED = {r"out=\w\[": MOVED, r"c\.view\(": "elements of another size need a last axis that is"}
 """What calls refuse in some layouts, and how; tests/ops/test_views.py says in which."""
@@ -25,14 +44,18 @@ TOLERANCES = {"e": 2e-2, "f": 1e-4, "F": 1e-4}
 TIMES = 2
 
 
-def outcome(call, names):
-    """What the last statement of a call gives, or the error."""
+def evaluated(call, names):
+    """What the last statement of a call gives."""
     *statements, last = call.split(";")
-    names = {"np": np, **names}
+    for statement in statements:
+        exec(statement.strip(), names)
+    return eval(last.strip(), names)
+
+
+def outcome(call, names):
+    """As `evaluated`, or the error."""
     try:
-        for statement in statements:
-            exec(statement.strip(), names)
-        return eval(last.strip(), names)
+        return evaluated(call, {"np": np, **names})
     except RAISED as error:
         return error
 
@@ -41,14 +64,16 @@ def in_layouts(random, mesh, given):
     """The same operands, as tensors; of those that were drawn, some but the first stay arrays."""
     always = {name for name, value in given.items() if name.islower() or getattr(value, "dtype", None) == "g"}
     always.update([name for name, value in given.items() if isinstance(value, np.ndarray)][:1])
-    found = {}
+
+    def distributed(array):
+        return mc.distribute(array, tensors.layout_of(random, mesh, array.shape))
+
+    found = dict(given)
     for name, value in given.items():
         if callable(value):
-            found[name] = lambda *shape, make=value: mc.distribute(make(*shape), layout_of(random, mesh, shape))
+            found[name] = lambda *shape, make=value: distributed(make(*shape))
         elif isinstance(value, np.ndarray) and (name in always or random.random() < 0.7):
-            found[name] = mc.distribute(value, layout_of(random, mesh, value.shape))
-        else:
-            found[name] = value
+            found[name] = distributed(value)
     return found
 
 
@@ -73,7 +98,7 @@ def check(found, expected):
     elif isinstance(found, mc.DTensor):
         if isinstance(expected, np.generic) and found.dtype.newbyteorder("=") == expected.dtype:
             expected = np.asarray(expected, found.dtype)  # scalars have no byte order
-        blocks.check(found, expected, exact=same)
+        tensors.check(found, expected, same)
     else:
         assert (np.shape(found), np.asarray(found).dtype) == (np.shape(expected), np.asarray(expected).dtype)
         same(np.asarray(found), np.asarray(expected))
@@ -98,7 +123,7 @@ def check_outside(found, expected):
 
 def given_to(call, seed):
     """The operands of a call, by the names that it has."""
-    every = operands(seed)
+    every = fixed(seed)
     return {**{name: every[name] for name in names_in(call) if name in every}, **drawn(call, seed)}
 
 

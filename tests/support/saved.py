@@ -7,8 +7,8 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm import Layout
-from support.gradient_cases import on as on
 from support.random_cases import any_case
+from support.tensors import on as on
 
 RANKS = 6
 SIZES = (1, 2, 2, 3, 4, 4, 6)

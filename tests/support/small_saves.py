@@ -6,8 +6,8 @@ import numpy as np
 
 import meshcomm as mc
 from meshcomm import Layout
-from support.gradient_cases import on
 from support.saved import SUFFIXES as SUFFIXES
+from support.tensors import on
 
 U = mc.UNSHARDED
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from support.indexing import check, random_index
-from support.random_tensors import layout_of, shape_of, tensor_of
+from support.indexing import random_index
+from support.tensors import check, layout_of, shape_of, tensor_of
 
 MOVED = "the elements had to move, so this is a copy"
 

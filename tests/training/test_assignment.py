@@ -11,8 +11,8 @@ from meshcomm.errors import MeshError
 from meshcomm.tensorflow import assignment
 from meshcomm.tensorflow.assignment import DeviceAssignment
 from meshcomm.tensorflow.topology import DeviceOrderMode
-from support.gradient_cases import on
 from support.logical_device_cases import CELL, REPEATABLE, degraded, row_major, strategy_of
+from support.tensors import on
 
 # -- assignments ------------------------------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ from meshcomm.core.layouts.layout import UNSHARDED, Layout
 from meshcomm.errors import CollectiveMismatch, LayoutError, MeshError
 from meshcomm.layout_maps.layout_map import LayoutMap, layout_map_scope
 from support.departures import refuses
-from support.gradient_cases import on
 from support.layout_map_cases import MESH, X_U, U, X, golden_map, small
 from support.patience import cpu_factor
 from support.reference import on_ranks
+from support.tensors import on
 
 # -- the contract of a dict -------------------------------------------------------------------------------------------
 

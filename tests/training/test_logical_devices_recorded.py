@@ -16,10 +16,10 @@ from meshcomm.tensorflow.assignment import DeviceAssignment
 from meshcomm.tensorflow.strategy import check_partition
 from meshcomm.tensorflow.topology import DeviceOrderMode, Topology
 from support.departures import departures, refuses
-from support.gradient_cases import on
 from support.logical_device_cases import BROKEN_TOPOLOGIES, CELL, REPEATABLE, row, row_major, strategy_of
 from support.paths import DATA, DOCS
 from support.reference import on_ranks
+from support.tensors import on
 from training import test_assignment as assignments
 from training import test_strategy as strategies
 from training import test_topology as topology_tests

@@ -11,8 +11,8 @@ from meshcomm.layout_maps.layout_map import LayoutMap
 from meshcomm.layout_maps.modules import Module
 from meshcomm.layout_maps.variables import DVariable, Variable
 from support.departures import departures, refuses
-from support.gradient_cases import on
 from support.paths import DOCS, EXAMPLES
+from support.tensors import on
 from support.variable_cases import Dense, LateNet, Layouts, Net, on_ranks, paths
 
 DOC = DOCS / "layout_map.md"

@@ -11,10 +11,10 @@ import meshcomm as mc
 from meshcomm.errors import MeshError, ShapeError
 from meshcomm.tensorflow.assignment import DeviceAssignment
 from meshcomm.tensorflow.strategy import PerReplica, Strategy, check_partition
-from support.gradient_cases import on
 from support.logical_device_cases import REPEATABLE, row, row_major, strategy_of
 from support.reference import on_ranks
 from support.sampling import examples
+from support.tensors import on
 
 FEWER = settings(REPEATABLE, max_examples=examples(40))
 

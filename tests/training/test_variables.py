@@ -14,8 +14,8 @@ from meshcomm.layout_maps.layout_map import LayoutMap
 from meshcomm.layout_maps.variables import DVariable, Variable
 from meshcomm.random.initializers import random_normal, random_uniform
 from support.departures import refuses
-from support.gradient_cases import on
 from support.sampling import examples
+from support.tensors import on
 from support.variable_cases import Layouts, Net, blocks, on_ranks
 
 REPEATABLE = settings(derandomize=True, database=None, deadline=None)

@@ -16,8 +16,8 @@ import scipy.fft
 
 import meshcomm as mc
 from support.fft_cases import array_of, gathered_up_to
-from support.gradient_cases import on
 from support.sampling import sampled
+from support.tensors import on
 
 WIDER = {"f4": "g", "f8": "g", "c8": "G", "c16": "G"}
 SHAPES = [(64, 48), (31, 37), (16, 15, 14), (7, 11, 13)]

@@ -8,9 +8,9 @@ pytest.importorskip("scipy.fft")
 
 import meshcomm as mc
 from support.fft_cases import array_of, gathered_up_to
-from support.gradient_cases import on
 from support.sampling import sampled
 from support.scipy_fft import same_bits
+from support.tensors import on
 
 SPECS = ["x", mc.Cyclic("x", 1), mc.Cyclic("x", 2), mc.Cyclic("x", 4), mc.Cuts("x", (0, 3, 16))]
 

@@ -11,8 +11,8 @@ import scipy.fft
 
 import meshcomm as mc
 from support.fft_cases import array_of
-from support.gradient_cases import on
 from support.reference import on_ranks
+from support.tensors import on
 
 
 @on_ranks(2)

@@ -7,8 +7,8 @@ import pytest
 
 import meshcomm as mc
 from support.fft_cases import array_of, gathered_up_to
-from support.random_tensors import layout_of, on_a_mesh
 from support.sampling import sampled
+from support.tensors import layout_of, on_a_mesh
 
 ATOL = 1e-11
 

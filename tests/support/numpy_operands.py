@@ -1,7 +1,4 @@
-"""Operands of any shape and dtype for calls of NumPy: the same in every process, drawn from a number and the call.
-
-Names in capitals stand for them: see `drawn`. A call that names one is tried several times.
-"""
+"""Operands for the calls of tests/data/numpy_calls.txt: the same in every process, from a number and the call."""
 
 import ast
 from functools import cache, partial
@@ -151,3 +148,27 @@ def drawn(call, seed):
 
 def hash_of(call):
     return sum(call.encode())
+
+
+def fixed(seed):
+    """The operands with small letters."""
+    rng = np.random.default_rng(seed)
+    f, g = rng.integers(-8, 9, (2, 7, 6)) / 4
+    v, w = rng.integers(-8, 9, (2, 11)) / 4
+    x = np.where(rng.random((7, 6)) < 0.2, np.nan, f)
+    return {
+        "f": f,
+        "g": g,
+        "v": v,
+        "w": w,
+        "x": x,
+        "n": rng.integers(-3, 6, (7, 6)),
+        "k": rng.integers(-3, 6, 11),
+        "b": rng.random((7, 6)) < 0.6,
+        "c": f + 1j * g,
+        "t": rng.integers(-8, 9, (4, 3, 5)) / 4,
+        "e": np.zeros((0, 6)),
+        "z": np.array(1.5),
+        "s": np.sort(v),
+        "u": rng.integers(0, 256, 11).astype("u1"),
+    }

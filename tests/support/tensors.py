@@ -1,0 +1,104 @@
+"""Random tensors in layouts of all kinds on simulated ranks, and the comparison of their blocks with whole arrays."""
+
+from math import prod
+from random import Random
+
+import numpy as np
+
+import meshcomm as mc
+from support.random_cases import of_kinds, random_layout, shapes_of
+from support.reference import block_of
+
+SIZES = [(2,), (3,), (4,), (2, 2), (2, 3), (2, 1, 2)]
+
+# -- ranks ------------------------------------------------------------------------------------------------------------
+
+
+def on(size, program, *args):
+    """Return what a program returns on each of so many simulated ranks."""
+    with mc.simulate(size) as world:
+        return world.run(program, *args)
+
+
+def mesh_of(*sizes, devices=None):
+    return mc.create_mesh(list(zip("xyz", sizes, strict=False)), devices=devices)
+
+
+def on_a_mesh(seed, program):
+    """Run a program with this seed on the ranks of a mesh."""
+    sizes = SIZES[seed % len(SIZES)]
+    on(prod(sizes), lambda: program(Random(seed), mesh_of(*sizes)))
+
+
+def on_some_ranks(seed, program):
+    """Run a program with this seed on a mesh over some ranks in any order; the last rank is outside of it."""
+    sizes = SIZES[seed % len(SIZES)]
+
+    def on_rank():
+        random = Random(seed)
+        program(random, mesh_of(*sizes, devices=random.sample(range(prod(sizes)), prod(sizes))))
+
+    on(prod(sizes) + 1, on_rank)
+
+
+def some_ranks(random, size):
+    """Return a mesh over some of the ranks of a world, in any order."""
+    count = random.choice([size, size, max(1, size - 1)])
+    return mesh_of(*random.choice(shapes_of(count)), devices=random.sample(range(size), count))
+
+
+# -- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def layout_of(random, mesh, shape):
+    return mc.Layout(of_kinds(random, random_layout(random, mesh, len(shape)), shape).axes, mesh)  # on this very mesh
+
+
+def shape_of(random):
+    return tuple(random.randint(0 if random.random() < 0.1 else 1, 11) for _ in range(random.randint(1, 3)))
+
+
+def integers(*shape, seed=0, dtype="f8"):
+    """Small integers: sums of their products are exact in any order."""
+    return np.random.default_rng([seed, *shape]).integers(-4, 5, shape).astype(dtype)
+
+
+def tensor_of(random, mesh, shape, seed=0, dtype="f8"):
+    """Return a tensor of small integers, and its array."""
+    whole = integers(*shape, seed=seed, dtype=dtype)
+    return mc.distribute(whole, layout_of(random, mesh, shape)), whole
+
+
+def numbers(*shape, seed=0, dtype="f8"):
+    return np.asarray(np.random.default_rng([seed, *shape]).normal(size=shape)).astype(dtype)
+
+
+def dot(a, b):
+    """The product of global arrays: replicas count once."""
+    return float((a * b).sum())
+
+
+# -- comparison -------------------------------------------------------------------------------------------------------
+
+
+def equal(found, expected):
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def check(tensor, expected, same=equal):
+    """Compare the block of this rank with the definition of its layout: *same* raises, or returns False."""
+    expected = np.asarray(expected)
+    assert (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
+    device = tensor.mesh.rank
+    if device is None:
+        assert tensor.local is None
+        return
+    assert type(tensor.local) is np.ndarray
+    assert tensor.local.flags.c_contiguous or tensor._view is not None
+    block = block_of(expected, tensor.layout, device)
+    assert same(tensor.local, block) is not False, f"{tensor.local} is not {block}"
+
+
+def close(tensor, expected, rtol=1e-12):
+    """As `check`, up to the order of sums."""
+    check(tensor, expected, lambda found, block: np.testing.assert_allclose(found, block, rtol=rtol, strict=True))
