@@ -14,7 +14,7 @@ from mpi4py import MPI
 import meshcomm as mc
 from meshcomm import Layout, ShapeError, gradients
 from meshcomm.core.ranks.barrier import barrier
-from meshcomm.errors import CollectiveTimeout, MeshError
+from meshcomm.errors import CollectiveTimeout
 from support import indexing
 from support.migrations import migrations
 from support.numpy_law import CALLS, law
@@ -24,6 +24,8 @@ from support.reference import same_numbers, tuple_layouts
 from support.sampling import sampled
 from support.tensors import check, close, layout_of, some_ranks
 from support.verdicts import agree_mismatch, agree_raises
+from support.wrong_calls import CALLS as WRONG
+from support.wrong_calls import wrong
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
@@ -50,6 +52,15 @@ def test_functions_on_some_ranks_only(name):
         mesh.close()
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("title", WRONG)
+def test_wrong_calls(line, title):
+    if SIZE > 1:  # one rank alone has all elements
+        other = mc.create_mesh([("y", SIZE)])
+        wrong(title, line, other)
+        other.close()
+
+
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
 
@@ -69,13 +80,6 @@ def test_a_mesh_of_some_ranks():
     if mesh.rank is not None:
         assert float(total) == pytest.approx((a @ a.T).sum() + a.mean())
         mesh.close()
-
-
-def test_meshes_do_not_mix(line):
-    other = mc.create_mesh([("z", SIZE)])
-    t, u = (mc.ones((4,), "f8", Layout([U], m)) for m in (line, other))
-    with pytest.raises(MeshError, match="operands must be on one mesh"):
-        t + u
 
 
 def test_adjoints():
@@ -157,18 +161,6 @@ def test_what_one_rank_sees_all_raise(line):
 
 
 # -- shapes and indices -----------------------------------------------------------------------------------------------
-
-
-def test_all_ranks_raise_alike(line):
-    t = mc.distribute(np.arange(6), Layout(["x"], line))
-    with pytest.raises(ShapeError):
-        t.reshape(5)
-    with pytest.raises(IndexError):
-        np.take(t, [6])
-    check(np.roll(t, 1), np.roll(np.arange(6), 1))
-    if SIZE > 1:
-        with agree_mismatch(t.mesh):
-            np.take(t, [t.mesh.rank % 2])
 
 
 @pytest.mark.parametrize("seed", sampled(range(12), 2))

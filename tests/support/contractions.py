@@ -271,57 +271,6 @@ def as_numpy(random, mesh, text, sizes):
     check(found, expected)
 
 
-# -- bad input --------------------------------------------------------------------------------------------------------
-
-SHAPE, TWO = mc.ShapeError, "ij,jk->ik"
-BAD = {
-    "too many subscripts": (SHAPE, "'ijl' has too many subscripts for operand 0", "ijl,jk->ik", {}),
-    "too few subscripts": (SHAPE, "'k' has too few subscripts, and no ellipsis for operand 1", "ij,k->ik", {}),
-    "too many operands": (SHAPE, "for 1 operand, but there are 2", "ij->i", {}),
-    "other sizes": (SHAPE, "index 'j' has 5 elements in operand 0, but 6 in operand 1", "ij,jk->ik", {"b": "other"}),
-    "sizes of a diagonal": (SHAPE, "operand 0 has 6 and 5 elements along index 'i'", "ii,jk->k", {}),
-    "sizes of an ellipsis": (SHAPE, r"index \.\.\. .* has 6 elements in operand 0, but 5 in operand 1", "...,...", {}),
-    "an index of no operand": (SHAPE, "the result 'iz' has 'z'", "ij,jk->iz", {}),
-    "an index twice in the result": (SHAPE, "the result 'ii' repeats 'i'", "ij,jk->ii", {}),
-    "no letter": (SHAPE, "'%' in the subscripts 'i%' of operand 0", "i%,jk->i", {}),
-    "two dots": (SHAPE, "an ellipsis", "i..,jk->i", {}),
-    "two arrows": (SHAPE, "'-' in the subscripts", "ij,jk->i->k", {}),
-    "no ellipsis in the result": (SHAPE, "none in the result", "...j,jk->k", {}),
-    "another mesh": (mc.MeshError, "operands must be on one mesh", TWO, {"b": "elsewhere"}),
-    "a layout of another mesh": (mc.MeshError, "layout= is on the mesh", TWO, {"layout": "elsewhere"}),
-    "a layout of three axes": (mc.LayoutError, "for 3 axes, but the result has 2", TWO, {"layout": "long"}),
-    "cuts of another length": (SHAPE, "cuts an axis of 2 elements", TWO, {"layout": "short"}),
-    "no layout": (mc.LayoutError, "takes a Layout", TWO, {"layout": "x"}),
-    "too little scratch": (SHAPE, r"the minimum is \d+ bytes", TWO, {"max_scratch_bytes": 1}),
-    "less than none": (SHAPE, "zero or more, not -1", TWO, {"max_scratch_bytes": -1}),
-    "a dtype that loses": (TypeError, "cannot become int32", TWO, {"dtype": "i4"}),
-    "no numbers": (TypeError, "multiplies numbers", TWO, {"b": "words"}),
-    "a class of no operand": (TypeError, "object", TWO, {"b": {}}),
-}
-
-
-def bad_call(name, mesh, other):
-    """Return a call of einsum with bad input: the same on all ranks of *mesh*, whose first dimension is x."""
-    _, _, text, options = BAD[name]
-    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-    operands = {
-        "other": lambda: mc.ones((6, 4), "f8", columns),
-        "elsewhere": lambda: mc.ones((5, 4), "f8", Layout([U, U], other)),
-        "words": lambda: mc.full((5, 4), "a", layout=columns),
-    }
-    a, b = mc.ones((6, 5), "f8", rows), options.get("b", "")
-    b = operands.get(b, lambda: mc.ones((5, 4), "f8", columns))() if isinstance(b, str) else b
-    options = {key: value for key, value in options.items() if key != "b"}
-    layouts = {
-        "elsewhere": lambda: Layout([U, U], other),
-        "short": lambda: Layout([mc.Cuts("x", (*[0] * mesh.dim_size("x"), 2)), U], mesh),
-        "long": lambda: Layout([U, U, U], mesh),
-    }
-    if options.get("layout") in layouts:
-        options["layout"] = layouts[options["layout"]]()
-    return lambda: mc.einsum(text, a, b, **options)
-
-
 # -- worlds -----------------------------------------------------------------------------------------------------------
 
 

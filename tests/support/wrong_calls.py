@@ -1,0 +1,63 @@
+"""Wrong calls of NumPy's functions, transforms and linear algebra, from a table: all ranks raise one error.
+
+For simulated and for real ranks.
+"""
+
+import builtins
+
+import numpy as np
+import pytest
+
+import meshcomm as mc
+from meshcomm.numpy.reductions import reductions
+from support.numpy_law import evaluated, table
+
+CALLS = table("wrong_calls.txt")
+DIFFERENT = CALLS.pop("calls that differ between ranks")
+if not hasattr(np, "vecmat"):
+    CALLS.pop("products since NumPy 2.2")
+
+
+def names_on(mesh, other):
+    """Return what makes operands, and the other names of the table."""
+
+    def cut(array, axis, mesh):
+        specs = [mc.UNSHARDED] * array.ndim
+        specs[axis] = mesh.dim_names[0]
+        return mc.distribute(array, mc.Layout(specs, mesh))
+
+    made = {name: getattr(mc, name) for name in ("Layout", "Cuts")}
+    made |= {"np": np, "mc": mc, "U": mc.UNSHARDED, "reductions": reductions}
+    made["rows"], made["columns"] = lambda array: cut(array, 0, mesh), lambda array: cut(array, -1, mesh)
+    made["elsewhere"] = lambda array: cut(array, 0, other)
+    return made
+
+
+def class_of(name):
+    return getattr(mc.errors, name, None) or vars(builtins).get(name) or getattr(np.linalg, name)
+
+
+def forms(title, call):
+    """The call, and assignments if it is an index."""
+    values = ("1", "np.ones(1)") if title.startswith("indices") else ()
+    return [call, *(f"t.__setitem__(np.s_{call[1:]}, {value})" for value in values)]
+
+
+def wrong(title, mesh, other):
+    """Check the calls of this title on a mesh: their errors, that nothing is written, and what comes next."""
+    names = names_on(mesh, other)
+    for line in CALLS[title]:
+        call, arrow, error = line.partition("-> ")
+        if not arrow:
+            exec(line, names)
+            continue
+        kind, _, text = error.partition(": ")
+        blocks = {name: value.local.tobytes() for name, value in names.items() if isinstance(value, mc.DTensor)}
+        for each in forms(title, call.strip()):
+            with mc.count() as traffic, pytest.raises(class_of(kind)) as found:
+                evaluated(each, dict(names))
+            assert all(part in str(found.value) for part in text.split(".*")), f"{each}: {found.value}"
+            assert not traffic.bytes or "before data moves" not in title, each
+            total = mc.ones(3, int, mc.Layout([mesh.dim_names[0]], mesh)).sum()
+            assert int(total) == 3, "the next call finds the ranks together"
+            assert all(names[name].local.tobytes() == block for name, block in blocks.items()), each
