@@ -3,6 +3,7 @@
 import pytest
 
 from support import ndimage_shim
+from support.client_suites import has_reasons, known_of
 from support.paths import DATA
 from support.sampling import sampled
 
@@ -11,18 +12,13 @@ scipy = pytest.importorskip("scipy")
 TABLE = DATA / "ndimage_tests.txt"
 
 
-def expected():
-    """Return the beginnings of the names of tests that fail."""
-    return [line for line in TABLE.read_text("utf-8").splitlines() if line and not line.startswith("#")]
-
-
 @pytest.mark.skipif(not scipy.__version__.startswith("1.17."), reason="the table is for the tests of this version")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("module", ndimage_shim.MODULES)
 def test_scipys_own_tests(module, ranks):
     chosen = sampled(list(ndimage_shim.cases(module, ranks)), 60 // ranks)
     found = ndimage_shim.outcomes(module, ranks, chosen)
-    known = {name for name in found if name.startswith(tuple(expected()))}
+    known = known_of(TABLE, ranks, found)
     failed = {name: repr(error)[:200] for name, error in found.items() if error is not None}
     assert {name: error for name, error in failed.items() if name not in known} == {}
     assert known - set(failed) == set(), "they pass now: take them out of the table"
@@ -30,6 +26,4 @@ def test_scipys_own_tests(module, ranks):
 
 
 def test_every_group_has_a_reason():
-    groups = TABLE.read_text("utf-8").split("\n\n")
-    assert len(groups) > 2
-    assert [group for group in groups if not group.startswith("# ")] == []
+    assert has_reasons(TABLE)

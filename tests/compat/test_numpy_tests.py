@@ -7,6 +7,7 @@ import pytest
 
 from meshcomm.core.arrays.scripted import set_scripted
 from support import numpy_shim
+from support.client_suites import has_reasons, known_of
 from support.paths import DATA
 from support.sampling import sampled
 
@@ -23,28 +24,6 @@ MANY = {
 """Tests that go through many cases, or are slow, of which a sample runs, and how many of them on one rank."""
 
 
-def expected(ranks):
-    """Return the tests that fail on so many ranks: of a line, those after the name, or any."""
-    found = set()
-    for line in TABLE.read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            name, _, only = line.partition(" ranks=")
-            if not only or int(only) == ranks:
-                found |= named(name)
-    return found
-
-
-def named(name):
-    """Return the tests that a name stands for: ``test[0 2-4]`` are four.
-
-    >>> sorted(named("test[0 2-3]")), named("test")
-    (['test[0]', 'test[2]', 'test[3]'], {'test'})
-    """
-    test, bracket, numbers = name.rstrip("]").partition("[")
-    ends = [each.split("-") for each in numbers.split()]
-    return {f"{test}[{n}]" for each in ends for n in range(int(each[0]), int(each[-1]) + 1)} if bracket else {test}
-
-
 @pytest.mark.skipif(np.__version__ != "2.4.6", reason="the table is for the tests of this version of NumPy")
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("module", numpy_shim.MODULES)
@@ -58,7 +37,7 @@ def test_numpys_own_tests(module, ranks):
     labels = [*others, *sampled(many, -(-count // ranks))]
     found = numpy_shim.outcomes(module, ranks, labels)
     failed = {name: error for name, error in found.items() if error is not None}
-    known = expected(ranks) & {f"{module}.py::{label}" for label in labels}
+    known = known_of(TABLE, ranks, [f"{module}.py::{label}" for label in labels])
     assert {name: repr(error)[:200] for name, error in failed.items() if name not in known} == {}
     assert known - set(failed) == set(), "they pass now: take them out of the table"
     assert len(found) > len(failed)
@@ -88,6 +67,4 @@ def test_numpys_own_tests_as_a_script(module):
 
 
 def test_every_group_has_a_reason():
-    groups = TABLE.read_text("utf-8").split("\n\n")
-    assert len(groups) > 5
-    assert [group for group in groups if not group.startswith("# ")] == []
+    assert has_reasons(TABLE)

@@ -50,40 +50,6 @@ def check(found, expected):
 # -- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [*REAL, *COMPLEX])
-@pytest.mark.parametrize(
-    "specs", sampled([["x", "y", U], [U, "y", "x"], [("x", "y"), U, U], [U, U, U], [U, ("y", "x"), U]])
-)
-def test_every_function_is_scipys(name, specs):
-    a = numbers((5, 6, 7), "c16" if name in COMPLEX else "f8")
-
-    def program(mesh):
-        t = mc.distribute(a, mc.Layout(specs, mesh))
-        for axis in range(3):
-            check(getattr(mc.fft, name)(t, axis=axis), getattr(scipy.fft, name)(a, axis=axis))
-            check(getattr(mc.fft, name)(t, n=4, axis=axis), getattr(scipy.fft, name)(a, n=4, axis=axis))
-        check(getattr(mc.fft, f"{name}n")(t, norm="ortho"), getattr(scipy.fft, f"{name}n")(a, norm="ortho"))
-        several = {"s": (4, 9), "axes": (2, 0)}
-        check(getattr(mc.fft, f"{name}n")(t, **several), getattr(scipy.fft, f"{name}n")(a, **several))
-        if "fft" in name:
-            check(getattr(mc.fft, f"{name}2")(t), getattr(scipy.fft, f"{name}2")(a))
-
-    run(program, 4, [("x", 2), ("y", 2)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_rank_is_bit_equal_to_scipy(kind):
-    a = numbers((40, 30, 64), "f8" if KINDS[kind].change in ("halves", "real") else "c16")
-
-    def program(mesh):
-        t = mc.distribute(a, mc.Layout(["x", U, U], mesh))
-        for axes in (None, (0,), (1,), (2, 0)):
-            found = getattr(mc.fft, kind)(t, axes=axes).local
-            np.testing.assert_array_equal(found, getattr(scipy.fft, kind)(a, axes=axes))
-
-    run(program, 1)
-
-
 def one_axis(kind, length, spec, ranks, **options):
     a = numbers((length,), "f8" if KINDS[f"{kind}n"].change in ("halves", "real") else "c16")
 
@@ -101,18 +67,6 @@ def never_gathered(monkeypatch):
     search._cheapest.cache_clear()
     yield
     search._cheapest.cache_clear()
-
-
-@pytest.mark.usefixtures("never_gathered")
-@pytest.mark.parametrize(
-    ("kind", "n"), sampled(product(["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"], [48, 45, 47]))
-)
-@pytest.mark.parametrize("ranks", [3, 4])
-def test_the_only_axis_stays_sharded(kind, n, ranks):
-    one_axis(kind, n, "x", ranks)
-    one_axis(kind, n, "x", ranks, layout="same", norm="ortho")
-    one_axis(kind, n, mc.Cyclic("x", 4), ranks)
-    one_axis(kind, n, "x", ranks, n=n + 7)
 
 
 @pytest.mark.usefixtures("never_gathered")
@@ -359,38 +313,7 @@ def test_frequencies(n, mesh):
     check(mc.fft.rfftfreq(n, 3, layout=line), scipy.fft.rfftfreq(n, 3))
 
 
-@pytest.mark.parametrize("name", ["fftshift", "ifftshift"])
-def test_shifts(name):
-    a = numbers((5, 8))
-
-    def program(mesh):
-        t = mc.distribute(a, mc.Layout(["x", U], mesh))
-        for axes in (None, 0, (1,), (0, 1)):
-            check(getattr(mc.fft, name)(t, axes), getattr(scipy.fft, name)(a, axes))
-            check(getattr(np.fft, name)(t, axes), getattr(scipy.fft, name)(a, axes))
-
-    run(program)
-
-
 # -- protocols --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["fftn", "ifftn", "rfftn", "irfftn"])
-def test_numpys_functions_take_tensors(name):
-    a = numbers((4, 6, 5), "c16" if "r" not in name or "ir" in name else "f8")
-
-    def program(mesh):
-        t = mc.distribute(a, mc.Layout(["x", U, U], mesh))
-        function, single = getattr(np.fft, name), getattr(np.fft, name[:-1])
-        check(function(t), function(a))
-        check(function(t, s=(3, 4), axes=(0, 1)), function(a, s=(3, 4), axes=(0, 1)))
-        check(function(t, axes=(0, 1, 0)), function(a, axes=(0, 1, 0)))
-        check(single(t, 5, 1, "ortho"), single(a, 5, 1, "ortho"))
-        check(getattr(np.fft, f"{name[:-1]}2")(t), getattr(np.fft, f"{name[:-1]}2")(a))
-        with pytest.raises(TypeError, match="out= must be a DTensor"):
-            np.fft.fft(t, out=np.empty(a.shape, complex))
-
-    run(program)
 
 
 @pytest.mark.parametrize("backend", [mc.fft, mc.fft.scipy_backend])

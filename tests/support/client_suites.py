@@ -61,10 +61,10 @@ def table_of(name):
     return DATA / "clients" / f"{name}.txt"
 
 
-def table(name, ranks):
-    """Return the tests that the table of a suite expects to fail on so many *ranks*: cases and reason, by name."""
+def table(path, ranks):
+    """Return the tests that a table expects to fail on so many *ranks*: cases and reason, by name."""
     found, reason, fresh = defaultdict(list), [], True
-    for line in table_of(name).read_text("utf-8").splitlines():
+    for line in path.read_text("utf-8").splitlines():
         if line.startswith("# "):
             reason = [*reason, line[2:]] if fresh else [line[2:]]
             fresh = True
@@ -78,21 +78,20 @@ def table(name, ranks):
     return found
 
 
-def shortened(numbers, count):
-    """Return the numbers of *count* cases as a line has them.
+def known_of(path, ranks, names):
+    """Return those of *names*, which may end in the number of a case, that a table expects to fail."""
+    known = table(path, ranks)
 
-    >>> shortened([0, 2, 3, 4], 6), shortened([0, 1], 2)
-    ('[0 2-4]', '[*]')
-    """
-    if len(numbers) == count:
-        return "[*]"
-    runs = []
-    for number in sorted(numbers):
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return "[" + " ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in runs) + "]"
+    def fails(test, _, number):
+        return any(numbers is None or (number and int(number) in numbers) for numbers, _ in known.get(test, ()))
+
+    return {name for name in names if fails(*name.removesuffix("]").partition("["))}
+
+
+def has_reasons(path):
+    """Return whether each group of a table begins with its reason."""
+    groups = path.read_text("utf-8").split("\n\n")
+    return len(groups) > 2 and all(group.startswith("# ") for group in groups)
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class Run:
 
     def expect(self, items):
         """Mark the tests of the table: they must fail."""
-        known = table(self.name, self.ranks)
+        known = table(table_of(self.name), self.ranks)
         for item in items:
             for numbers, reason in known.get(self.label(item.nodeid).partition("[")[0], ()):
                 if numbers is None or self.numbers[item.nodeid] in numbers:

@@ -9,7 +9,6 @@ import functools
 import inspect
 import re
 import sys
-from collections import Counter
 from types import FunctionType, ModuleType
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 
 import meshcomm as mc
 from support import numpy_shim
-from support.numpy_shim import failure, is_tensor, made
+from support.numpy_shim import is_tensor, made
 
 scipy_ndimage = pytest.importorskip("scipy.ndimage")
 
@@ -121,29 +120,7 @@ def cases(name, ranks=1):
     return found
 
 
-def outcomes(name, ranks, only=None):
-    """Return for each test of a module, by name, its error or None: those of *only*, and none that makes no tensor."""
-    found = {}
-    for label, case in cases(name, ranks).items():
-        if only is None or label in only:
-            error, tensors = failure(case, ranks)
-            if tensors:
-                found[f"{name}.py::{label}"] = error
-    return found
-
-
-def main(name, ranks, *options):
-    """Print the failures, and how many tests pass."""
-    table = "--table" in options
-    wanted = next((each for each in options if not each.startswith("-")), "")
-    found = outcomes(name, int(ranks), [label for label in cases(name, int(ranks)) if re.search(wanted, label)])
-    for label, error in found.items():
-        if error is not None:
-            text = " ".join(str(error).split())[:230]
-            print(label if table else f"{label}\n    {type(error).__name__}: {text}")
-    if not table:
-        print(Counter("passed" if error is None else "failed" for error in found.values()))
-
+outcomes = functools.partial(numpy_shim.outcomes, cases=cases)
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    numpy_shim.main(*sys.argv[1:], cases=cases)

@@ -377,7 +377,7 @@ def failure(case, ranks):
     return None, sum(counts) > 0
 
 
-def outcomes(name, ranks, only=None):
+def outcomes(name, ranks, only=None, cases=cases):
     """Return for each test of a module, by name, its error or None: those of *only*, and none that makes no tensor."""
     found = {}
     for label, case in cases(name, ranks).items():
@@ -388,12 +388,13 @@ def outcomes(name, ranks, only=None):
     return found
 
 
-def main(name, ranks, *options):
-    """Print the failures, and how many tests pass."""
+def main(name, ranks, *options, cases=cases):
+    """Print the failures, and how many tests pass; an option without dashes is what is in the names of some tests."""
     table = "--table" in options
     set_scripted("--script" in options)
-    part = next((each for each in options if not each.startswith("-")), "")
-    found = outcomes(name, int(ranks), [label for label in cases(name, int(ranks)) if part in label])
+    wanted = next((each for each in options if not each.startswith("-")), "")
+    labels = [label for label in cases(name, int(ranks)) if re.search(wanted, label)]
+    found = outcomes(name, int(ranks), labels, cases)
     for label, error in found.items():
         if error is not None:
             text = " ".join(str(error).split())[:230]

@@ -20,6 +20,8 @@ FUNCTIONS: dict[Function, Function] = {}
 """What is called for functions of NumPy that are defined for tensors. `implements` writes it."""
 
 _SAME_KIND = {"ptp": "biufcmM", "std": "biufc", "nanstd": "biufc", "nanmean": "fc", "nanvar": "fc"}
+_SAME_KIND |= {f"{name}{axes}": "biufc" for name in ("fft", "ifft", "rfft", "irfft") for axes in ("", "2", "n")}
+_SAME_KIND |= {"hfft": "biufc", "ihfft": "biufc"}
 """Functions that convert their result to ``out=`` by the rule ``same_kind`` only, for these kinds of operands."""
 
 
