@@ -9,6 +9,7 @@ from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.linalg import choose, run
 from support import linalg_cases
 from support.linalg_cases import alike, hermitian, matrices, several, tensors_of
+from support.numpy_law import CALLS, evaluated, given_to, in_layouts, outcome
 from support.reference import on_ranks
 from support.sampling import sampled
 from support.tensors import layout_of, on_a_mesh
@@ -21,29 +22,22 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of numbers that are not fin
 
 
 @pytest.mark.parametrize("seed", sampled(range(40), 5))
-@pytest.mark.parametrize("case", linalg_cases.CASES)
-def test_numpys_functions(case, seed):
-    name, arrays, options = linalg_cases.CASES[case](np.random.default_rng(seed))
-    function = getattr(np.linalg, name)
-    try:
-        expected = function(*arrays, **options)
-    except np.linalg.LinAlgError as error:
-        expected = error
+@pytest.mark.parametrize("call", CALLS["linear algebra"])
+def test_layouts_that_are_asked_for(call, seed):
+    """`test_numpy` compares these calls with NumPy; their results have its names."""
+    given = given_to(call, seed)
+    expected = outcome(call, given)
+    if isinstance(expected, Exception):
+        return
 
     def program(random, mesh):
-        tensors = tensors_of(random, mesh, arrays)
-        if isinstance(expected, Exception):
-            with pytest.raises(np.linalg.LinAlgError):
-                function(*tensors, **options)
-            return
-        found = function(*tensors, **options)
+        names = {"np": np, "mc": mc, **in_layouts(random, mesh, given)}
+        assert getattr(evaluated(call, names), "_fields", None) == getattr(expected, "_fields", None)
+        layouts = [layout_of(random, mesh, np.shape(each)) for each in several(expected)]
+        names["layout"] = layouts if len(layouts) > 1 else layouts[0]
+        found = evaluated(f"mc{call[2:-1]}, layout=layout)", names)
+        assert [each.layout for each in several(found)] == layouts
         alike(found, expected)
-        assert getattr(found, "_fields", None) == getattr(expected, "_fields", None)
-        layouts = [layout_of(random, mesh, each.shape) for each in several(found)]
-        wanted = layouts[0] if len(layouts) == 1 else layouts
-        again = getattr(mc.linalg, name)(*tensors, **options, layout=wanted)
-        assert [each.layout for each in several(again)] == layouts
-        alike(again, expected)
 
     on_a_mesh(seed, program)
 

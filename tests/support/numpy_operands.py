@@ -72,6 +72,26 @@ def filled(seed, dtype, *shape):
     return np.random.default_rng([seed, *shape]).integers(-4, 5, shape).astype(dtype)
 
 
+def matrices(random):
+    """Matrices in stacks, of a good condition: small integers, with a strong diagonal; and right sides."""
+    stack, n = random.choice([(), (), (), (3,), (1,), (2, 3), (0,)]), random.randint(random.random() > 0.1, 8)
+    dtype, rng = random.choice(["f8", "f4", "c16", "c8", "i4"]), np.random.default_rng(random.randrange(1 << 30))
+
+    def made(*shape):
+        found = rng.integers(-4, 5, shape) * 1.0
+        return (found + 1j * rng.integers(-4, 5, shape) if dtype[0] == "c" else found).astype(dtype)
+
+    square = (made(*stack, n, n) + 20 * np.eye(n)).astype(dtype)
+    width = (random.randint(1, 6),) if random.random() < 0.7 else ()
+    return {
+        "SQUARE": square,
+        "HERMITIAN": square + square.swapaxes(-1, -2).conj(),
+        "MATRIX": made(*stack, random.randint(1, 8), n),
+        "LOW": made(*stack, n, 2) @ made(*stack, 2, 5),
+        "SIDES": made(*(stack[random.randint(0, len(stack)) :] if width else ()), n, *width).real,
+    }
+
+
 def words(random, shape, axis, n):
     """What is no array of numbers: arguments, by their names."""
     ndim, size = len(shape), prod(shape)
@@ -104,6 +124,7 @@ def drawn(call, seed):
     Lines: L (SORTED; V has this dtype, and any shape), C (counts) and D (weights), of one length.
     Along AXIS (DIM is one that is there): INDEX and WIDE (indices in range, or beyond it), MASK, COUNTS, LINE (one
     number for each element), ALONG (indices for each line); AT are indices for all elements.
+    Matrices in stacks: SQUARE, HERMITIAN, MATRIX (of any lengths), LOW (of rank 2), and SIDES for SQUARE.
     I and J are functions: I(2, 3) is 2 x 3 integers, of one of the dtypes of PAIRS.
     """
     random, number = Random(f"{seed} {call}"), hash_of(call) + seed
@@ -142,7 +163,7 @@ def drawn(call, seed):
         "I": lambda: partial(filled, seed, pair[0]),
         "J": lambda: partial(filled, seed + 1, pair[1]),
     }
-    plain = words(random, shape, axis, n)
+    plain = words(random, shape, axis, n) | matrices(Random(f"matrices {seed} {call}"))
     return {name: plain[name] if name in plain else makers[name]() for name in names_in(call) if name.isupper()}
 
 

@@ -26,53 +26,24 @@ def random_shape_of(random, size):
 
 def random_view(random, shape, dtype):
     """A function that NumPy answers with a view, mostly, of an array of this shape and dtype."""
-    ndim = len(shape)
-    order = random.sample(range(ndim), ndim)
-    kind = random.choice(
-        ["slice"] * 3 + ["transpose", "T", "moveaxis", "reshape", "reshape", "ravel", "expand", "squeeze", "flip"]
-        + ["part", "broadcast", "diagonal", "split", "rot90", "atleast", "same", "ellipsis"]
-    )  # fmt: skip
-    if kind == "slice" and ndim:
-        index = random_index(random, shape)
-        return lambda t: t[index]
-    if kind == "transpose":
-        return lambda t: t.transpose(order)
-    if kind == "T":
-        return lambda t: t.T
-    if kind == "moveaxis" and ndim:
-        return lambda t: np.moveaxis(t, order[0], order[-1])
-    if kind == "reshape":
-        new = random_shape_of(random, prod(shape)) if prod(shape) else (0, *shape)
-        return lambda t: t.reshape(new)
-    if kind == "ravel":
-        return np.ravel
-    if kind == "expand":
-        axis = random.randint(0, ndim)
-        return lambda t: np.expand_dims(t, axis)
-    if kind == "squeeze":
-        return np.squeeze
-    if kind == "flip":
-        axes = tuple(order[: random.randint(0, ndim)])
-        return lambda t: np.flip(t, axes)
-    if kind == "part":
-        return random.choice([np.real, np.imag]) if dtype.kind == "c" or random.random() < 0.2 else np.real
-    if kind == "broadcast" and random.random() < 0.3:
-        new = (random.randint(1, 3), *shape)
-        return lambda t: np.broadcast_to(t, new)
-    if kind == "diagonal" and ndim > 1 and random.random() < 0.5:
+    ndim, size = len(shape), prod(shape)
+    order, index = random.sample(range(ndim), ndim), random_index(random, shape) if ndim else ...
+    axes, new = tuple(order[: random.randint(0, ndim)]), random_shape_of(random, size) if size else (0, *shape)
+    axis, longer, turns = random.randint(0, ndim), (random.randint(1, 3), *shape), random.randint(-1, 4)
+    views = 3 * [lambda t: t[index]] + 2 * [lambda t: t.reshape(new)]
+    views += [np.ravel, np.squeeze, np.real, np.atleast_1d, np.atleast_2d, np.atleast_3d, lambda t: t[..., None]]
+    views += [lambda t: t.T, lambda t: t.transpose(order), lambda t: np.flip(t, axes)]
+    views += [lambda t: np.expand_dims(t, axis)]
+    if ndim:
+        views += [lambda t: np.moveaxis(t, order[0], order[-1]), lambda t: np.array_split(t, 2, order[0])[1]]
+    if ndim > 1:
         offset = random.randint(-shape[order[0]], shape[order[1]])
-        return lambda t: t.diagonal(offset, order[0], order[1])
-    if kind == "split" and ndim:
-        axis = order[0]
-        return lambda t: np.array_split(t, 2, axis)[1]
-    if kind == "rot90" and ndim > 1:
-        turns = random.randint(-1, 4)
-        return lambda t: np.rot90(t, turns, order[:2])
-    if kind == "atleast":
-        return random.choice([np.atleast_1d, np.atleast_2d, np.atleast_3d])
-    if kind == "ellipsis":
-        return lambda t: t[..., None]
-    return lambda t: t[...]
+        views += [lambda t: t.diagonal(offset, order[0], order[1]), lambda t: np.rot90(t, turns, order[:2])]
+    if dtype.kind == "c" or random.random() < 0.2:
+        views.append(np.imag)
+    if random.random() < 0.3:
+        views.append(lambda t: np.broadcast_to(t, longer))
+    return random.choice(views)
 
 
 def shared(v, x):
@@ -80,47 +51,23 @@ def shared(v, x):
     return v.size == 0 or np.shares_memory(v, x)
 
 
-def _number(v, w, values):
-    v[...] = 7
-    w[...] = 7
+def _writes(ours, theirs="v[...] = values"):
+    """Return what writes *values*, a tensor, to a view, and their array to NumPy's view."""
+
+    def write_to(v, w, values):
+        exec(ours, {"mc": mc, "np": np, "v": v, "values": values})
+        exec(theirs, {"np": np, "v": w, "values": values.to_numpy()})
+
+    return write_to
 
 
-def _values(v, w, values):
-    v[...] = values.to_numpy()
-    w[...] = values.to_numpy()
-
-
-def _tensor(v, w, values):
-    v[...] = values
-    w[...] = values.to_numpy()
-
-
-def _added(v, w, values):
-    v += 3
-    w += 3
-
-
-def _out(v, w, values):
-    np.multiply(values, 2, out=v)
-    np.multiply(values.to_numpy(), 2, out=w)
-
-
-def _relaid(v, w, values):
-    mc.relayout(values, v.layout, out=v)
-    w[...] = values.to_numpy()
-
-
-def _many(v, w, values):
-    mc.relayout([values], [v.layout], out=[v])
-    w[...] = values.to_numpy()
-
-
-def _started(v, w, values):
-    mc.start_relayout(values, v.layout, out=v).wait()
-    w[...] = values.to_numpy()
-
-
-WRITES = [_number, _values, _tensor, _added, _out, _relaid, _many, _started]
+WRITES = [
+    *(_writes(text, text) for text in ("v[...] = 7", "v[...] = values", "v += 3", "np.multiply(values, 2, out=v)")),
+    _writes("v[...] = values.to_numpy()"),
+    _writes("mc.relayout(values, v.layout, out=v)"),
+    _writes("mc.relayout([values], [v.layout], out=[v])"),
+    _writes("mc.start_relayout(values, v.layout, out=v).wait()"),
+]
 
 
 def write(write_to, v, w, arrays, values):
