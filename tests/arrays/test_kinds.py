@@ -7,27 +7,15 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout, LayoutError, ShapeError
-from support.random_cases import of_kinds, random_boundaries, random_layout, shapes_of
+from support.random_cases import random_boundaries, shapes_of
 from support.reference import block_of, numbered, random_bits, same_bits, simulated
 from support.sampling import sampled
 from support.strategies import DTYPES
+from support.tensors import is_right, layout_of
 
 U = "unsharded"
 SEEDS = sampled(range(100), 5)
 RANKS = [1, 2, 3, 4, 6]
-
-
-def layout_of(random, mesh, shape):
-    return Layout(of_kinds(random, random_layout(random, mesh, len(shape)), shape).axes, mesh)  # on this very mesh
-
-
-def is_right(tensor, array, layout):
-    device, block = layout.mesh.rank, tensor.local
-    if (tensor.shape, tensor.dtype, tensor.layout) != (array.shape, array.dtype, layout):
-        return False
-    if device is None:
-        return block is None
-    return block.flags.c_contiguous and same_bits(block, block_of(array, layout, device))
 
 
 def on_meshes(seed, program):

@@ -10,8 +10,9 @@ import meshcomm as mc
 from meshcomm import Layout, LayoutError, LayoutMap, ShapeError
 from meshcomm.core.arrays import compile as compile_
 from support.random_cases import random_case
-from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
+from support.reference import numbered, on_ranks, random_bits, simulated
 from support.sampling import sampled
+from support.tensors import is_right
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
@@ -19,13 +20,6 @@ SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
 
 def grid():
     return mc.create_mesh([("x", 2), ("y", 2)])
-
-
-def is_right(tensor, array, layout):
-    device = layout.mesh.rank
-    if device is None:
-        return tensor.local is None
-    return tensor.layout == layout and same_bits(tensor.local, blocks_of(array, layout)[device])
 
 
 @pytest.mark.parametrize("bound", [None, 0, 64, 1000])

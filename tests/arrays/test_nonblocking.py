@@ -5,6 +5,7 @@ import pytest
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, LayoutError, MeshcommError, MeshError
 from support.reference import blocks_of, numbered, on_ranks, same_bits, simulated
+from support.tensors import is_right
 
 U = "unsharded"
 SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
@@ -12,10 +13,6 @@ SPECS = [["x", U], [U, "x"], [U, U], [("x", "y"), U], ["y", "x"]]
 
 def grid(rank=None):
     return mc.create_mesh([("x", 2), ("y", 2)])
-
-
-def is_right(tensor, array, layout):
-    return same_bits(tensor.local, blocks_of(array, layout)[layout.mesh.rank])
 
 
 def test_requests_complete_in_any_order():

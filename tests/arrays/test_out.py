@@ -17,6 +17,7 @@ from meshcomm.core.ranks.teams import Team
 from support.reference import blocks_of, numbered, on_ranks, random_bits, same_bits, simulated
 from support.sampling import sampled
 from support.strategies import PADDED
+from support.tensors import is_right
 
 U = "unsharded"
 ARRAY = numbered((7, 6))
@@ -33,10 +34,6 @@ def rows_and_columns(mesh):
 def with_layouts(program, dims=(("x", 2),)):
     """Return *program* for a rank: it is given layouts of rows and columns on a mesh, too."""
     return lambda rank: program(rank, *rows_and_columns(mc.create_mesh(dims)))
-
-
-def is_right(tensor, array, layout):
-    return same_bits(tensor.local, blocks_of(array, layout)[layout.mesh.rank])
 
 
 # -- into a tensor ----------------------------------------------------------------------------------------------------

@@ -15,19 +15,13 @@ from meshcomm.core.plans import step
 from meshcomm.core.ranks import mpi
 from meshcomm.core.transport import choose, packed
 from support.reference import blocks_of, numbered, same_bits
+from support.tensors import is_right
 from support.verdicts import agree_raises
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"
 MIB = 2**20
-
-
-def is_right(tensor, array, layout):
-    device = layout.mesh.rank
-    if device is None:
-        return tensor.local is None
-    return tensor.layout == layout and same_bits(tensor.local, blocks_of(array, layout)[device])
 
 
 @contextmanager

@@ -11,22 +11,15 @@ from support.random_cases import (
     least_scratch,
     most_bytes,
 )
-from support.reference import block_of, numbered, random_bits, same_bits
+from support.reference import numbered, random_bits
 from support.sampling import sampled
+from support.tensors import is_right
 from support.verdicts import agree_raises
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 SIZES = tuple(size for size in (1, 2, 2, 3, 3, 4, 5, 6, 8) if size <= SIZE)
 U = "unsharded"
 EACH = 8
-
-
-def is_right(tensor, array, layout):
-    device = layout.mesh.rank
-    if device is None:
-        return tensor.local is None
-    block = tensor.local
-    return tensor.layout == layout and block.flags.c_contiguous and same_bits(block, block_of(array, layout, device))
 
 
 @pytest.mark.parametrize("block", sampled(range(max(12, 60 // SIZE)), 5))

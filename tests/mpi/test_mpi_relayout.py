@@ -31,16 +31,13 @@ from support.reference import (
 )
 from support.sampling import sampled
 from support.strategies import DTYPES, dtype_id
+from support.tensors import mesh_of
 from support.verdicts import agree_mismatch, agree_raises
 
 WORLD = MPI.COMM_WORLD
 RANK, SIZE = WORLD.rank, WORLD.size
 U = "unsharded"
 GOLDEN = json.loads((DATA / "relayout.json").read_text())["cases"]
-
-
-def mesh_of(*sizes, devices=None):
-    return mc.create_mesh(list(zip("xyz", sizes, strict=False)), devices=devices)
 
 
 def check(array, source, target):

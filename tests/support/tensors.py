@@ -7,7 +7,7 @@ import numpy as np
 
 import meshcomm as mc
 from support.random_cases import of_kinds, random_layout, shapes_of
-from support.reference import block_of
+from support.reference import block_of, same_bits
 
 SIZES = [(2,), (3,), (4,), (2, 2), (2, 3), (2, 1, 2)]
 
@@ -102,3 +102,13 @@ def check(tensor, expected, same=equal):
 def close(tensor, expected, rtol=1e-12):
     """As `check`, up to the order of sums."""
     check(tensor, expected, lambda found, block: np.testing.assert_allclose(found, block, rtol=rtol, strict=True))
+
+
+def is_right(tensor, array, layout):
+    """Return whether a tensor has this layout, and on this rank the bits of the array."""
+    device, block = layout.mesh.rank, tensor.local
+    if (tensor.shape, tensor.dtype, tensor.layout) != (array.shape, array.dtype, layout):
+        return False
+    if device is None:
+        return block is None
+    return block.flags.c_contiguous and same_bits(block, block_of(array, layout, device))
