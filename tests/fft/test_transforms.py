@@ -70,6 +70,18 @@ def never_gathered(monkeypatch):
 
 
 @pytest.mark.usefixtures("never_gathered")
+@pytest.mark.parametrize(
+    ("kind", "n"), sampled(product(["fft", "ifft", "rfft", "irfft", "hfft", "ihfft"], [48, 45, 47]))
+)
+@pytest.mark.parametrize("ranks", [3, 4])
+def test_the_only_axis_stays_sharded(kind, n, ranks):
+    one_axis(kind, n, "x", ranks)
+    one_axis(kind, n, "x", ranks, layout="same", norm="ortho")
+    one_axis(kind, n, mc.Cyclic("x", 4), ranks)
+    one_axis(kind, n, "x", ranks, n=n + 7)
+
+
+@pytest.mark.usefixtures("never_gathered")
 @pytest.mark.parametrize(("kind", "variant"), sampled(product(["dct", "idct", "dst", "idst"], [1, 2, 3, 4])))
 @on_mesh(3)
 def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant, mesh):
