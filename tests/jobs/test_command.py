@@ -56,6 +56,7 @@ def test_version(capsys):
 
 
 @pytest.mark.parametrize("arguments", [["run"], ["run", "-m"], ["walk"], ["info", "more"], ["calibrate", "a", "b"]])
+@pytest.mark.any_mpi
 def test_wrong_arguments(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         main.main(arguments)
@@ -110,6 +111,7 @@ def test_a_command_ends(launch, program, ranks, arguments, environment, code, te
 # -- run --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.any_mpi
 def test_run_a_script_like_python_does(launch, program):
     ran = launch(None, *COMMAND, "run", program, "-m", "--size", "3")
     as_python = launch(None, program, "-m", "--size", "3")
@@ -118,6 +120,7 @@ def test_run_a_script_like_python_does(launch, program):
     assert "program __main__ ['-m', '--size', '3'] script.py True" in ran.text
 
 
+@pytest.mark.any_mpi
 def test_run_a_module_like_python_does(launch, program, monkeypatch):
     monkeypatch.chdir(program.parent)
     command = launch(None, Path(sys.executable).with_name("meshcomm"), "run", "-m", "script", "-x")
@@ -148,6 +151,7 @@ def test_run_ends_like_the_program(launch, tmp_path, line, code, text):
     assert "runpy" not in job.text, "the traceback begins in the program"
 
 
+@pytest.mark.any_mpi
 def test_run_a_folder(launch, tmp_path):
     job = launch(None, *COMMAND, "run", tmp_path)
     assert job.code == 2
@@ -156,6 +160,7 @@ def test_run_a_folder(launch, tmp_path):
     assert launch(None, *COMMAND, "run", tmp_path).text.strip() == "it runs"
 
 
+@pytest.mark.any_mpi
 def test_sources_that_are_not_built_say_so_once(launch, tmp_path):
     shutil.copytree(Path(meshcomm.__path__[0]), tmp_path / "meshcomm", ignore=shutil.ignore_patterns("*.so"))
     script = tmp_path / "script.py"

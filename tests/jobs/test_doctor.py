@@ -47,6 +47,7 @@ def test_an_error_that_one_rank_saw_is_printed_once_by_that_rank(launch, program
     assert "rank 1 of 3 ends the job: an uncaught LayoutError, on all 3 ranks alike" in done.text, done
 
 
+@pytest.mark.any_mpi
 def test_different_errors_are_all_printed(launch, program):
     job = launch(3, program(f"{MESH}mc.barrier(mesh)\nraise KeyError('even' if mesh.rank % 2 == 0 else 'odd')"))
     assert job.text.count("KeyError: 'even'") == job.text.count("KeyError: 'odd'") == 1, job
@@ -72,6 +73,7 @@ def test_who_is_missing_in_the_first_call_of_all_is_named(launch, program):
     assert re.search(r"rank [02] of 3 ends the job: it has waited \d+ s in barrier 'hello'", job.text), job
 
 
+@pytest.mark.any_mpi
 def test_without_mpiexec(launch, program):
     job = launch(None, program("import meshcomm as mc\nmesh = mc.create_mesh([('x', 4)])\nmc.barrier(mesh)"))
     assert job.code == 1
@@ -81,6 +83,7 @@ def test_without_mpiexec(launch, program):
 
 
 @pytest.mark.parametrize("before", [(), ("-m", "meshcomm", "run")])
+@pytest.mark.any_mpi
 def test_copies_that_are_alone(launch, program, before):
     script = program(f"{MESH}mc.barrier(mesh)\nprint('went on')")
     first = launch(None, *before, script, **SRUN, SLURM_PROCID="0")
@@ -93,6 +96,7 @@ def test_copies_that_are_alone(launch, program, before):
     assert (wanted.code, "went on" in wanted.text) == (0, True), wanted
 
 
+@pytest.mark.any_mpi
 def test_a_child_of_a_rank_may_make_a_mesh_of_its_own(launch, program):
     line = (
         "import subprocess, sys, os\nif 'CHILD' not in os.environ: sys.exit(subprocess.call([sys.executable, __file__]"
@@ -102,12 +106,14 @@ def test_a_child_of_a_rank_may_make_a_mesh_of_its_own(launch, program):
     assert (job.code, "went on" in job.text) == (0, True), job
 
 
+@pytest.mark.any_mpi
 def test_a_misspelt_variable_is_reported_once(launch, program):
     job = launch(2, program(f"{MESH}mc.barrier(mesh)"), MESHCOMM_CHEK="1")
     assert job.code == 0
     assert job.text.count("is called MESHCOMM_CHEK; is it MESHCOMM_CHECK?") == 1, job
 
 
+@pytest.mark.any_mpi
 def test_info_reports_it_too_in_json(launch):
     job = launch(2, "-m", "meshcomm", "info", "--json", MESHCOMM_CHEK="1")
     document = json.loads(job.text[job.text.index("{") : job.text.rindex("}") + 1])

@@ -222,6 +222,7 @@ def test_ranks_go_on_after_a_mismatch_at_different_times(job, call, check):
     assert re.search(r"(did not make a call: |, after )\w+ raised \w+Error: ", ended.text), ended
 
 
+@pytest.mark.any_mpi
 def test_each_rank_writes_what_it_did_last_and_the_command_merges_it(job, launch, seconds, tmp_path):
     limit = 4 * seconds  # ranks get an eighth of it to write, which must be more than a look of their watchdogs
     ended = job(3, "one_never_joins", MESHCOMM_TIMEOUT=f"{limit}", MESHCOMM_FLIGHTS=str(tmp_path))
@@ -254,6 +255,7 @@ def test_calls_on_a_mesh_are_not_compared_with_those_on_one_that_was_closed(job,
     assert "the operations that all of them remember are the same" in merged.text, merged
 
 
+@pytest.mark.any_mpi
 def test_the_command_finds_that_arguments_differ(job, launch, tmp_path):
     case = "some_wait_in_other_groups_though_others_have_ended"
     ended = job(4, case, MESHCOMM_FLIGHTS=str(tmp_path), MESHCOMM_SHARED_MEMORY="0")

@@ -6,6 +6,8 @@ import pytest
 
 from support.faq import complaint, errors, first_lines
 
+pytestmark = pytest.mark.any_mpi
+
 ERRORS = {section.title: section for section in errors()}
 
 

@@ -1,4 +1,4 @@
-"""Files of real ranks: relative paths, a disk that is slower than the watchdog waits, a save that nobody waits for."""
+"""Files of real ranks: relative paths, a disk slower than the watchdog waits, ranks that are killed or get signals."""
 
 import math
 
@@ -10,8 +10,9 @@ from support.paths import PROGRAMS
 from support.patience import slowness
 from support.small_saves import listed
 
+pytestmark = pytest.mark.any_mpi
 
-@pytest.mark.any_mpi
+
 def test_ranks_with_folders_of_their_own(launch, tmp_path):
     job = launch(3, PROGRAMS / "files.py", tmp_path, MESHCOMM_TIMEOUT=f"{math.ceil(3 * slowness())}")
     assert job.code == 0, job
@@ -44,3 +45,9 @@ def test_one_rank_is_killed_as_it_writes(suffix, rank, last, launch, tmp_path):
         world.run(save, path)
         assert world.run(found, path) == [{3}] * 3
     assert listed(path.parent) == listed(new.parent)
+
+
+def test_all_ranks_save_at_the_step_at_which_any_of_them_was_asked_by_a_signal(launch, tmp_path):
+    job = launch(4, PROGRAMS / "asked.py", tmp_path, "2", "0,1,2,3", "0,3")
+    assert job.code == 0, job
+    assert sorted(job.text.splitlines()) == [f"rank {rank} saved [3, 6, 9]" for rank in range(4)]

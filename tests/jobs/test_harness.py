@@ -68,7 +68,7 @@ def pytest_on(launch, tmp_path, monkeypatch):
         (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
         (tmp_path / "test_it.py").write_text(textwrap.dedent(text))
         monkeypatch.chdir(tmp_path)
-        arguments = ("-m", "pytest", "-p", "no:cacheprovider", "-ra", "--color=no", *options, "test_it.py")
+        arguments = ("-m", "pytest", "-pno:cacheprovider", "-pno:zarr", "-ra", "--color=no", *options, "test_it.py")
         path = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         return launch(ranks, *arguments, PYTHONPATH=path)
 

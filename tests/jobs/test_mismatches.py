@@ -116,6 +116,7 @@ ENDED = Job(1, "meshcomm: rank 0 of 2 ends the job: CollectiveMismatch: ...", 0.
         ([RAISED, READY], ENDED._replace(text=""), "an end without words"),
     ],
 )
+@pytest.mark.any_mpi
 def test_what_must_not_happen_is_noticed(notes, job, fault):
     tried = MixUps(None, None, len(notes), [("sum", "mean", "known", "0")], shared=True)
     tried._judge(0, notes, job)

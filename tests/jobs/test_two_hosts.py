@@ -1,6 +1,5 @@
 """The two hosts that tests make: they end with their process, and know nothing of others."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,12 +11,10 @@ import pytest
 
 from support.paths import PROGRAMS, TESTS
 from support.patience import Stuck, until
-from support.two_hosts import Unavailable, made, two_hosts
+from support.two_hosts import made
 
 CASES = PROGRAMS / "hosts.py"
 SOON = 5.0  # seconds for the kernel to end something, on an idle machine
-
-# -- the hosts themselves ---------------------------------------------------------------------------------------------
 
 
 def test_a_job_that_hangs_is_killed(hosts):
@@ -48,50 +45,18 @@ def test_nothing_is_left_after_an_exception():
 
 
 ENTERED = """
-import sys, time
-from support.two_hosts import two_hosts
-with two_hosts(sys.argv[1]) as hosts:
+import time
+from support.two_hosts import made
+with made() as hosts:
     print(*hosts.pids, flush=True)
     time.sleep(600)
 """
 
 
-def test_hosts_vanish_when_the_process_that_made_them_is_killed(hosts):
-    command = [sys.executable, "-c", ENTERED, hosts.mpiexec]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS) as process:
+@pytest.mark.usefixtures("hosts")
+def test_hosts_vanish_when_the_process_that_made_them_is_killed():
+    with subprocess.Popen([sys.executable, "-c", ENTERED], stdout=subprocess.PIPE, text=True, cwd=TESTS) as process:
         keepers = [Path(f"/proc/{pid}/ns/net") for pid in process.stdout.readline().split()]
         assert len(keepers) == 2
         process.send_signal(signal.SIGKILL)
     assert until(lambda: not any(keeper.exists() for keeper in keepers), SOON)
-
-
-# -- reasons why there are none ---------------------------------------------------------------------------------------
-
-
-def reason(mpiexec):
-    with pytest.raises(Unavailable) as raised, two_hosts(mpiexec):
-        pass
-    return str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("user", "found", "mpiexec", "needs"),
-    [
-        (1000, None, "mpiexec", "network namespaces, and those need root"),
-        (0, None, "mpiexec", "the command ip, which is not installed"),
-        (0, "ip", None, "the mpiexec of an MPICH, and there is no mpiexec"),
-        (0, "ip", sys.executable, f"the mpiexec of an MPICH, which {sys.executable} is not"),
-    ],
-)
-def test_what_it_needs(monkeypatch, user, found, mpiexec, needs):
-    monkeypatch.setattr(os, "geteuid", lambda: user)
-    monkeypatch.setattr("shutil.which", lambda tool: found)
-    assert reason(mpiexec) == f"two hosts need {needs}"
-
-
-def test_it_needs_the_right_to_make_namespaces(monkeypatch):
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr("shutil.which", lambda tool: tool)
-    monkeypatch.setattr("support.two_hosts._check_means", lambda mpiexec: None)
-    monkeypatch.setattr("support.two_hosts.NAMESPACES", ("--forbidden",))
-    assert reason("mpiexec").startswith("two hosts need namespaces, which are forbidden here: unshare: ")

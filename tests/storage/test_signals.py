@@ -1,4 +1,4 @@
-"""Signals that a program counts, in one process; tests/jobs/test_signals.py has real ranks."""
+"""Signals that a program counts, in one process; tests/jobs/test_files.py has real ranks."""
 
 import os
 import signal

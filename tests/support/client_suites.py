@@ -37,7 +37,7 @@ BUILD = ROOT / "build/clients"
 INI = "[pytest]\nfilterwarnings =\n    ignore\nmarkers =\n"
 MANY = 64
 OWN = ("--numpy", "--all-cases")
-FLAGS = ("-p", "no:cacheprovider", "-p", "support.patience", "-p", "support.verdicts", "--color=no", "-q")
+FLAGS = ("-pno:cacheprovider", "-pno:zarr", "-p", "support.patience", "-p", "support.verdicts", "--color=no", "-q")
 
 
 # -- the table --------------------------------------------------------------------------------------------------------

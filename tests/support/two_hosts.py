@@ -45,33 +45,19 @@ exec nsenter --target $host {namespaces} --wd sh -c "$*"
 """
 
 
-class Unavailable(Exception):
-    """There can be no hosts here; the text says why."""
-
-
 @contextlib.contextmanager
-def two_hosts(mpiexec):
-    """Make two `Hosts` for the jobs of *mpiexec*, and remove them afterwards with all that runs there. A context.
+def made():
+    """Make two `Hosts` for the jobs of our mpiexec, or skip the test where they cannot be made. A context.
 
-    Raises `Unavailable` where this is not possible.
+    They vanish with all that runs there.
     """
+    mpiexec = our_mpiexec()
     _check_means(mpiexec)
     with contextlib.ExitStack() as stack:
         hosts = Hosts(mpiexec, tuple(stack.enter_context(_host(name)).pid for name in NAMES))
         stack.callback(hosts.kill)
         _connect(hosts)
         _write_launcher(hosts)
-        yield hosts
-
-
-@contextlib.contextmanager
-def made():
-    """Make two hosts for the jobs of our mpiexec, or skip the test. A context."""
-    with contextlib.ExitStack() as stack:
-        try:
-            hosts = stack.enter_context(two_hosts(our_mpiexec()))
-        except Unavailable as reason:
-            pytest.skip(str(reason))
         yield hosts
 
 
@@ -174,15 +160,12 @@ class Hosts(NamedTuple):
 
 def _check_means(mpiexec):
     if os.geteuid() != 0:
-        raise Unavailable("two hosts need network namespaces, and those need root")
+        pytest.skip("two hosts need network namespaces, and those need root")
     for tool in ("ip", "unshare", "nsenter"):
         if shutil.which(tool) is None:
-            raise Unavailable(f"two hosts need the command {tool}, which is not installed")
-    if mpiexec is None:
-        raise Unavailable("two hosts need the mpiexec of an MPICH, and there is no mpiexec")
-    version = run([mpiexec, "--version"])
-    if not version.stdout.startswith("HYDRA"):
-        raise Unavailable(f"two hosts need the mpiexec of an MPICH, which {mpiexec} is not")
+            pytest.skip(f"two hosts need the command {tool}, which is not installed")
+    if mpiexec is None or not run([mpiexec, "--version"]).stdout.startswith("HYDRA"):
+        pytest.skip(f"two hosts need the mpiexec of an MPICH, which {mpiexec} is not")
 
 
 @contextlib.contextmanager
@@ -194,7 +177,7 @@ def _host(name):
     ) as process:
         said = process.stdout.readline()
         if said != "ready\n":
-            raise Unavailable(f"two hosts need namespaces, which are forbidden here: {said.strip()}")
+            pytest.skip(f"two hosts need namespaces, which are forbidden here: {said.strip()}")
         yield process
 
 
@@ -205,13 +188,13 @@ def _connect(hosts):
         _do(hosts, host, "ip", "address", "add", f"{address}/24", "dev", "link0")
         _do(hosts, host, "ip", "link", "set", "link0", "up")
     if not until(lambda: all((link / "operstate").read_text() == "up\n" for link in hosts._links()), SOON):
-        raise Unavailable(f"the link between the two hosts did not come up within {SOON:g} s")
+        pytest.skip(f"the link between the two hosts did not come up within {SOON:g} s")
 
 
 def _do(hosts, host, *command):
     done = run(hosts.on(host, *command))
     if done.returncode != 0:
-        raise Unavailable(f"two hosts cannot be connected here: {' '.join(command)}: {done.stderr.strip()}")
+        pytest.skip(f"two hosts cannot be connected here: {' '.join(command)}: {done.stderr.strip()}")
 
 
 def _write_launcher(hosts):
