@@ -14,8 +14,10 @@ def hosts():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Let one process make the hosts, or the Slurm, of a file."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            if {"hosts", "slurm"} & set(item.fixturenames):
-                item.add_marker(pytest.mark.xdist_group(item.path.name))
+    """Let one process make the hosts, or the Slurm, of a file: these files take longest, so they come first."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        if {"hosts", "slurm"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
+    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)

@@ -15,6 +15,7 @@ from support.paths import PROGRAMS, ROOT, TESTS
 from support.patience import CPU, slowness
 
 SETTINGS = [(ranks, memory) for memory in ("shared", "unshared", "simulated") for ranks in (2, 3, 4)]
+REAL = 6  # of these have real ranks
 FEW = 5  # programs of each setting, in a run of all tests
 MINUTE = 60  # seconds that a job of a soak goes on
 TIMEOUT = 60  # seconds that a rank may wait for others, of an idle machine
@@ -23,11 +24,10 @@ THREADS = 2  # jobs with two threads on one mesh for each setting
 
 def pytest_generate_tests(metafunc):
     if "setting" in metafunc.fixturenames:
-        count = len(SETTINGS)
-        settings = [(*SETTINGS[i % count], i) for i in range(minutes(metafunc.config) or count)]
-        marks = {"simulated": [pytest.mark.any_mpi]}
-        params = [pytest.param(each, marks=marks.get(each[1], ()), id="-".join(map(str, each))) for each in settings]
-        metafunc.parametrize("setting", params)
+        asked = minutes(metafunc.config) or metafunc.config.getoption("seed") is not None
+        every = SETTINGS if asked else SETTINGS[:REAL]  # tests/arrays has simulated ranks
+        settings = [(*every[i % len(every)], i) for i in range(minutes(metafunc.config) or len(every))]
+        metafunc.parametrize("setting", settings, ids=lambda each: "-".join(map(str, each)))
 
 
 def minutes(config):

@@ -95,35 +95,36 @@ class InFlight:
 
 
 class Numbers:
-    """A comparison: every rank has sent its number to all."""
+    """Numbers that go from this rank to some others, and are compared with theirs."""
 
-    def __init__(self, communicator):
-        self.communicator = communicator
+    def __init__(self, communicator, kind, to, sources):
+        self.communicator, self.kind, self.to, self.sources = communicator, kind, to, sources
+
+    def start(self, number):
+        self.own = number
+        for peer in self.to:
+            self.communicator.wires.put((self.kind, self.communicator.rank, peer), number)
+
+    def differing(self):
+        wires, here = self.communicator.wires, self.communicator.rank
+        return [peer for peer in self.sources if wires.get((self.kind, peer, here)) != self.own]
 
     def equal(self):
-        wires, me, size = self.communicator.wires, self.communicator.rank, self.communicator.size
-        return len({wires.get(("number", peer, me)) for peer in range(size)}) == 1
+        return not self.differing()
 
 
-class ThreadChannels:
-    """Channels of threads: a new one each time."""
+class ThreadChannel:
+    """Messages in buffers of their own; what is taken is a new one each time."""
 
     closed = False
 
     def __init__(self, communicator, send, receive):
         self.communicator, self.sides = communicator, (send, receive)
+        self.send, self.receive = (np.zeros(size, np.uint8) for *_, size in (send, receive))
+        self.buffers = (self.send, *send[:2]), (self.receive, *receive[:2])
 
     def take(self):
         return ThreadChannel(self.communicator, *self.sides)
-
-
-class ThreadChannel:
-    """Messages in buffers of their own."""
-
-    def __init__(self, communicator, send, receive):
-        self.communicator = communicator
-        self.send, self.receive = (np.zeros(size, np.uint8) for *_, size in (send, receive))
-        self.buffers = (self.send, *send[:2]), (self.receive, *receive[:2])
 
     def start(self):
         self.in_flight = self.communicator._start("channel", *self.buffers)
@@ -199,15 +200,15 @@ class ThreadCommunicator(Communicator):
         return np.max(self._told(values), axis=0)
 
     def start_comparison(self, number):
-        for peer in range(self.size):
-            self.wires.put(("number", self.rank, peer), number)
-        return Numbers(self)
+        numbers = Numbers(self, "number", range(self.size), range(self.size))
+        numbers.start(number)
+        return numbers
 
     def numbers(self, to, sources):
-        return PairNumbers(self, to, sources)
+        return Numbers(self, "pair number", to, sources)
 
     def channels(self, send, receive):
-        return ThreadChannels(self, send, receive)
+        return ThreadChannel(self, send, receive)
 
     def allgather(self, message):
         self.calls.append("allgather")
@@ -241,22 +242,6 @@ class ThreadCommunicator(Communicator):
 
     def free(self):
         pass
-
-
-class PairNumbers:
-    """Numbers that go from this rank to some others."""
-
-    def __init__(self, communicator, to, sources):
-        self.communicator, self.to, self.sources = communicator, to, sources
-
-    def start(self, number):
-        self.own = number
-        for peer in self.to:
-            self.communicator.wires.put(("pair number", self.communicator.rank, peer), number)
-
-    def differing(self):
-        wires, here = self.communicator.wires, self.communicator.rank
-        return [peer for peer in self.sources if wires.get(("pair number", peer, here)) != self.own]
 
 
 class ThreadWorld(World):

@@ -29,6 +29,9 @@ BIN = Path(sys.executable).parent
 SOON = 10.0  # seconds for daemons to come up or to end, on an idle machine
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
+GARBLED = "mpi/pmi2: invalid client request"
+"""What a step says whose daemon has read a message of MPI in two pieces, which it does on a busy machine."""
+
 CONFIGURATION = """
 ClusterName=test
 FirstJobId={first}
@@ -96,13 +99,15 @@ class Slurm(NamedTuple):
     def finish(self, job, output):
         """Wait until *job* is over, and return how it `Finished`; *output* is the file that it writes.
 
-        `Stuck` if its facts and its output stay the same for too long.
+        `Stuck` if its facts and its output stay the same for too long. A job that is `GARBLED` is cancelled.
         """
         before, since = None, time.monotonic()
         while (facts := self.facts(job))["JobState"] not in OVER:
             now = (facts["JobState"], output.stat().st_size if output.exists() else 0)
             if now != before:
                 before, since = now, time.monotonic()
+                if GARBLED in _read(output):
+                    self.command("scancel", job)
             if time.monotonic() - since > IDLE * slowness():
                 raise Stuck(f"job {job} stays {facts['JobState']} ({facts['Reason']})\n{_read(output)}{self.logs()}")
             time.sleep(0.1)
