@@ -106,13 +106,13 @@ class Slurm(NamedTuple):
             now = (facts["JobState"], output.stat().st_size if output.exists() else 0)
             if now != before:
                 before, since = now, time.monotonic()
-                if GARBLED in _read(output):
+                if GARBLED in text_of(output):
                     self.command("scancel", job)
             if time.monotonic() - since > IDLE * slowness():
-                raise Stuck(f"job {job} stays {facts['JobState']} ({facts['Reason']})\n{_read(output)}{self.logs()}")
+                raise Stuck(f"job {job} stays {facts['JobState']} ({facts['Reason']})\n{text_of(output)}{self.logs()}")
             time.sleep(0.1)
         code = int(facts["ExitCode"].partition(":")[0])
-        return Finished(facts["JobState"], code, int(facts["Restarts"]), _read(output))
+        return Finished(facts["JobState"], code, int(facts["Restarts"]), text_of(output))
 
     def has_ended(self, job):
         """Return whether all of a job has ended on the nodes: its steps, and what it ran."""
@@ -236,5 +236,6 @@ def _free_ports(count):
         return [each.getsockname()[1] for each in sockets]
 
 
-def _read(path):
+def text_of(path):
+    """Return what a job has written so far."""
     return path.read_text(errors="replace") if path.exists() else ""
