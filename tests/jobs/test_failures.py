@@ -132,7 +132,7 @@ GO_ON = [
     (2, ("cached_calls_differ",), {"MESHCOMM_CHECK": "1"}),
     *((3, ("one_has_errors_that_are_no_refusals",), {"MESHCOMM_SHARED_MEMORY": shared}) for shared in BOTH),
     (3, ("meshes_are_asked_for_in_any_order",), {}),
-    (2, ("child_is_forked", "mpi_is_finalised"), {}),
+    (2, ("child_is_forked", "children_end_in_all_ways", "mpi_is_finalised"), {}),
 ]
 
 

@@ -3,6 +3,7 @@
 Cases that end the job print the time before they do what ends it. The others print "as expected" on every rank.
 """
 
+import builtins
 import faulthandler
 import itertools
 import os
@@ -712,6 +713,17 @@ def child_is_forked():
     assert os.waitpid(child, 0)[1] == 0
     exchange()
     assert subprocess.run([sys.executable, "-c", "pass"], check=True).returncode == 0
+    expected()
+
+
+def children_end_in_all_ways():
+    exchange()
+    for module, name in ((sys, "exit"), (builtins, "exit"), (builtins, "quit")):
+        child = os.fork()
+        if child == 0:
+            getattr(module, name)(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7, name
+    exchange()
     expected()
 
 
