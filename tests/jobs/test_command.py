@@ -1,4 +1,4 @@
-"""The command ``python -m meshcomm``: run, info, calibrate, and its help, in processes of their own."""
+"""The command ``python -m meshcomm``: run, info, calibrate, in processes of their own."""
 
 import json
 import re
@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshcomm
-from meshcomm.tools.cli import calibrate, info, main
-from meshcomm.tools.cli.about import Host, count_by_host
-from meshcomm.tools.cli.checks import PROBLEM, Finding
+from meshcomm.tools.cli import info
 from support.jobs import mpiexec, tells_once
 
 COMMAND = ("-m", "meshcomm")
@@ -38,30 +36,6 @@ def program(tmp_path):
 def labels(text):
     """Return what *info* prints as a dict from label to value."""
     return dict(line.strip().split("  ", 1) for line in text.splitlines() if "  " in line.strip())
-
-
-# -- help -------------------------------------------------------------------------------------------------------------
-
-
-def test_alone_it_prints_its_help(capsys):
-    assert main.main([]) == 0
-    assert "run" in capsys.readouterr().out
-
-
-def test_version(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"meshcomm {meshcomm.__version__}\n"
-
-
-@pytest.mark.parametrize("arguments", [["run"], ["run", "-m"], ["walk"], ["info", "more"], ["calibrate", "a", "b"]])
-@pytest.mark.any_mpi
-def test_wrong_arguments(arguments, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main.main(arguments)
-    assert ended.value.code == 2
-    assert "usage: python -m meshcomm" in capsys.readouterr().err
 
 
 # -- each command once -----------------------------------------------------------------------------------------------
@@ -200,32 +174,6 @@ def test_info_on_ranks(launch, ranks):
     assert len(columns) == 1, "values are aligned"
 
 
-def test_info_with_more_ranks_than_cores():
-    assert "more ranks than cores" in str(info.rank_rows([Host("a", 2, 1)]))
-    assert "more ranks than cores" not in str(info.rank_rows([Host("a", 1, 1), Host("b", 1, 1)]))
-    assert info.rank_rows([Host(f"host{i}", 1, 4) for i in range(20)])[-1] == ("  ...", "and 4 more hosts")
-
-
-def test_info_tells_hosts_with_one_name_from_each_other_and_counts_their_ranks():
-    hosts = count_by_host([("a first", [0]), ("a second", [0, 1]), ("a first", [1])])
-    assert info.rank_rows(hosts) == [
-        ("ranks", "3 on 2 hosts"),
-        ("  a", "2 ranks, 2 cores"),
-        ("  a", "1 rank, 2 cores"),
-    ]
-
-
-def test_a_self_test_that_fails_is_reported(monkeypatch):
-    monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: meshcomm.zeros_like(tensor))
-    with meshcomm.simulate(1) as world:
-        (problem,) = world.run(info._self_test, 0, 1)
-    assert problem == "wrong values in layout [x, unsharded]"
-    monkeypatch.setattr(meshcomm, "relayout", lambda tensor, layout: 1 / 0)
-    with meshcomm.simulate(1) as world:
-        assert world.run(info._self_test, 0, 1) == ["ZeroDivisionError: division by zero"]
-    assert info._verdict(["", "broken"]) == [Finding(PROBLEM, "self-test", "broken", (1,))]
-
-
 # -- the cost model ---------------------------------------------------------------------------------------------------
 
 
@@ -245,18 +193,6 @@ def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     assert shown["cost model"].strip() == f"{file}, which MESHCOMM_MACHINE names"
     assert shown["gamma"].strip() == info.unit_cost("gamma", constants["gamma"]) == rows["gamma"].strip()
     assert shown["nodes"].strip() == "1"
-
-
-def test_a_file_stays_as_it_was_until_the_new_one_is_whole(tmp_path):
-    file = tmp_path / "machine.json"
-    file.write_text("old")
-    with calibrate._Output(str(file)) as output:
-        assert file.read_text() == "old"
-        output.write("new")
-    assert (file.read_text(), output.error, list(tmp_path.iterdir())) == ("new", None, [file])
-    with pytest.raises(KeyError), calibrate._Output(str(file)):
-        raise KeyError
-    assert (file.read_text(), list(tmp_path.iterdir())) == ("new", [file])
 
 
 WRONG = {
@@ -291,13 +227,6 @@ def test_an_error_of_a_program_tells_a_wrong_value_once(launch, tmp_path, name):
     script.write_text("import meshcomm as mc\nmc.ones((4,), 'f8', mc.Layout(['x'], mc.create_mesh())).sum()\n")
     job = launch(2, script, **{name: WRONG[name]})
     assert (job.code, job.text.count(name)) == (1, 1), job
-
-
-@pytest.mark.parametrize(
-    ("nodes", "text"), [(0, "1"), (2, "2 ranks each, in order"), ((0, 1, 0), "2, of 1 to 2 ranks"), ((3, 3), "1")]
-)
-def test_info_names_the_nodes(nodes, text):
-    assert info._nodes(meshcomm.Machine(nodes=nodes)) == text
 
 
 # -- bench ------------------------------------------------------------------------------------------------------------
