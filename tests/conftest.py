@@ -13,6 +13,16 @@ collect_ignore = ["jobs/programs", "fft/shims"]  # tests launch them
 
 def pytest_collection_finish():
     """Let the garbage collector pass over the tests themselves, and over what they have imported."""
+    pass_over()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    """Let it pass over what the tests of a file have left behind, such as what is kept for calls."""
+    if nextitem is None or nextitem.path != item.path:
+        pass_over()
+
+
+def pass_over():
     gc.collect()
     gc.freeze()
 

@@ -32,8 +32,7 @@ def test_numpys_own_tests(module, ranks):
     names, count = MANY.get(module, ("$^", 0))
     many = [label for label in labels if re.search(names, label)]
     others = [label for label in labels if label not in many]
-    if ranks > 1:  # with --quick a quarter of them: each takes as many threads
-        others = sampled(others, 2 * len(others))
+    others = sampled(others, (2 if ranks == 1 else 1) * len(others))  # with --quick a quarter, or an eighth
     labels = [*others, *sampled(many, -(-count // ranks))]
     found = numpy_shim.outcomes(module, ranks, labels)
     failed = {name: error for name, error in found.items() if error is not None}
