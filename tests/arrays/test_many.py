@@ -1,7 +1,6 @@
 """Many tensors in one call, on simulated ranks: the same results as one after the other, by fewer messages."""
 
 from enum import Enum
-from functools import reduce
 
 import numpy as np
 import pytest
@@ -287,64 +286,6 @@ def test_ranks_may_have_different_objects_and_equal_keys(keys, rank):
     tensor = mc.distribute(numbered((4, 4)), Layout(["x", U], mesh))
     (moved,) = mc.relayout({keys[rank % len(keys)]: tensor}, Layout([U, "x"], mesh)).values()
     assert is_right(moved, numbered((4, 4)), Layout([U, "x"], mesh))
-
-
-def wrong_calls(mesh):
-    rows, columns = Layout(["x", U], mesh), Layout([U, "x"], mesh)
-    a, b = (mc.zeros((4, 4), "i8", rows) for _ in range(2))
-    yield "2 tensors need as many", lambda: mc.relayout([a, b], [columns])
-    yield "2 tensors need as many", lambda: mc.relayout([a, b], columns, out=[a.copy()])
-    yield "nothing for tensor 'b'", lambda: mc.relayout({"a": a, "b": b}, {"a": columns})
-    yield "nothing for tensor 1", lambda: mc.relayout([a, b], {0: columns})
-    yield "no layout for tensor 0", lambda: mc.relayout([a, b], [None, columns])
-    yield "no layout for tensor 0", lambda: mc.relayout([a, b], "xy")
-    one_axis = Layout(["x"], mesh)
-    yield "source layout is for 2 and the target layout for 1", lambda: mc.relayout([a, b], [columns, one_axis])
-    yield "out must be a DTensor", lambda: mc.relayout([a, b], columns, out=["a", "b"])
-    yield "nothing for tensor", lambda: mc.relayout({"a": a}, columns, out=[b])
-    tree = {"a": {"w": a, "b": [a, b]}}
-    yield "nothing for tensor 'a.b'", lambda: mc.relayout(tree, {"a": {"w": columns}})
-    yield "nothing for tensor 'a.b.0' in int", lambda: mc.relayout(tree, {"a": {"w": columns, "b": 3}})
-    yield "2 tensors at 'a.b' need as many", lambda: mc.relayout(tree, {"a": {"w": columns, "b": [columns]}})
-    yield (
-        "2 tensors at 'a.b' need as many",
-        lambda: mc.relayout(tree, columns, out={"a": {"w": None, "b": [a]}}),
-    )
-    yield "no layout for tensor 'a.w': {", lambda: mc.relayout(tree, {"a": {"w": {"x": columns}, "b": columns}})
-    yield "'a.w', not dict", lambda: mc.relayout(tree, columns, out={"a": {"w": {"x": a}, "b": None}})
-    yield "nothing for tensor 'a.b.0' in DTensor", lambda: mc.relayout(tree, columns, out={"a": {"w": None, "b": b}})
-    yield "key 3 below 'a' is a int", lambda: mc.relayout({"a": {3: a}}, LayoutMap(mesh))
-    circle = [a]
-    circle.append(circle)
-    yield "more than 100 levels at '1.1.1", lambda: mc.relayout(circle, columns)
-    deep = reduce(lambda held, _: [held, a], range(101), [a])
-    yield "more than 100 levels at '0.0.0", lambda: mc.relayout(deep, columns)
-
-
-def test_wrong_calls():
-    def program(rank):
-        mesh = grid()
-        for text, call in list(wrong_calls(mesh)) * 2:
-            with pytest.raises(LayoutError, match=text):
-                call()
-        a = mc.zeros((4, 4), "i8", Layout(["x", U], mesh))
-        return len(mc.relayout([a, a], Layout([U, "x"], mesh)))
-
-    assert simulated(4, program) == [2] * 4
-
-
-def test_leaves_that_are_no_arrays():
-    def program(rank):
-        rows = Layout(["x", U], grid())
-        a = mc.zeros((4, 4), "i8", rows)
-        for leaf in (None, object()):
-            with pytest.raises(mc.DTypeError, match=r"^tensor 'a\.1': "):
-                mc.relayout({"a": [a, leaf]}, rows)
-        with pytest.raises(LayoutError, match=r"^tensor 'a\.1': .*its layout is for 2"):
-            mc.relayout({"a": [a, 1.5]}, rows)
-        return len(mc.relayout([a, a], Layout([U, "x"], rows.mesh)))
-
-    assert simulated(4, program) == [2] * 4
 
 
 def test_what_is_wrong_with_one_is_seen_before_any_moves():

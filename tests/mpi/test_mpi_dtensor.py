@@ -160,28 +160,6 @@ def test_errors_of_root_are_raised_on_all_ranks():
             mc.distribute(np.zeros((2, 2)), rows, root=min(RANK, 1))
 
 
-def test_bad_input_is_refused_on_all_ranks_and_the_mesh_stays_usable():
-    mesh = line()
-    rows = Layout(["x", U], mesh)
-    tensor = mc.zeros((4, 4), "f8", rows)
-    for call, error, text in [
-        (lambda: Layout(["q", U], mesh), LayoutError, "q"),
-        (lambda: Layout(["x", "x"], mesh), LayoutError, "x"),
-        (lambda: mc.relayout(tensor, Layout(["x"], mesh)), LayoutError, "2 axes"),
-        (lambda: mc.relayout(tensor, None), LayoutError, "Layout"),
-        (lambda: mc.distribute(np.zeros(4), rows), LayoutError, "1 axis"),
-        (lambda: mc.distribute(np.zeros((4, 4), object), rows), DTypeError, "object"),
-        (lambda: mc.zeros((4, 4), object, rows), DTypeError, "object"),
-        (lambda: mc.zeros((4, -1), "f8", rows), ShapeError, "negative"),
-        (lambda: mc.relayout_like(tensor, None), LayoutError, "DTensor"),
-        (lambda: mc.zeros((2,), "f8", Layout(["x"], mc.create_mesh([("x", SIZE + 1)]))), MeshError, f"-n {SIZE + 1}"),
-        (lambda: mc.create_mesh([("x", 2)], devices=[0, 0]), MeshError, "0"),
-    ]:
-        with agree_raises(error, text):
-            call()
-        assert usable(mesh)
-
-
 def test_one_rank_may_print_alone():
     tensor = mc.zeros((5, 5), "f4", Layout(["x", U], line()))
     if RANK == 0:

@@ -5,16 +5,15 @@ import pytest
 from mpi4py import MPI
 
 import meshcomm as mc
-from meshcomm import Layout, LayoutError, ShapeError, plan_relayout
+from meshcomm import ShapeError, plan_relayout
 from support.random_cases import (
     case_of_kinds,
     least_scratch,
     most_bytes,
 )
-from support.reference import numbered, random_bits
+from support.reference import random_bits
 from support.sampling import sampled
 from support.tensors import is_right
-from support.verdicts import agree_raises
 
 RANK, SIZE = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
 SIZES = tuple(size for size in (1, 2, 2, 3, 3, 4, 5, 6, 8) if size <= SIZE)
@@ -51,31 +50,3 @@ def test_random_relayouts(there, block):
     for i in np.random.default_rng(RANK).permutation(len(requests)):
         assert is_right(requests[i].wait(), arrays[i], layouts[i]), f"started: {tensors[i]} to {layouts[i]}"
         assert is_right(moved[i], arrays[i], layouts[i]), f"all at once: {tensors[i]} to {layouts[i]}"
-
-
-def test_what_all_ranks_refuse(there):
-    mesh = there(Layout(["x"], mc.Mesh(range(SIZE), {"x": SIZE}))).mesh
-    boundaries = (0, *[1] * (SIZE - 1), 7) if SIZE > 1 else (0, 7)
-    cuts, dealt = Layout([mc.Cuts("x", boundaries)], mesh), Layout([mc.Cyclic("x", 2)], mesh)
-    tensor = mc.distribute(numbered((9,)), dealt)
-    if SIZE > 1:
-        for call in (
-            lambda: mc.distribute(numbered((9,)), cuts),
-            lambda: mc.distribute(numbered((9,)) if RANK == 0 else None, cuts, root=0),
-            lambda: mc.relayout(tensor, cuts),
-            lambda: mc.start_relayout(tensor, cuts),
-            lambda: mc.relayout([tensor, tensor], [dealt, cuts]),
-            lambda: mc.from_local(np.zeros(3), cuts, (9,)),
-            lambda: mc.from_local(np.zeros(3), cuts),
-            lambda: mc.zeros((9,), "f8", cuts),
-        ):
-            with agree_raises(ShapeError):
-                call()
-            assert is_right(mc.relayout(tensor, Layout(["x"], mesh)), numbered((9,)), Layout(["x"], mesh))
-        with agree_raises(LayoutError, "layout.blocks"):
-            dealt.block_slices((9,), RANK)
-        with agree_raises(ShapeError):
-            mc.from_local(np.zeros(2 if RANK else 5), dealt)
-    with agree_raises((LayoutError, ShapeError)):
-        mc.from_local(np.zeros((2,) * (RANK < SIZE - 1)), "cuts", mesh=mesh)
-    assert is_right(mc.relayout(tensor, Layout([U], mesh)), numbered((9,)), Layout([U], mesh))

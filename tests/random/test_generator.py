@@ -91,37 +91,6 @@ def test_seeds():
     assert default_rng([7, 8]).random() != default_rng(7).random()
 
 
-@on_ranks(3)
-def test_errors_of_tensors(rank):
-    """What one rank finds wrong, all raise."""
-    rng, layout = default_rng(1), line()
-    scale = mc.distribute(np.array([1.0, 1.0, 1.0, 1.0, 1.0, -1.0]), layout)
-    with pytest.raises(ValueError, match="scale < 0"):
-        rng.normal(0, scale)
-    with pytest.raises(ValueError, match="not compatible"):
-        rng.normal(0, scale, size=3)
-    with pytest.raises(mc.ShapeError, match="could not be broadcast"):
-        rng.normal(np.zeros(4), scale)
-    out = mc.zeros(6, "f4", layout)
-    for wrong in (
-        lambda: rng.random(out=out),
-        lambda: rng.random(dtype="f4", out=np.zeros(6, "f4")),
-        lambda: rng.random(5, "f4", out=out),
-        lambda: rng.random(dtype="f4", out=out, layout=mc.Layout([U], layout.mesh)),
-        lambda: rng.random(dtype="f4", out=np.broadcast_to(out, (2, 6))),
-    ):
-        with pytest.raises((TypeError, ValueError)):
-            wrong()
-    with pytest.raises(mc.LayoutError):
-        rng.random((3, 3), layout=layout)
-    with pytest.raises(mc.MeshError):
-        rng.random(3)
-    with pytest.raises(mc.AxisError):
-        rng.permutation(scale, axis=1)
-    with pytest.raises(ValueError, match="alpha"):
-        rng.dirichlet(scale, layout=mc.Layout([U], layout.mesh))
-
-
 def test_states():
     rng = default_rng([3, 2**70]).spawn(2)[1]
     rng.random()

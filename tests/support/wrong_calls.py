@@ -4,6 +4,7 @@ For simulated and for real ranks.
 """
 
 import builtins
+import functools
 
 import numpy as np
 import pytest
@@ -27,7 +28,8 @@ def names_on(mesh, other):
         return mc.distribute(array, mc.Layout(specs, mesh))
 
     made = {name: getattr(mc, name) for name in ("Layout", "Cuts")}
-    made |= {"np": np, "mc": mc, "U": mc.UNSHARDED, "reductions": reductions}
+    made |= {"np": np, "mc": mc, "functools": functools, "U": mc.UNSHARDED, "reductions": reductions}
+    made["rank"] = mesh.rank
     made["rows"], made["columns"] = lambda array: cut(array, 0, mesh), lambda array: cut(array, -1, mesh)
     made["elsewhere"] = lambda array: cut(array, 0, other)
     return made
