@@ -29,7 +29,7 @@ BIN = Path(sys.executable).parent
 SOON = 10.0  # seconds for daemons to come up or to end, on an idle machine
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 
-GARBLED = "mpi/pmi2: invalid client request"
+GARBLED = "mpi/pmi2: value not properly terminated"
 """What a step says whose daemon has read a message of MPI in two pieces, which it does on a busy machine."""
 
 CONFIGURATION = """
