@@ -171,7 +171,8 @@ test-scenarios: $(TESTING)
 PAIRS :=
 RANKS := 2 3 4
 test-mismatches: $(TESTING)
-	@$(PYTEST) -s $(if $(PAIRS),--count $(PAIRS),--exhaustive) tests/jobs/test_mismatches.py $(if $(filter 1,$(words $(RANKS))),-k "$(RANKS) and ranks")
+	@$(PYTEST) -s $(if $(PAIRS),--count $(PAIRS),--exhaustive) tests/jobs/test_mismatches.py \
+	    $(if $(filter 1,$(words $(RANKS))),-k "$(RANKS)-ranks")
 
 # Random programs on 2, 3 and 4 ranks: with shared memory, without, and simulated. SEED= and PROGRAMS= repeat some.
 MINUTES ?= 30

@@ -25,7 +25,7 @@ def test_calls_need_what_their_rows_say(launch, tmp_path, name):
     if name == "xarray" and find_spec("xarray") is None:
         pytest.skip("xarray is not installed")
     stated = {call: float(most) for most, calls in TABLES[name].items() for call in calls}
-    calls = sampled(list(stated), 60)
+    calls = sampled(list(stated), 30)
     (tmp_path / "calls.json").write_text(json.dumps(calls), "utf-8")
     settings = {"PYTHONPATH": f"{TESTS}:{ROOT}", "OMP_NUM_THREADS": "1"}
     job = launch(2, PROGRAMS / "call_memory.py", tmp_path / "calls.json", name, cpu=240, **settings)

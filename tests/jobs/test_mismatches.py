@@ -38,7 +38,7 @@ def pytest_generate_tests(metafunc):
             tried = _cases(ranks)[: None if option("exhaustive") else count]
             for i, start in enumerate(range(0, len(tried), BATCH)):
                 batch = tried[start : start + BATCH]
-                every |= {f"{ranks} ranks, {name}, {i}": (ranks, batch, name) for name in TRANSPORTS}
+                every |= {f"{ranks}-ranks, {name}, {i}": (ranks, batch, name) for name in TRANSPORTS}
         metafunc.parametrize(("ranks", "batch", "transport"), every.values(), ids=every)
 
 
