@@ -1,10 +1,11 @@
-"""The examples with Fourier transforms give right results on any number of ranks, and say so when they do not."""
+"""The examples give right results on any number of ranks, and say so when they do not."""
 
 import re
 
 import pytest
 
 from support.paths import EXAMPLES
+from support.plates import digest_at_the_end
 
 pytestmark = pytest.mark.any_mpi
 
@@ -59,6 +60,23 @@ def test_flow_goes_on_from_a_file_that_others_read(launch, suffix, tmp_path):
         assert flow.attrs["viscosity"] == 0.01
         energy = 0.5 * (flow.u0**2 + flow.u1**2).mean(("x", "y"))
         assert (energy.diff("time") < 0).all()
+
+
+@pytest.mark.parametrize(("ranks", "moved"), [(3, "0 B in 0 messages"), (4, "64.0 KiB in 1 message")])
+def test_a_block_of_a_transformer_is_numpys(launch, ranks, moved):
+    job = launch(ranks, EXAMPLES / "transformer.py")
+    assert job.code == 0, job
+    assert f"each device receives at most {moved}, " in job.text
+    assert ("result: partial sums over model" in job.text) == (ranks == 4)
+
+
+def test_a_program_that_is_killed_goes_on_with_fewer_ranks_to_the_same_bits(launch, tmp_path):
+    job = launch(3, EXAMPLES / "restart.py", tmp_path, "--kill-at", "130")
+    assert job.code != 0, job
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000050", "step-000000100"]
+    job = launch(2, EXAMPLES / "restart.py", tmp_path)
+    assert job.code == 0, job
+    assert f"ranks: {digest_at_the_end()}\n" in job.text, job
 
 
 @pytest.mark.slow
