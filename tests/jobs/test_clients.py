@@ -10,6 +10,7 @@ from support.paths import EXAMPLES, ROOT, TESTS
 pytestmark = pytest.mark.any_mpi
 
 SAMPLES = {
+    "scikit_learn": ["metrics/cluster/tests/test_supervised.py", "preprocessing/tests/test_label.py"],  # that of CI
     "scipy": [
         "cluster/tests/test_vq.py",
         "fft/tests/test_helper.py",
@@ -17,7 +18,6 @@ SAMPLES = {
         "stats/tests/test_variation.py",
     ],
     "xarray": ["tests/test_array_api.py", "tests/test_merge.py", "tests/test_ufuncs.py"],
-    "scikit_learn": ["preprocessing/tests/test_label.py"],  # that of CI
 }
 
 

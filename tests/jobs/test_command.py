@@ -178,6 +178,7 @@ def test_info_on_ranks(launch, ranks):
 
 
 @pytest.mark.any_mpi
+@pytest.mark.slow
 def test_calibrate_writes_what_info_then_shows(launch, tmp_path):
     file = tmp_path / "machine.json"
     job = launch(2, *COMMAND, "calibrate", file, MESHCOMM_MACHINE=str(file))  # which is not there yet

@@ -10,6 +10,7 @@ pytestmark = pytest.mark.any_mpi
 COMMAND = ("-m", "meshcomm", "convert")
 
 
+@pytest.mark.slow
 def test_convert_on_ranks(launch, tmp_path):
     array = np.random.default_rng(1).normal(size=(301, 50))
     np.save(tmp_path / "a.npy", array)

@@ -34,6 +34,7 @@ def test_flow_is_right(launch, ranks, options, count):
     assert verdicts(job) == ["right"] * count
 
 
+@pytest.mark.slow
 def test_flow_has_the_energy_that_others_found(launch):
     """Both numbers are in the regression test of spectralDNS, in its demo TG.py."""
     job = launch(
@@ -63,6 +64,7 @@ def test_flow_goes_on_from_a_file_that_others_read(launch, suffix, tmp_path):
 
 
 @pytest.mark.parametrize(("ranks", "moved"), [(3, "0 B in 0 messages"), (4, "64.0 KiB in 1 message")])
+@pytest.mark.slow
 def test_a_block_of_a_transformer_is_numpys(launch, ranks, moved):
     job = launch(ranks, EXAMPLES / "transformer.py")
     assert job.code == 0, job

@@ -129,6 +129,7 @@ def test_what_differs_between_ranks_is_named(launch, script, line):
     assert "These differ between ranks: clocks, os.urandom" in ran.text, ran
 
 
+@pytest.mark.slow
 def test_random_numbers_are_the_same_on_any_number_of_ranks(launch, script):
     script.write_text(
         "import numpy as np\nnp.random.seed(1)\nprint(np.random.rand(3), np.random.normal(size=(100, 100)).max())\n"
@@ -139,6 +140,7 @@ def test_random_numbers_are_the_same_on_any_number_of_ranks(launch, script):
     assert launch(2, *COMMAND, script).text == alone.text
 
 
+@pytest.mark.slow
 def test_module_and_wrong_number_of_ranks(launch, script, monkeypatch):
     monkeypatch.chdir(script.parent)
     ran = launch(2, *COMMAND, "-m", "script", "a")

@@ -25,6 +25,7 @@ def code(language="python"):
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.slow
 def test_steps_print_under_mpiexec_what_the_page_says(launch, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     head, *steps = code()

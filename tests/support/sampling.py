@@ -44,9 +44,9 @@ def pytest_configure(config):
 
 @pytest.hookimpl(trylast=True)  # of what other options leave
 def pytest_collection_modifyitems(config, items):
-    """Keep one of *N* tests of each file with ``--sample N``, and one of *N* cases of each test that launches jobs.
+    """Keep one of *N* tests of each file with ``--sample N``, at least one, and not the first ones only.
 
-    At least one is kept of each, and not the first ones only.
+    Of each test that launches jobs, keep one of *N* cases, the first one among them.
     """
     step = config.getoption("sample")
     if step is None:
@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         in_jobs = TESTS / "jobs" in item.path.parents
         groups.setdefault(item.nodeid.partition("[")[0] if in_jobs else item.path, []).append(item)
-    kept = {id(item) for found in groups.values() for item in found[min(step // 2, len(found) - 1) :: step]}
+    first = {key: 0 if isinstance(key, str) else min(step // 2, len(found) - 1) for key, found in groups.items()}
+    kept = {id(item) for key, found in groups.items() for item in found[first[key] :: step]}
     config.stash[_LEFT] = len(items) - len(kept)
     items[:] = [item for item in items if id(item) in kept]
 
