@@ -26,20 +26,15 @@ import meshcomm as mc
 import meshcomm.numpy as namespace
 from meshcomm.core.arrays.scripted import is_scripted, set_scripted
 
-ROOT = Path(np.__file__).parent
+FOLDERS = {
+    "_core": ("indexing", "einsum", "multiarray", "numeric", "umath"),
+    "lib": ("index_tricks", "arraysetops", "function_base", "shape_base", "twodim_base", "nanfunctions"),
+    "linalg": ("linalg",),
+}
 MODULES = {
-    "test_indexing": ROOT / "_core/tests/test_indexing.py",
-    "test_index_tricks": ROOT / "lib/tests/test_index_tricks.py",
-    "test_arraysetops": ROOT / "lib/tests/test_arraysetops.py",
-    "test_einsum": ROOT / "_core/tests/test_einsum.py",
-    "test_multiarray": ROOT / "_core/tests/test_multiarray.py",
-    "test_numeric": ROOT / "_core/tests/test_numeric.py",
-    "test_function_base": ROOT / "lib/tests/test_function_base.py",
-    "test_shape_base": ROOT / "lib/tests/test_shape_base.py",
-    "test_twodim_base": ROOT / "lib/tests/test_twodim_base.py",
-    "test_nanfunctions": ROOT / "lib/tests/test_nanfunctions.py",
-    "test_umath": ROOT / "_core/tests/test_umath.py",
-    "test_linalg": ROOT / "linalg/tests/test_linalg.py",
+    f"test_{name}": Path(np.__file__).parent / folder / f"tests/test_{name}.py"
+    for folder, names in FOLDERS.items()
+    for name in names
 }
 ONLY = {
     "test_multiarray": "TestVdot|TestDot|TestMatmul|test_matmul|TestInner",
