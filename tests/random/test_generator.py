@@ -9,6 +9,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.random import Generator, default_rng
+from support.numpy_law import alternatives
 from support.reference import on_ranks
 from support.tensors import on
 
@@ -19,58 +20,33 @@ def line(ndim=1):
     return mc.Layout(["x", *[U] * (ndim - 1)][:ndim], mc.create_mesh([("x", -1)]))
 
 
-WRONG = {
-    "a negative scale": lambda rng, **where: rng.normal(0, -1, size=3, **where),
-    "a negative scale of an array": lambda rng, **where: rng.normal(0, [1, -1, 1], **where),
-    "a negative shape parameter": lambda rng, **where: rng.gamma(-1.0, size=3, **where),
-    "no probability": lambda rng, **where: rng.binomial(3, 1.5, size=3, **where),
-    "a large mean": lambda rng, **where: rng.poisson(1e20, size=3, **where),
-    "low above high": lambda rng, **where: rng.integers(3, 2, size=3, **where),
-    "low above high in arrays": lambda rng, **where: rng.integers([0, 3, 0], [1, 2, 1], **where),
-    "bounds beyond the dtype": lambda rng, **where: rng.integers(300, size=3, dtype=np.int8, **where),
-    "a dtype that is none of integers": lambda rng, **where: rng.integers(3, size=3, dtype=float, **where),
-    "a dtype that is none of floats": lambda rng, **where: rng.random(3, int, **where),
-    "an infinite range": lambda rng, **where: rng.uniform(0, np.inf, size=3, **where),
-    "a size that does not fit": lambda rng, **where: rng.normal([0, 1], size=3, **where),
-    "parameters that do not broadcast": lambda rng, **where: rng.normal([0, 1], [1, 2, 3], **where),
-    "a negative size": lambda rng, **where: rng.random(-3, **where),
-    "a text": lambda rng, **where: rng.normal("x", size=3, **where),
-    "a triangle that is none": lambda rng, **where: rng.triangular(3, 2, 1, size=3, **where),
-    "too many chosen": lambda rng, **where: rng.choice(3, 4, replace=False, **where),
-    "too few that may be chosen": lambda rng, **where: rng.choice(3, 2, False, [0, 1, 0], **where),
-    "probabilities that do not sum to 1": lambda rng, **where: rng.choice(3, 3, p=[0.5, 0.1, 0.1], **where),
-    "negative probabilities": lambda rng, **where: rng.choice(3, 3, p=[1.5, -0.5, 0], **where),
-    "too few probabilities": lambda rng, **where: rng.choice(3, 3, p=[0.5, 0.5], **where),
-    "a choice from nothing": lambda rng, **where: rng.choice(0, 3, **where),
-    "a choice from a fraction": lambda rng, **where: rng.choice(1.5, 3, **where),
-    "an axis that is none": lambda rng, **where: rng.choice([[1, 2]], 3, axis=2, **where),
-    "a permutation of a fraction": lambda rng, **where: rng.permutation(1.5, **where),
-    "a covariance that is not square": lambda rng, **where: rng.multivariate_normal([0, 1], [[1, 0]], **where),
-    "means that do not fit": lambda rng, **where: rng.multivariate_normal([0], [[1, 0], [0, 1]], **where),
-    "no covariance": lambda rng, **where: rng.multivariate_normal(
-        [0, 0], [[1, 2], [2, 1]], check_valid="raise", **where
-    ),
-    "an unknown decomposition": lambda rng, **where: rng.multivariate_normal([0], [[1]], method="x", **where),
-    "a dirichlet of nothing": lambda rng, **where: rng.dirichlet([0.0, -1.0], **where),
-    "probabilities above 1": lambda rng, **where: rng.multinomial(3, [1.9, 0.9], **where),
-    "a length that is no integer": lambda rng, **where: rng.random(2.5, **where),
-    "an axis that is no integer": lambda rng, **where: rng.permutation([1, 2], axis="x", **where),
-    "a number in an order": lambda rng, **where: rng.permuted(5, **where),
-    "no bound": lambda rng, **where: rng.integers(None, size=3, **where),
-    "an order in a list": lambda rng, **where: rng.permuted([1, 2], out=[1, 2], **where),
-    "a negative number of children": lambda rng, **where: rng.spawn(-1),
-}
+WRONG = (
+    "rng.normal({0, -1, size=3|0, [1, -1, 1]|[0, 1], size=3|[0, 1], [1, 2, 3]|'x', size=3}, **to)",
+    "rng.{gamma(-1.0|binomial(3, 1.5|poisson(1e20|uniform(0, np.inf|triangular(3, 2, 1}, size=3, **to)",
+    "rng.integers({3, 2, size=3|300, size=3, dtype=np.int8|3, size=3, dtype=float|None, size=3}, **to)",
+    "rng.integers([0, 3, 0], [1, 2, 1], **to)",
+    "rng.random({3, int|-3|2.5}, **to)",
+    "rng.choice(3, {4, replace=False|2, False, [0, 1, 0]}, **to)",
+    "rng.choice(3, 3, p={[0.5, 0.1, 0.1]|[1.5, -0.5, 0]|[0.5, 0.5]}, **to)",
+    "rng.choice({0, 3|1.5, 3|[[1, 2]], 3, axis=2}, **to)",
+    "rng.permutation({1.5|[1, 2], axis='x'}, **to)",
+    "rng.permuted({5|[1, 2], out=[1, 2]}, **to)",
+    "rng.multivariate_normal({[0, 1], [[1, 0]]|[0], [[1, 0], [0, 1]]|[0], [[1]], method='x'}, **to)",
+    "rng.multivariate_normal([0, 0], [[1, 2], [2, 1]], check_valid='raise', **to)",
+    "rng.{dirichlet([0.0, -1.0]|multinomial(3, [1.9, 0.9]}, **to)",
+    "rng.spawn(-1)",
+)
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_errors_are_numpys(what):
+@pytest.mark.parametrize("call", [call for text in WRONG for call in alternatives(text)])
+def test_errors_are_numpys(call):
     with pytest.raises(Exception) as numpys:
-        WRONG[what](np.random.default_rng(1))
+        eval(call, {"np": np, "rng": np.random.default_rng(1), "to": {}})
 
     def program():
-        rng = default_rng(1)
+        to = {"layout": line(2 if "multivariate" in call and "method" not in call else 1)}
         with pytest.raises(type(numpys.value)) as ours:
-            WRONG[what](rng, layout=line(2 if "covariance" in what or "means" in what else 1))
+            eval(call, {"np": np, "rng": default_rng(1), "to": to})
         return str(ours.value)
 
     assert all(on(2, program))
