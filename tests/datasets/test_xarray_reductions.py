@@ -5,6 +5,7 @@ import pandas
 import pytest
 
 import meshcomm as mc
+from support.numpy_law import alternatives
 from support.sampling import sampled
 from support.tensors import on
 
@@ -77,48 +78,32 @@ def whole(array):
     return array.copy(data=np.asarray(array.data))
 
 
-GROUPS = {
-    "month": lambda a: a.groupby("time.month"),
-    "day of the year": lambda a: a.groupby("time.dayofyear"),
-    "season": lambda a: a.groupby("time.season"),
-    "zone": lambda a: a.groupby("zone"),
-    "bins": lambda a: a.groupby_bins("km", [-1, 5, 100, 2000, 3000]),
-    "month and year": lambda a: a.groupby(month=xarray.groupers.UniqueGrouper(), year=xarray.groupers.UniqueGrouper()),
-    "area": lambda a: a.groupby(a.area * a.lat),
-    "MS": lambda a: a.resample(time="MS"),
-    "YS": lambda a: a.resample(time="YS"),
-    "12h": lambda a: a.resample(time="12h"),
-}
-REDUCTIONS = {
-    "mean": lambda g: g.mean(),
-    "mean of all": lambda g: g.mean(...),
-    "mean of some": lambda g: g.mean(["time", "lon"]),
-    "mean with NaN": lambda g: g.mean(skipna=False),
-    "mean without attributes": lambda g: g.mean(keep_attrs=False),
-    "sum": lambda g: g.sum(),
-    "sum of some": lambda g: g.sum(["time", "lat"]),
-    "sum of enough": lambda g: g.sum(min_count=3),
-    "prod": lambda g: g.prod(),
-    "min": lambda g: g.min(),
-    "min with NaN": lambda g: g.min(skipna=False),
-    "max": lambda g: g.max(),
-    "max of all": lambda g: g.max(...),
-    "count": lambda g: g.count(),
-    "std": lambda g: g.std(),
-    "std of all": lambda g: g.std(..., ddof=1),
-    "var": lambda g: g.var(ddof=1),
-    "var with NaN": lambda g: g.var(skipna=False),
-    "median": lambda g: g.median(),
-    "first": lambda g: g.first(),
-    "last": lambda g: g.last(skipna=False),
-    "any": lambda g: g.any(),
-    "all": lambda g: g.all(),
-}
+def every(*texts):
+    return [call for text in texts for call in alternatives(text)]
 
 
-def expect(operation, array):
+GROUPS = every(
+    "groupby({'time.month'|'time.dayofyear'|'time.season'|'zone'|a.area * a.lat})",
+    "groupby(month=xarray.groupers.UniqueGrouper(), year=xarray.groupers.UniqueGrouper())",
+    "groupby_bins('km', [-1, 5, 100, 2000, 3000])",
+    "resample(time={'MS'|'YS'|'12h'})",
+)
+REDUCTIONS = every(
+    "mean({|...|['time', 'lon']|skipna=False|keep_attrs=False})",
+    "sum({|['time', 'lat']|min_count=3})",
+    "{prod|count|median|first|any|all}()",
+    "min({|skipna=False})", "max({|...})",
+    "std({|..., ddof=1})", "var({ddof=1|skipna=False})", "last(skipna=False)",
+)  # fmt: skip
+
+
+def called(call, a):
+    return eval(call, {"np": np, "xarray": xarray, "a": a})
+
+
+def expect(call, array):
     try:
-        return operation(array)
+        return called(call, array)
     except (TypeError, ValueError, NotImplementedError) as error:
         return error
 
@@ -130,19 +115,19 @@ def test_groups(groups, layout):
     array = weather().assign_coords(
         month=("time", weather().time.dt.month.data), year=("time", weather().time.dt.year.data)
     )
-    array = array if "and" in groups else array.drop_vars(["month", "year"])
-    names = sampled(list(REDUCTIONS), 8)
-    expected = {name: expect(lambda a, name=name: REDUCTIONS[name](GROUPS[groups](a)), array) for name in names}
+    array = array if "year" in groups else array.drop_vars(["month", "year"])
+    calls = [f"a.{groups}.{each}" for each in sampled(REDUCTIONS, 8)]
+    expected = {call: expect(call, array) for call in calls}
 
     def program():
         mesh = mc.create_mesh(dims)
         its = cut(array, specs, mesh)
-        for name, right in expected.items():
+        for call, right in expected.items():
             if isinstance(right, Exception):
                 with pytest.raises(type(right)):
-                    REDUCTIONS[name](GROUPS[groups](its))
+                    called(call, its)
                 continue
-            found = REDUCTIONS[name](GROUPS[groups](its))
+            found = called(call, its)
             assert isinstance(found.data, mc.DTensor)
             same(found, right)
 
@@ -154,48 +139,48 @@ def test_groups(groups, layout):
 def test_dtypes(dtype):
     array = weather(dtype)
     names = ["mean", "sum", "prod", "min", "max", "count", "std", "first", "any"]
-    expected = {name: expect(lambda a, name=name: REDUCTIONS[name](a.groupby("time.season")), array) for name in names}
+    calls = [f"a.groupby('time.season').{name}()" for name in names]
+    expected = {call: expect(call, array) for call in calls}
 
     def program(specs):
         its = cut(array, specs, mc.create_mesh([("x", 2)]))
-        for name, right in expected.items():
+        for call, right in expected.items():
             if isinstance(right, Exception):
                 with pytest.raises(type(right)):
-                    REDUCTIONS[name](its.groupby("time.season"))
+                    called(call, its)
             elif dtype in ("f4", "f2"):  # devices add up in another order
-                found, rtol = whole(REDUCTIONS[name](its.groupby("time.season"))), {"f4": 1e-4, "f2": 5e-2}[dtype]
+                found, rtol = whole(called(call, its)), {"f4": 1e-4, "f2": 5e-2}[dtype]
                 assert found.dtype == right.dtype
                 testing.assert_allclose(found, right, rtol=rtol)
-            elif array.dtype.kind in "mM" and name == "mean":  # whole units, of rounded floats
-                found, unit = REDUCTIONS[name](its.groupby("time.season")).values, np.timedelta64(1, dtype[3:-1])
+            elif array.dtype.kind in "mM" and "mean" in call:  # whole units, of rounded floats
+                found, unit = called(call, its).values, np.timedelta64(1, dtype[3:-1])
                 assert abs(found - right.values).max() <= 8 * unit
             else:
-                same(REDUCTIONS[name](its.groupby("time.season")), right)
+                same(called(call, its), right)
 
     for specs in ([U, "x", U], ["x", U, U]):
         on(2, program, specs)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("groups", ["month", "season", "MS", "12h"])
+@pytest.mark.parametrize("groups", every("groupby({'time.month'|'time.season'})", "resample(time={'MS'|'12h'})"))
 def test_datasets(groups, layout):
     dims, specs = LAYOUTS[layout]
     everything = dataset(weather())
-    names = sampled(
-        ["mean", "mean of all", "mean of some", "sum", "max", "count", "std", "first", "mean without attributes"], 4
-    )
-    expected = {name: expect(lambda d, name=name: REDUCTIONS[name](GROUPS[groups](d)), everything) for name in names}
+    reductions = every("mean({|...|['time', 'lon']|keep_attrs=False})", "{sum|max|count|std|first}()")
+    calls = [f"a.{groups}.{each}" for each in sampled(reductions, 4)]
+    expected = {call: expect(call, everything) for call in calls}
 
     def program():
         mesh = mc.create_mesh(dims)
         its = everything.assign(t=cut(everything.t, specs, mesh), u=cut(everything.u, [specs[2], specs[0]], mesh))
         its = its.assign(w=cut(everything.w, specs[1:], mesh))
-        for name, right in expected.items():
+        for call, right in expected.items():
             if isinstance(right, Exception):
                 with pytest.raises(type(right)):
-                    REDUCTIONS[name](GROUPS[groups](its))
+                    called(call, its)
             else:
-                found = REDUCTIONS[name](GROUPS[groups](its))
+                found = called(call, its)
                 assert isinstance(found.t.data, mc.DTensor)
                 same(found, right)
                 assert [each.dims for each in found.data_vars.values()] == [
@@ -212,7 +197,7 @@ def test_nothing_moves_and_no_rank_waits_where_days_are_whole():
         its = cut(array, [U, "x", U], mc.create_mesh([("x", 3)]))
         with mc.count() as found:
             for name in ("mean", "std", "max", "first", "median"):
-                REDUCTIONS[name](its.groupby("time.dayofyear"))
+                getattr(its.groupby("time.dayofyear"), name)()
             its.resample(time="MS").mean()
             its.rolling(time=31).mean()
         return found.calls, found.agreements, its.groupby("time.month").mean().data.layout.sharding_specs
@@ -276,29 +261,19 @@ def test_a_rank_outside_of_the_mesh_makes_the_same_calls():
 
 # -- windows ----------------------------------------------------------------------------------------------------------
 
-WINDOWS = {
-    "mean": lambda a: a.rolling(time=31).mean(),
-    "mean in the centre": lambda a: a.rolling(time=31, center=True).mean(),
-    "mean of some": lambda a: a.rolling(time=30, center=True, min_periods=1).mean(),
-    "sum": lambda a: a.rolling(time=400).sum(),
-    "sum of latitudes": lambda a: a.rolling(lat=2, center=True, min_periods=1).sum(),
-    "max": lambda a: a.rolling(time=9, min_periods=4).max(),
-    "min": lambda a: a.rolling(time=8, center=True).min(),
-    "argmax": lambda a: a.fillna(0).rolling(time=4).argmax(),
-    "argmin": lambda a: a.fillna(0).rolling(lat=4, center=True).argmin(),
-    "median": lambda a: a.rolling(time=5, min_periods=2).median(),
-    "std": lambda a: a.rolling(time=7).std(keep_attrs=False),
-    "std of fewer": lambda a: a.rolling(time=7).std(),
-    "var": lambda a: a.rolling(time=7, min_periods=3).var(),
-    "prod": lambda a: a.rolling(time=3).prod(),
-    "count": lambda a: a.rolling(time=3).count(),
-    "of all": lambda a: a.rolling(lat=5).mean(),
-    "two axes": lambda a: a.rolling(time=3, lat=2).mean(),
-    "integers": lambda a: a.fillna(0).astype("i4").rolling(time=10, center=True).mean(),
-    "floats": lambda a: a.fillna(0).round().astype("f4").rolling(time=10).max(),
-    "dataset": lambda a: a.to_dataset(name="t").assign(z=a.zone).rolling(time=10).mean().t,
-    "too long": lambda a: a.rolling(time=801).mean(),
-}
+WINDOWS = every(
+    "a.rolling(time=31{|, center=True}).mean()",
+    "a.rolling(time={30, center=True, min_periods=1|801}).mean()",
+    "a.rolling(time=400).sum()",
+    "a.rolling(lat=2, center=True, min_periods=1).sum()",
+    "a.rolling({time=9, min_periods=4).max|time=8, center=True).min|time=5, min_periods=2).median}()",
+    "a.fillna(0).rolling({time=4).argmax|lat=4, center=True).argmin}()",
+    "a.rolling(time=7{).std(keep_attrs=False|).std(|, min_periods=3).var(})",
+    "a.rolling(time=3).{prod|count}()",
+    "a.rolling({lat=5|time=3, lat=2}).mean()",
+    "a.fillna(0).{astype('i4').rolling(time=10, center=True).mean|round().astype('f4').rolling(time=10).max}()",
+    "a.to_dataset(name='t').assign(z=a.zone).rolling(time=10).mean().t",
+)
 
 
 @pytest.mark.parametrize("bottleneck", [False, True])
@@ -308,19 +283,19 @@ def test_windows(layout, bottleneck):
         pytest.importorskip("bottleneck")
     dims, specs = LAYOUTS[layout]
     array = weather().drop_vars("zone").assign_coords(zone=("lat", np.arange(5)))
-    names = sampled(list(WINDOWS), 16)
+    calls = sampled(WINDOWS, 16)
 
     def program():
         its = cut(array, specs, mc.create_mesh(dims))
-        for name, right in expected.items():
+        for call, right in expected.items():
             if isinstance(right, Exception):
                 with pytest.raises(type(right)):
-                    WINDOWS[name](its)
+                    called(call, its)
                 continue
-            found = WINDOWS[name](its)
-            assert isinstance(found.data, mc.DTensor), name
+            found = called(call, its)
+            assert isinstance(found.data, mc.DTensor), call
             same(found, right)
 
     with xarray.set_options(use_bottleneck=bottleneck):
-        expected = {name: expect(WINDOWS[name], array) for name in names}
+        expected = {call: expect(call, array) for call in calls}
         on(int(np.prod([n for _, n in dims])), program)
