@@ -37,7 +37,7 @@ def table(name):
 
 
 CALLS = table("numpy_calls.txt")
-RAISED = (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, AttributeError)
+RAISED = (ValueError, TypeError, IndexError, KeyError, ZeroDivisionError, OverflowError, AttributeError)
 REFUSED = {r"out=\w\[": MOVED, r"c\.view\(": "elements of another size need a last axis that is"}
 """What calls refuse in some layouts, and how; tests/ops/test_views.py says in which."""
 TOLERANCES = {"e": 2e-2, "f": 1e-4, "F": 1e-4}
