@@ -23,14 +23,17 @@ T = TypeVar("T")
 def quote(value: object) -> str:
     """Return ``repr(value)`` for an error message, shortened if it is long; of a tensor or a large array, no elements.
 
-    >>> quote("x"), len(quote("x" * 10**6)), quote(np.zeros((50, 4)))
-    ("'x'", 200, 'an array of (50, 4) float64')
+    >>> quote("x"), len(quote("x" * 10**6)), quote((np.zeros((50, 4)), 1))
+    ("'x'", 200, '(an array of (50, 4) float64, 1)')
     """
     if isinstance(value, np.ndarray) and value.size > 16:
         return f"an array of {value.shape} {value.dtype}"
     try:
         summary = getattr(type(value), "_summary", None)  # of tensors
-        text = str(summary.__get__(value)) if isinstance(summary, property) else repr(value)
+        if type(value) is tuple:
+            text = f"({', '.join(map(quote, value[:100]))}{',' * (len(value) == 1)})"
+        else:
+            text = str(summary.__get__(value)) if isinstance(summary, property) else repr(value)
     except Exception:  # an integer of thousands of digits, or a caller's own class
         return f"<{type(value).__name__}>"
     return text if len(text) <= 200 else text[:197] + "..."

@@ -131,8 +131,8 @@ def is_same_memory(one: Array, other: Array) -> bool:
     """Return whether two arrays are one array in memory.
 
     >>> rows = np.zeros((2, 3))
-    >>> is_same_memory(rows[1:], rows[-1:]), is_same_memory(rows[0], rows[1])
-    (True, False)
+    >>> is_same_memory(rows[1:], rows[-1:]), is_same_memory(rows[0], rows[1]), is_same_memory(rows, rows.view("i8"))
+    (True, False, False)
     """
     if one.strides != other.strides or one.shape != other.shape or one.dtype != other.dtype:
         return False
