@@ -133,7 +133,7 @@ def drawn(call, seed):
         "ALONG": random.choice([{}, {"axis": axis, "n": 2 * shape[axis]}]),
         "SAMPLING": random.choice([None, [random.choice([1, 0.5, 2, 0.7]) for _ in shape]]),
         "STRUCTURE": structure_of(random, rng, ndim),
-        "OTHER": structure_of(random, rng, ndim),
+        "OTHER": rng.random([random.randint(1, 4) for _ in range(ndim)]) < 0.3,
         "ERODED": eroded(random, rng, shape),
         **windows(random, rng, ndim),
         **maps(random, rng, ndim),
