@@ -183,7 +183,8 @@ def _configure(folder):
     (folder / "slurm.conf").write_text(text)
     private = ("PMI", "HYDI_", "MESHCOMM_", "SLURM", "SBATCH")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(private)}
-    return Slurm(clean | {"SLURM_CONF": str(folder / "slurm.conf")}, folder)
+    # Addresses of few transports are short: Slurm's pmi2 garbles long ones on a busy machine.
+    return Slurm(clean | {"SLURM_CONF": str(folder / "slurm.conf"), "UCX_TLS": "tcp,self"}, folder)
 
 
 def _daemons(slurm, folder):
