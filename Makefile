@@ -144,13 +144,12 @@ nightly: $(TESTING) $(WITH_SCALAPACK)
 	@FULL=1 .ci/scope run site $(MAKE) --no-print-directory docs
 
 # Jobs wait most of the time, so several run at once. JOBS="not any_mpi" leaves out what is the same with every MPI.
-# SAMPLE=6 runs one of six cases of each test. EACH=1 says the same.
+# SAMPLE=6 runs one of six cases of each test.
 JOBS_AT_ONCE := 4
 JOBS :=
-EACH :=
 test-jobs: $(TESTING)
 	@$(PYTEST) $(CASES) -n $(JOBS_AT_ONCE) --dist loadgroup $(if $(JOBS),-m "$(JOBS)") \
-	    $(addprefix --sample ,$(or $(SAMPLE),$(EACH:1=6))) tests/jobs
+	    $(SAMPLE:%=--sample %) tests/jobs
 
 # A million inputs for each parser, some of which take a few hundred microseconds each: an hour.
 INPUTS ?= 1000000
