@@ -354,6 +354,13 @@ def test_steps_run_when_their_files_have_changed_since_they_passed(scope, tmp_pa
         path.write_text(before + "\n")
         assert needed(scope) == steps, name
         path.write_text(before)
+    project = tmp_path / "pyproject.toml"
+    whole = project.read_text("utf-8")
+    project.write_text(whole + "\n[tool.another_linter]\n")
+    assert needed(scope) == []
+    project.write_text("# another build\n" + whole)
+    assert needed(scope) == ["wheels"]
+    project.write_text(whole)
     (tmp_path / "meshcomm" / "core" / "memory" / "_new.pyx").touch()
     (tmp_path / "docs" / "faq.md").unlink()
     assert needed(scope) == ["sanitizers", "site"]
