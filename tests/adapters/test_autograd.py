@@ -174,6 +174,7 @@ FUNCTIONS = {
     "network": lambda np, a, w, b, move: np.mean(np.log(np.sum(np.exp(move(np.tanh(a @ w + b))), axis=1))),
     "stretched": lambda np, a, w, b, move: np.sum(move(a) * np.sum(w) - np.sum(b) / (a**2 + 1)),
     "extremes": lambda np, a, w, b, move: np.max(move(a @ w) * b) + np.sum(np.min(a, axis=0, keepdims=True) * a @ w),
+    "ties": lambda np, a, w, b, move: np.sum(np.max(move(a @ w) * 0 + b, axis=0) * 2) + np.sum(np.min(a * 0, 1)),
     "choices": lambda np, a, w, b, move: np.sum(np.where(move(a @ w) > 0, np.maximum(a @ w, b), b * 3) * 2),
     "powers": lambda np, a, w, b, move: np.sum(np.abs(move(a @ w)) ** 1.5 + np.sqrt(np.exp(b)) - 2.0**b),
     "vectors": lambda np, a, w, b, move: (np.sum(a, 0) @ w) @ b + np.sum(move(a.T).T @ (np.dot(w, b) * 2)),
