@@ -310,7 +310,12 @@ def _exchanged(messages: Sequence[_Message], itemsize: int, position: int) -> _M
 def _text(name: str, edges: Edges) -> str:
     of = ", ".join(f"{spec.shape} {spec.dtype} in {spec.layout.specs_text}" for spec in edges.specs)
     where = f"{location_text(edges.layout.mesh)}, for blocks in {edges.layout.specs_text}"
-    return f"{name} of {of} on {where} that want {edges.wanted} along axis {edges.axis}"
+    several = len(edges.specs) > 1
+    taken = "; ".join(
+        ", ".join(f"{f'of {number} ' if several else ''}{start}:{stop}" for number, start, stop in stretches)
+        for stretches in edges.wanted
+    )
+    return f"{name} of {of} on {where} that take {taken} along axis {edges.axis}"
 
 
 def _built(name: str, edges: Edges, here: Location) -> Callable[[Bytes], Bytes]:
