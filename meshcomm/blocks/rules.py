@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.coordinates import devices_along
@@ -129,6 +130,13 @@ def sample(operand: Operand) -> Array | Number:
     if operand.ndim == 0:
         return np.ones((), operand.dtype) if isinstance(operand, DTensor) else operand
     return np.empty((0,) * operand.ndim, operand.dtype)
+
+
+def as_number(x: Value) -> Value:
+    """Return the number in a tensor of one element, 0 on a rank outside of its mesh; anything else as it is."""
+    if not isinstance(x, DTensor):
+        return x
+    return x.dtype.type(0) if x.local is None else x.item()
 
 
 def result_dtype(

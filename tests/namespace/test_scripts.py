@@ -30,6 +30,24 @@ def scripted():
 
 
 @pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    "call",
+    [
+        *alternatives("np.{add(x, 1, out=x[:])|cumsum(x, out=x[::-1])|clip(x[1:], 3, 9, out=x[:-1])}"),
+        *alternatives("np.{sum(m, axis=0, out=m[0])|matmul(m, m, out=m[:])|multiply(m[1:-1], 2, out=m[1:-1])}"),
+    ],
+)
+def test_a_view_of_an_operand_is_written_once(call):
+    def program(np):
+        names = {"np": np, "x": np.arange(12.0), "m": np.arange(16.0).reshape(4, 4)}
+        eval(call, names)
+        return names["x"].tolist(), names["m"].tolist()
+
+    with mc.simulate(2) as world:
+        assert world.run(lambda: program(namespace)) == [program(np)] * 2
+
+
+@pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize("call", CALLS)
 def test_numbers_are_numpys(call):
     expected = eval(call, {"np": np, "x": np.arange(10_000.0)})

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, replicated
 from meshcomm.blocks.make import make, refuse_outside
 from meshcomm.blocks.map import elementwise, written
-from meshcomm.blocks.rules import mesh_of
+from meshcomm.blocks.rules import as_number, mesh_of
 from meshcomm.blocks.small import gathered, looked_up, together
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.blocks.whole import of_whole_blocks, whole_along
@@ -81,7 +81,8 @@ def nan_to_num(
     copy: whether to make a new tensor; else they are written to *x*
     nan, posinf, neginf: the numbers; None is the largest, or the smallest, of the dtype
     """
-    made: Value = elementwise("nan_to_num", lambda b: np.nan_to_num(b, True, nan, posinf, neginf), [unwrapped(x)])
+    numbers = [as_number(each) for each in (nan, posinf, neginf)]
+    made: Value = elementwise("nan_to_num", lambda block: np.nan_to_num(block, True, *numbers), [unwrapped(x)])
     return written("numpy.nan_to_num", None if copy else x, made)
 
 

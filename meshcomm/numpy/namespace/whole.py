@@ -111,11 +111,11 @@ class _Whole:
 
     def _tensors(self, made: Value) -> Value:
         if type(made) is np.ndarray:
-            for tensor, array in self._held:
+            for tensor, array in self._held:  # all of them first: an out= may be a view of an operand
                 if made is array:
                     return tensor
-                if made.base is not None and np.may_share_memory(made, array):
-                    raise Unfit
+            if made.base is not None and any(np.may_share_memory(made, array) for _, array in self._held):
+                raise Unfit
             return of_array(made)
         if isinstance(made, tuple | list):
             found = map(self._tensors, made)

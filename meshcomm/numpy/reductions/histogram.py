@@ -6,7 +6,8 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, relaid, replicated
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
-from meshcomm.blocks.rules import Operand, mesh_of
+from meshcomm.blocks.rules import Operand, as_number, mesh_of
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -49,6 +50,7 @@ def histogram(
     if isinstance(bins, str):
         raise TypeError(f"numpy.histogram: bins={bins!r} is not supported for DTensors; pass a number, or edges")
     bins, factors = _agreed(tensor, bins, weights)
+    range = ends(range)
     kind = _dtype(tensor, bins, range, factors)
     uniform = np.ndim(bins) == 0
     given = ("" if range is None else f" in {tuple(range)}") + (", as a density" if density else "")
@@ -63,6 +65,13 @@ def histogram(
     share = on_blocks(counted, tensor, *(() if factors is None else (factors,)))
     counts = added_up(f"histogram{given}", tensor, share, (len(edges) - 1,), kind)
     return _density(counts, edges) if density else counts, replicated(edges, tensor.mesh)
+
+
+def ends(given: Value) -> Value:
+    """Return the range of a histogram, whose ends may be tensors, as numbers; None on a rank outside of their mesh."""
+    if given is None or any(isinstance(each, DTensor) and each.local is None for each in given):
+        return None
+    return tuple(map(as_number, given))
 
 
 def _as_numbers(tensor: DTensor) -> DTensor:

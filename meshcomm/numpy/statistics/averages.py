@@ -61,7 +61,8 @@ def average(
     integers = tensor.dtype.kind in "biu"
     kind = np.result_type(tensor.dtype, given.dtype, *([np.float64] if integers else []))
     total: Value = sum_over(given, axis, kind, keepdims)
-    if any(total == 0).local:
+    zero: Value = total == 0  # in a script a number, if there is one only
+    if any(zero).local if isinstance(zero, DTensor) else zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
         products: Value = np.multiply(tensor, given, dtype=kind)

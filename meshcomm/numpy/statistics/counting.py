@@ -23,7 +23,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions import reductions
-from meshcomm.numpy.reductions.histogram import weights_like
+from meshcomm.numpy.reductions.histogram import ends, weights_like
 from meshcomm.numpy.shapes.shaping import expand_dims
 
 # -- bincount ---------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def histogramdd(
     ...     print(world.run(program)[1])
     [[1.0, 1.0], [0.0, 1.0]]
     """
-    return _of_points("numpy.histogramdd", sample, (bins, range), density, weights)
+    return _of_points("numpy.histogramdd", sample, (bins, _ends(range)), density, weights)
 
 
 @implements(np.histogram2d, partly=True)
@@ -150,8 +150,12 @@ def histogram2d(
     many: Value = _edges("numpy.histogram2d", bins) if isinstance(unwrapped(bins), DTensor) else bins
     if _are_several(many) and len(many) not in (1, 2):
         many = [np.asarray(many)] * 2
-    counts, edges = _of_points("numpy.histogram2d", [x, y], (many, range), density, weights)
+    counts, edges = _of_points("numpy.histogram2d", [x, y], (many, _ends(range)), density, weights)
     return counts, edges[0], edges[1]
+
+
+def _ends(given: Sequence[tuple[float, float] | None] | None) -> Value:
+    return None if given is None else [ends(each) for each in given]
 
 
 def _of_points(
