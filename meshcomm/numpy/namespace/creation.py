@@ -99,7 +99,7 @@ def full(
 
 def _with_value(made: Value, fill_value: Value) -> Value:
     if isinstance(made, DTensor) and np.ndim(fill_value) == 0:
-        number = fill_value.item() if isinstance(fill_value, DTensor) else fill_value
+        number = _number(fill_value)
         changed(lambda block: setitem(block, ..., number), made)
     else:
         made[...] = fill_value
