@@ -1,5 +1,6 @@
 """What is wrong with an operation of a fused function, and what NumPy warns of: both name the line of the program."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ class Origin(NamedTuple):
                 self.note(error)
                 raise error
             case "print":
-                print(text, end="")
+                sys.stdout.write(text)  # as NumPy prints it
             case "call":
                 self.handler(_KINDS[kind], _FLAGS[kind])
             case "log":

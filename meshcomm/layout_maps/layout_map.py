@@ -24,7 +24,20 @@ from meshcomm.layout_maps.layout_report import LayoutReport, report_of
 from meshcomm.layout_maps.scopes import scope
 
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
-Key: TypeAlias = str | re.Pattern[str]
+
+
+class Pattern(Protocol):
+    """A compiled regular expression, of `re` or of another engine with its methods."""
+
+    @property
+    def pattern(self) -> str: ...
+
+    def match(self, string: str, /) -> object: ...
+    def search(self, string: str, /) -> object: ...
+    def fullmatch(self, string: str, /) -> object: ...
+
+
+Key: TypeAlias = str | Pattern
 Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | None"] | Sequence["ArrayLike | Tree | None"]
 Nested: TypeAlias = Any  # in the form of a tree, with something else for each array
 D = TypeVar("D")
@@ -64,7 +77,9 @@ class LayoutMap(MutableMapping[str, Layout]):
     it returns None. Everything else (``in``, ``pop``, ``setdefault``, ``==``, …) does what a dict does, with exact
     keys, except that no key can be stored twice.
 
-    A key may be a compiled pattern; its text is stored. ``LayoutError`` for a wrong key, pattern or layout. Source:
+    A key may be a compiled pattern; its text is stored. Python's ``re`` may take a time that doubles with each letter
+    of a name, as with ``(a+)+$``. Give patterns that others have written to google-re2, whose time is linear:
+    ``m[re2.compile(text)] = layout``. ``LayoutError`` for a wrong key, pattern or layout. Source:
     tf.keras.dtensor.experimental.LayoutMap.
 
     Parameters
@@ -216,7 +231,8 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"{rule} already exist in the LayoutMap with value {quote(stored)}. Please make sure to not use "
                     "duplicated keys."
                 )
-            added[rule], matchers[rule] = checked, getattr(_compiled(rule), self._mode)
+            compiled = _compiled(rule) if isinstance(key, str | re.Pattern) else key
+            added[rule], matchers[rule] = checked, getattr(compiled, self._mode)
         self._layouts |= added
         self._matchers |= matchers
         self._found = {}
@@ -462,7 +478,7 @@ def layout_map_scope(layout_map: LayoutMap) -> AbstractContextManager[None]:
 
 
 def _is_key(key: object) -> TypeGuard[Key]:
-    return isinstance(key.pattern if isinstance(key, re.Pattern) else key, str)
+    return isinstance(key, str) or (isinstance(getattr(key, "pattern", None), str) and hasattr(key, "fullmatch"))
 
 
 def _text(key: object) -> str:
@@ -471,8 +487,10 @@ def _text(key: object) -> str:
         raise KeyTypeError(
             f"a key of a LayoutMap is a str, or a compiled pattern of one, not {quote(key)}, a {type(key).__name__}"
         )
-    if not isinstance(key, re.Pattern):
+    if isinstance(key, str):
         return str.__str__(key)
+    if not isinstance(key, re.Pattern):
+        return key.pattern
     try:
         in_text = re.compile(key.pattern).flags
     except re.error:  # it is a pattern only with re.VERBOSE

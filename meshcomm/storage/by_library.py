@@ -112,8 +112,13 @@ def _own(chosen: Selection, layout: Layout) -> Selection:
 
 
 def _read(array: Sliced, its: Selection, block: Array, chunks: Shape, limit: int | None) -> None:
-    """Fill *block* with what *its* takes of the array, in steps of whole chunks, if these keep to *limit*."""
+    """Fill *block* with what *its* takes of the array, in steps of whole chunks, if these keep to *limit*.
+
+    zarr has whole chunks in memory, but those of shards.
+    """
     most = (limit or DEFAULT_SCRATCH) // max(1, array.dtype.itemsize)
+    if getattr(array, "shards", ()) is None:
+        most = max(most, prod(chunks))
     for step, where in _steps(its, chunks, most, (slice(None),) * len(its.box)):
         index: tuple[slice | EllipsisType, ...] = (*where, ...)  # of an array without axes, too, a view
         convert(_taken(array, step), block[index])

@@ -14,15 +14,25 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from meshcomm.core._files import PRIVATE, user_name
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Bytes
+from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
 
 _KIND = b"meshcomm journal 1\n"
+_LONGEST_HEAD = 2**26
+"""Bytes of the list of changes in a journal: some twenty for each run of bytes."""
+_SUM = 4
+_STEP = 2**24
+"""Bytes of a journal that are in memory at once."""
+HDF5 = b"\x89HDF\r\n\x1a\n"
+"""How a file of HDF5 begins."""
 
 
 class Changes:
@@ -140,22 +150,26 @@ def journal_of(path: Path) -> Path:
 
 
 def begin_journal(path: Path) -> File:
-    """Return the journal for changes to *path*, empty. ``BlockingIOError`` if another save to it goes on."""
+    """Return the journal for changes to *path*, empty. ``BlockingIOError`` if another save to it goes on.
+
+    ``CheckpointError`` if changes were cut off that this user may not end: see `recover`.
+    """
     name = journal_of(path)
     try:
-        found = files.create(name)
+        journal = files.create(name, PRIVATE)
     except FileExistsError:
-        found = files.for_writing(name)
-    if not (found.lock() and found.has_a_name()):
-        found.close()
-        raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
+        journal = files.for_writing(name)
     try:
-        _finish(path, found)
-        found.ended(0)
+        if not (journal.lock() and journal.has_a_name()):
+            raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
+        _finish(path, journal)
+        if journal.owner() != os.geteuid():  # its owner could change it meanwhile
+            raise PermissionError(errno.EACCES, f"it belongs to {user_name(journal.owner())}", str(name))
+        journal.ended(0)
     except BaseException:
-        found.close()  # it holds a lock
+        journal.close()  # it holds a lock
         raise
-    return found
+    return journal
 
 
 def end_journal(path: Path, journal: File) -> None:
@@ -166,43 +180,104 @@ def end_journal(path: Path, journal: File) -> None:
 
 
 def recover(path: Path) -> None:
-    """End the changes to *path* that were cut off while they were written, if there are any."""
+    """End the changes to *path* that were cut off while they were written, if there are any.
+
+    A journal that a stranger has made could change any file of whoever reads: so a user ends only changes of a journal
+    of his own, to a file of his own. ``CheckpointError`` says whose file waits for whom.
+    """
+    path = Path(os.path.realpath(path))
     name = journal_of(path)
-    if not name.exists():
-        return
     try:
-        found = files.for_writing(name)
-    except FileNotFoundError:  # its save has come to its end
+        status = name.lstat()
+        if not status.st_size:
+            return
+        with files.for_reading(name, follow=False) as journal:
+            if not journal.lock(shared=True) or not _Cut.found(path, journal):
+                return  # a save goes on, or has not come to the file
+        with files.for_writing(name) as journal:
+            if journal.lock() and journal.has_a_name():
+                _finish(path, journal)
+                end_journal(path, journal)
+    except FileNotFoundError:  # there is none, or its save has come to its end
         return
-    try:
-        if found.lock() and found.has_a_name():
-            _finish(path, found)
-            end_journal(path, found)
-    finally:
-        found.close()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path} waits for {user_name(status.st_uid)}, {_WHY} {name}: {error.strerror}"
+        ) from None
+
+
+_WHY = "whose save to it may have been cut off, and who ends that by opening the file. This is its journal:"
+
+
+def _finish(path: Path, journal: File) -> None:
+    """Write to the file what its journal has, if that is complete. ``CheckpointError`` unless this user may do so."""
+    cut = _Cut.found(path, journal)
+    if cut is None:
+        return
+    with files.for_writing(path) as file:
+        for its, writers in ((journal, 0o022), (file, 0o002)):
+            if its.owner() != os.geteuid():
+                raise CheckpointError(f"{path} waits for {user_name(its.owner())}, {_WHY} {journal.path}")
+            if its.mode() & writers:
+                raise CheckpointError(
+                    f"{path}: a save to it was cut off, and its end is in {journal.path}. But others can write to "
+                    f"{its.path}: chmod go-w {its.path}, if that is what you saved"
+                )
+        cut.finish(journal, file)
+
+
+class _Cut(NamedTuple):
+    """Changes to a file of HDF5 that were cut off: where their bytes begin in the journal, and where each goes."""
+
+    begin: int
+    changes: list[tuple[int, int]]
+
+    @classmethod
+    def found(cls, path: Path, journal: File) -> "_Cut | None":
+        """Return the changes to the file at *path* that the *journal* has.
+
+        None if it is not complete, as its save was cut off before the file changed, and if it belongs to another file.
+        All that it says is compared with the bytes that are there, before memory is asked for.
+        """
+        with files.for_reading(path) as file:
+            size, limit, number = journal.size(), file.size(), file.number()
+            is_hdf5 = files.section(file, 0, min(8, limit)) == HDF5
+        head = files.section(journal, 0, min(size, _LONGEST_HEAD))
+        end = head.find(b"\n", len(_KIND))
+        if not (is_hdf5 and head.startswith(_KIND) and end >= 0):
+            return None
+        try:
+            its_number, listed = json.loads(head[len(_KIND) : end])
+            changes = [(int(offset), int(length)) for offset, length in listed]
+        except (ValueError, TypeError, RecursionError):
+            return None
+        inside = all(0 <= offset <= offset + length <= limit for offset, length in changes)
+        nbytes = sum(length for _, length in changes)
+        if not inside or nbytes > limit or end + 1 + nbytes + _SUM != size or its_number != number:
+            return None
+        crc = 0
+        for at in range(0, size - _SUM, _STEP):
+            crc = zlib.crc32(files.section(journal, at, min(_STEP, size - _SUM - at)), crc)
+        if crc.to_bytes(_SUM, "little") != files.section(journal, size - _SUM, _SUM):
+            return None
+        return cls(end + 1, changes)
+
+    def finish(self, journal: File, file: File) -> None:
+        """Write the changes to the file."""
+        at = self.begin
+        for offset, length in self.changes:
+            for done in range(0, length, _STEP):
+                step = min(_STEP, length - done)
+                file.write(files.as_bytes_of(files.section(journal, at + done, step)), offset + done)
+            at += length
+        file.sync()
 
 
 def _write(journal: File, number: int, changes: list[tuple[int, Bytes]]) -> None:
     text = json.dumps([number, [[offset, len(data)] for offset, data in changes]]).encode() + b"\n"
+    if len(_KIND) + len(text) > _LONGEST_HEAD:
+        raise CheckpointError(f"{journal.path} would have {len(changes)} changes, more than a journal holds")
     body = _KIND + text + b"".join(data.tobytes() for _, data in changes)
     journal.write(files.as_bytes_of(body + zlib.crc32(body).to_bytes(4, "little")), 0)
     journal.sync()
     files.sync_folder(journal.path.parent)
-
-
-def _finish(path: Path, journal: File) -> None:
-    """Write what a complete journal has to its file. One that is not complete was cut off before the file changed."""
-    size = journal.size()
-    text = files.section(journal, 0, size)
-    if not text.startswith(_KIND) or zlib.crc32(text[:-4]).to_bytes(4, "little") != text[-4:]:
-        return
-    head = text.index(b"\n", len(_KIND))
-    number, changes = json.loads(text[len(_KIND) : head])
-    at = head + 1
-    with files.for_writing(path) as file:
-        if file.number() != number:
-            return  # another file has the name now
-        for offset, length in changes:
-            file.write(files.as_bytes_of(text[at : at + length]), offset)
-            at += length
-        file.sync()

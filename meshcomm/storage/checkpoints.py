@@ -1,6 +1,5 @@
 """Checkpoints of a run: one folder for each step, the newest ones kept."""
 
-import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +11,7 @@ from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import as_path, integer, quote
 from meshcomm.core._callers import warn
+from meshcomm.core._files import resolved
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.trees import tensors_in
 from meshcomm.core.layouts.mesh import Mesh
@@ -303,11 +303,11 @@ class Checkpoints:
 
     def _remove_unfinished(self) -> None:
         """Remove the folders of saves that were cut off; those that go on hold their files."""
-        unfinished = step_folders(self.folder)
+        unfinished = step_folders(resolved(self.folder))
         files.make_folders(self.folder)
         for _, path in unfinished:
-            if not (path / MANIFEST).exists():
-                FolderWriter(Path(os.path.abspath(path)), [], None, {}).remove_leftovers()
+            if not (path.is_symlink() or (path / MANIFEST).exists()):
+                FolderWriter(path, [], None, {}).remove_leftovers()
                 files.remove_if_empty(path)
 
     def _remove_old(self, saved: int) -> None:
@@ -402,6 +402,7 @@ def _name(step: int) -> str:
 
 def _remove(path: Path) -> None:
     """Remove a checkpoint: first what makes it one, so that it is complete or counts for nothing."""
-    files.remove(path / MANIFEST)
-    files.sync_folder(path)
+    if not path.is_symlink():
+        files.remove(path / MANIFEST)
+        files.sync_folder(path)
     files.remove(path)

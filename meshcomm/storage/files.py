@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from meshcomm.core._files import ASIDE, PUBLIC, opened, own_mode
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Indices
@@ -30,9 +31,9 @@ counts: Counter[str] = Counter()
 class File:
     """An open file. Reads and writes name their offset, so that ranks share no position."""
 
-    def __init__(self, path: Path, flags: int) -> None:
+    def __init__(self, path: Path, flags: int, mode: int = PUBLIC) -> None:
         self.path, self.written = path, 0
-        self._number = os.open(path, flags | os.O_CLOEXEC, 0o666)
+        self._number = opened(path, flags, mode)
 
     def write(self, data: Bytes, offset: int) -> None:
         """Write all of *data* at *offset*. The system may write less than it is given; then the rest follows."""
@@ -105,6 +106,14 @@ class File:
         """Return the number that the file system knows the file by."""
         return self._status().st_ino
 
+    def owner(self) -> int:
+        """Return the number of the user who owns the file."""
+        return self._status().st_uid
+
+    def mode(self) -> int:
+        """Return the permissions."""
+        return stat.S_IMODE(self._status().st_mode)
+
     def size(self) -> int:
         """Return the length in bytes."""
         return self._status().st_size
@@ -122,9 +131,9 @@ class File:
         return stat.S_ISREG(self._status().st_mode)
 
     def take_mode_of(self, path: Path) -> None:
-        """Give the file, or folder, the permissions of the one at *path*, if there is one; we must write it."""
-        with contextlib.suppress(FileNotFoundError), _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
-            os.fchmod(self._number, _mode_of(path))
+        """Give the file, or folder, the permissions of the one at *path*, if this user has one; we must write it."""
+        with _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+            _take_mode(self._number, own_mode(path))
 
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
@@ -228,23 +237,23 @@ def _ignoring(*codes: int) -> Iterator[None]:
             raise
 
 
-def create(path: Path) -> File:
+def create(path: Path, mode: int = PUBLIC) -> File:
     """Return a new file for reading and writing; ``FileExistsError`` if there is one."""
-    return File(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    return File(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
 
 
 def for_writing(path: Path) -> File:
-    """Return the file at *path*, which is there."""
+    """Return the file at *path*, which is there and no link."""
     return File(path, os.O_RDWR)
 
 
-def for_reading(path: Path) -> File:
-    """Return the file at *path*; ``CheckpointError`` unless it is a regular file."""
-    opened = File(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
-    if not opened.is_regular():
-        opened.close()
+def for_reading(path: Path, *, follow: bool = True) -> File:
+    """Return the file at *path*; ``CheckpointError`` unless it is a regular file. Links are followed if *follow*."""
+    file = File(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))  # a pipe would wait for a writer
+    if not file.is_regular():
+        file.close()
         raise CheckpointError(f"{path} is no regular file")
-    return opened
+    return file
 
 
 def put(path: Path, data: bytes, like: Path | None = None) -> None:
@@ -284,17 +293,22 @@ def sync_folder(path: Path) -> None:
 
 
 def take_folder_modes(new: Path, old: Path) -> None:
-    """Give *new* and the folders below it the permissions of the folder *old*, if there is one."""
-    with contextlib.suppress(FileNotFoundError), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
-        mode = _mode_of(old)
+    """Give *new* and the folders below it the permissions of the folder *old*, if this user has one."""
+    mode = own_mode(old)
+    with _ignoring(errno.EPERM, errno.EOPNOTSUPP):
         for root, _, _ in os.walk(new):
-            os.chmod(root, mode)
+            _take_mode(root, mode)
 
 
-def _mode_of(path: Path) -> int:
-    """Return the permissions of a file or folder, and those to write it."""
-    mode = path.stat().st_mode
-    return stat.S_IMODE(mode) | (stat.S_IRWXU if stat.S_ISDIR(mode) else stat.S_IRUSR | stat.S_IWUSR)
+def _take_mode(new: int | str, mode: int | None) -> None:
+    """Give a file or folder the permissions *mode*, unless that is None, and those to write it.
+
+    A folder keeps what it has of its parent: the group that new files get.
+    """
+    if mode is not None:
+        now = os.stat(new).st_mode
+        needed = stat.S_IRWXU if stat.S_ISDIR(now) else stat.S_IRUSR | stat.S_IWUSR
+        os.chmod(new, mode | needed | (stat.S_IMODE(now) & ~0o777))
 
 
 def sync_tree(path: Path) -> None:
@@ -406,14 +420,6 @@ def is_free(path: Path) -> bool:
         return True
     except OSError:
         return False
-
-
-ASIDE = ".unfinished"
-
-
-def aside(path: Path, number: int) -> Path:
-    """Return the name for what is written beside *path* until it is complete."""
-    return path.parent / f".{path.name}.{number:016x}{ASIDE}"
 
 
 _NAME_ASIDE = re.compile(rf"\.([^/]+)\.[0-9a-f]{{16}}{re.escape(ASIDE)}")

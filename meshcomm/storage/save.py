@@ -3,7 +3,6 @@
 import atexit
 import errno
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -15,12 +14,14 @@ from meshcomm.blocks.align import replicated
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_path, quote
+from meshcomm.core._files import resolved
 from meshcomm.core._tuning import WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Json
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.trees import below, tensors_in
+from meshcomm.core.failures.abort import say
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
@@ -249,7 +250,7 @@ class SaveRequest:
             opened.background.join()
             saving.abandon()
             if self._here is not None and self._here.device == 0:
-                print(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it", file=sys.stderr)
+                say(f"the save to {saving.path} is not complete: nobody waited for it")
 
 
 _unfinished: dict[int, SaveRequest] = {}
@@ -328,8 +329,8 @@ class Saving:
     @final_names()
     def _begin(self) -> tuple[str, list[Json]]:
         path = Path(os.path.abspath(self.path))
-        if path.is_symlink() and not self.writer.beside:
-            path = Path(os.path.realpath(path))  # the link stays a link
+        # A link stays a link, unless there are files beside it.
+        path = resolved(path.parent) / path.name if self.writer.beside else resolved(path)
         if not path.parent.exists():
             raise FileNotFoundError(errno.ENOENT, "There is no folder to save in", str(path.parent))
         self._active = self.writer(path, *self.content, mode=self._mode)

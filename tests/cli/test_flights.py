@@ -132,8 +132,8 @@ def test_what_a_file_says_does_not_steer_the_terminal(tmp_path):
     write(tmp_path, reason="\x1b[2J\nmore", stack="a\n\x07b", waits="relayout\r", call=CALL | {"about": "\x1b[2J"})
     text = summary(read(tmp_path))
     assert text.replace("\n", "").isprintable()
-    assert "  ?[2J" in text
-    assert "ago: ?[2J" in text
+    assert "  \\x1b[2J" in text
+    assert "ago: \\x1b[2J" in text
 
 
 WRONG = [

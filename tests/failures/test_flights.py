@@ -18,20 +18,22 @@ from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.ranks.teams import Team
 from meshcomm.tools.cli.flight_files import read as read_flights
 
+OLD, NEW, OTHER = (f"meshcomm-flights-{number:032x}" for number in range(3))
+
 
 @pytest.fixture
 def folders(tmp_path):
     """Folders in which a job wrote long ago, or now, and others with names alike."""
-    for name in ("meshcomm-1", "meshcomm-2", "meshcomm-mine", "other-1"):
+    for name in (OLD, NEW, OTHER, "meshcomm-traces", "meshcomm-4711", "other-1"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "rank-0.json").write_text("{}")
-    (tmp_path / "meshcomm-1" / ".rank-1.json.abc").write_text("{")
-    (tmp_path / "meshcomm-mine" / "thesis.txt").write_text("do not remove")
-    (tmp_path / "meshcomm-file").write_text("")
-    (tmp_path / "meshcomm-link").symlink_to(tmp_path / "other-1")
+    (tmp_path / OLD / ".rank-1.json.0123456789abcdef.unfinished").write_text("{")
+    (tmp_path / OTHER / "thesis.txt").write_text("do not remove")
+    (tmp_path / f"meshcomm-flights-{3:032x}").write_text("")
+    (tmp_path / f"meshcomm-flights-{4:032x}").symlink_to(tmp_path / "other-1")
     now = time.time()
     for path in tmp_path.iterdir():
-        when = now if path.name == "meshcomm-2" else now - 100
+        when = now if path.name == NEW else now - 100
         os.utime(path, (when, when), follow_symlinks=False)
     return tmp_path
 
@@ -39,8 +41,9 @@ def folders(tmp_path):
 def test_only_old_folders_of_flights_are_removed(folders):
     before = {path.name for path in folders.iterdir()}
     flights.remove_old(folders, time.time() - 50)
-    assert before - {path.name for path in folders.iterdir()} == {"meshcomm-1"}
-    assert (folders / "meshcomm-mine" / "thesis.txt").exists()
+    assert before - {path.name for path in folders.iterdir()} == {OLD}
+    assert (folders / OTHER / "thesis.txt").exists()
+    assert (folders / "meshcomm-traces" / "rank-0.json").exists(), "of a trace"
     assert (folders / "other-1" / "rank-0.json").exists(), "behind a link"
 
 
@@ -55,13 +58,12 @@ def test_those_of_others_stay(folders, monkeypatch):
 def test_a_job_that_makes_a_folder_removes_old_ones(folders, monkeypatch, given):
     monkeypatch.setattr(flights.tempfile, "tempdir", str(folders))
     monkeypatch.setattr(flights, "KEPT_FOR", 50.0)
-    monkeypatch.setattr(os, "getppid", lambda: 4711)  # the name of the folder has it
     monkeypatch.delenv(flights.FOLDER, raising=False)
     if given:
         monkeypatch.setenv(flights.FOLDER, str(folders / "meshcomm-given"))
     flights._write(flights.folder(), "a reason")
     assert read_flights(flights.folder())[0]["reason"] == "a reason"
-    assert (folders / "meshcomm-1").exists() == given, "only beside a folder that the job named itself"
+    assert (folders / OLD).exists() == given, "only beside a folder that the job named itself"
 
 
 def test_steps_of_one_batch_job_have_folders_of_their_own(monkeypatch):
@@ -71,7 +73,8 @@ def test_steps_of_one_batch_job_have_folders_of_their_own(monkeypatch):
         job = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": step, "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
         monkeypatch.setattr(launchers.os, "environ", job)
         found.add(flights.folder().name)
-    assert found == {"meshcomm-7.0", "meshcomm-7.1"}
+    assert len(found) == 2
+    assert all(flights._NAME.fullmatch(name) for name in found)
 
 
 def test_where_a_program_is():

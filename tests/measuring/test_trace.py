@@ -2,17 +2,21 @@
 
 import errno
 import json
+import os
+import re
 import time
+from pathlib import Path
 
 import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, MeshcommError, MeshError
+from meshcomm.core._files import check_writable, replacing
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import hosts, simulate
-from meshcomm.tools.measuring import clocks, trace
+from meshcomm.core.ranks.recording import Span
+from meshcomm.tools.measuring import clocks, program, trace
 from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
-from meshcomm.tools.measuring.events import check_writable, replacing
 from meshcomm.tools.measuring.program import merge
 from meshcomm.tools.measuring.totals import PEAK
 from support.reference import numbered, on_ranks, simulated
@@ -178,6 +182,41 @@ def test_errors_name_the_file_that_the_user_gave(tmp_path):
     with pytest.raises(IsADirectoryError) as caught, replacing(path) as file:
         file.write("{}")
     assert str(caught.value).endswith(f": '{path}'")
+
+
+def test_files_are_made_anew_for_this_user_only(tmp_path):
+    path, notes = tmp_path / "t.json", tmp_path / "notes"
+    notes.write_text("mine")
+    path.symlink_to(notes)
+    with replacing(path) as file:
+        (unfinished,) = (each for each in tmp_path.iterdir() if each not in (path, notes))
+        assert re.fullmatch(r"\.t\.json\.[0-9a-f]{16}\.unfinished", unfinished.name)
+        file.write("{}")
+    assert (notes.read_text(), path.read_text(), path.is_symlink()) == ("mine", "{}", False)
+    assert path.stat().st_mode & 0o7777 == 0o600
+    path.chmod(0o4664)
+    with replacing(path) as file:
+        file.write("[]")
+    assert (path.read_text(), path.stat().st_mode & 0o7777) == ("[]", 0o664)
+    with pytest.raises(OSError, match="device"), replacing(Path("/dev/null")):
+        pytest.fail("it began")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make files of another user")
+def test_no_trace_is_written_through_a_folder_that_a_stranger_has_linked(tmp_path, monkeypatch, capfd):
+    own, shared = tmp_path / "own", tmp_path / "shared"
+    for folder in (own, shared):
+        folder.mkdir()
+    (own / "rank-0.json").write_text("mine")
+    shared.chmod(0o1777)
+    (shared / "traces").symlink_to(own)
+    os.lchown(shared / "traces", 47110, 47110)
+    monkeypatch.setenv("MESHCOMM_TRACE", str(shared / "traces"))
+    traced = program._Program(shared / "traces")
+    traced.called(Span("barrier", [], ()))
+    traced.write()
+    assert "a link that belongs to user 47110" in capfd.readouterr().err
+    assert [(path.name, path.read_text()) for path in own.iterdir()] == [("rank-0.json", "mine")]
 
 
 @on_ranks(2)

@@ -40,6 +40,12 @@ ONLY_IN = {
     r"(?<!ufunc)(?<!Halo)(?<!variable)\.reduce\(": "nowhere",
     r"\.([bis]send|issend|i?recv|bcast|scatter|all(toall|reduce)|e?x?scan)\(": "nowhere",
     r"(?<!json)\.(loads|dumps)\(": "nowhere",
+    # One file opens what is written, and decides about links, owners, permissions and names.
+    r"\b(os|io)\.(open|fdopen|mkfifo|link|symlink|rename|replace)\(": "_files|storage/files|ranks/rendezvous",
+    r"(?<![\w.\"])(?<!def )open\((?!.*\"rb\")(?!\"/proc/)(?!os\.devnull)(?!$)(?!path: )": "_files|tools/cli/bench/",
+    r"\.open\((mode=)?[\"'][wax]|\.write_(text|bytes)\(|\.(touch|symlink_to|hardlink_to)\(": "nowhere",
+    r"tempfile\.(mkstemp|Named|Spooled|mktemp)": "nowhere",
+    r"(chmod|chown)\(": "_files|storage/files",
 }
 """What only some files may do: regular expressions of lines of code, and of the files."""
 

@@ -7,6 +7,7 @@ the user who runs the job may read them.
 import contextlib
 import json
 import os
+import re
 import stat
 import tempfile
 import time
@@ -14,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypedDict
 
+from meshcomm.core._files import ASIDE, replacing, resolved
 from meshcomm.core.failures import stacks
 from meshcomm.core.failures.abort import comm_world
 from meshcomm.core.failures.launchers import folder_in, job_name
@@ -26,7 +28,7 @@ FOLDER = "MESHCOMM_FLIGHTS"
 KEPT_FOR = 7 * 24 * 3600.0
 """Seconds. The next job that writes to a new folder in the folder for temporary files removes those that are older."""
 
-_PREFIX = "meshcomm-"
+_NAME = re.compile(r"meshcomm-flights-[0-9a-f]{32}")
 
 
 class Flown(TypedDict):
@@ -62,7 +64,7 @@ def folder() -> Path | None:
     """Return the folder for the flight files of this job, or None if there are to be none."""
     if _is_named():
         return folder_in(FOLDER)
-    return Path(tempfile.gettempdir()) / f"{_PREFIX}{job_name().replace('/', '-')}"
+    return Path(tempfile.gettempdir()) / f"meshcomm-flights-{job_name()}"
 
 
 def _is_named() -> bool:
@@ -100,15 +102,13 @@ def _write(where: Path, reason: str) -> None:
             where.mkdir(mode=0o700, parents=True)
             if not _is_named():
                 remove_old(where.parent, time.time() - KEPT_FOR)
-    # Others know the name of a folder of ours in a folder of everybody, and may have made it first.
+    # Another user may have made the folder first, in a folder of everybody.
     if not _is_named() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
         raise PermissionError(f"{where} belongs to somebody else")
+    where = resolved(where)
     flight = _flight(reason)
-    path = where / f"rank-{flight['rank']}.json"
-    # A new file that only this user may read; it is never one that somebody else has put there, nor behind a link.
-    with tempfile.NamedTemporaryFile("w", dir=where, prefix=f".{path.name}.", delete=False) as new:
-        json.dump(flight, new, indent=1)
-    Path(new.name).replace(path)
+    with replacing(where / f"rank-{flight['rank']}.json") as file:
+        json.dump(flight, file, indent=1)
 
 
 def remove_old(parent: Path, before: float) -> None:
@@ -116,11 +116,12 @@ def remove_old(parent: Path, before: float) -> None:
 
     Only what a job writes there is removed, and no link is followed. What cannot be removed stays.
     """
-    for old in parent.glob(f"{_PREFIX}*"):
+    for old in parent.iterdir():
         with contextlib.suppress(OSError):
             about = old.lstat()
-            if stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid() and about.st_mtime < before:
-                for path in (*old.glob("rank-*.json"), *old.glob(".rank-*.json.*")):
+            is_ours = _NAME.fullmatch(old.name) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+            if is_ours and about.st_mtime < before:
+                for path in (*old.glob("rank-*.json"), *old.glob(f".rank-*.json.*{ASIDE}")):
                     path.unlink()
                 old.rmdir()
 

@@ -232,7 +232,7 @@ class Error:
 
 
 def _address(name: str) -> str:
-    text = f"{os.getuid()} {job_name()} {name}"
+    text = f"{job_name()} {name}"
     return f"\0meshcomm {blake2b(text.encode(errors='backslashreplace'), digest_size=16).hexdigest()}"
 
 

@@ -11,6 +11,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
@@ -147,14 +148,55 @@ def are_several() -> bool:
 
 
 def job_name() -> str:
-    """Return a name for this job that all its ranks on this host know, and no other job has at the same time."""
-    its = os.environ
-    if "PMIX_NAMESPACE" in its:
-        return its["PMIX_NAMESPACE"]
-    found = launch()
+    """Return 32 hexadecimal digits that all ranks of this job on this host know, and no other job has.
+
+    Ranks that have not communicated cannot agree on a random number. So these are a digest of the random number that
+    Linux draws when the host starts, and of what tells one job from another: the step of Slurm, or the namespace of
+    process numbers, the launcher's process on this host, and when that began. Launchers in two containers may have the
+    same number at the same time.
+    """
+    from hashlib import blake2b  # here, as ``import meshcomm`` reads this file
+
+    its, found = os.environ, launch()
     if found is not None and found.launcher == "srun of Slurm":
-        return f"{its.get('SLURM_JOB_ID', '')}.{its['SLURM_STEP_ID']}"
-    return f"{os.getppid()}"  # all ranks of a host have the same launcher
+        job = f"{its.get('SLURM_JOB_ID', '')}.{its['SLURM_STEP_ID']}"
+    else:
+        mark = found.evidence if found is not None else ""
+        job = f"{its.get('PMIX_NAMESPACE', '')} {_launcher_process(os.getpid(), mark)}"
+    text = f"{os.getuid()} {_boot()} {job}"
+    return blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
+
+
+@cache
+def _launcher_process(process: int, mark: str) -> str:
+    """Return the number of the process that launched this *process*, where it counts, and when it began.
+
+    Kept, as the launcher may end first. A shell may stand between the two: the launcher started it with the rank's
+    environment, in which *mark* stands.
+    """
+    process, namespace = os.getppid(), ""
+    with contextlib.suppress(OSError, ValueError):  # it belongs to another user, as launchers may
+        namespace = os.readlink("/proc/self/ns/pid")
+        for _ in range(_MOST_ANCESTORS):
+            its_program = os.readlink(f"/proc/{process}/exe").rpartition("/")[2]
+            if its_program.startswith("python") or f"{mark}\0".encode() not in _read(f"/proc/{process}/environ"):
+                break
+            process = int(_read(f"/proc/{process}/stat").rpartition(b")")[2].split()[1])
+    began = _text_of(f"/proc/{process}/stat").rpartition(")")[2].split()[19:20]
+    return " ".join([namespace, str(process), *began])
+
+
+@cache
+def _boot() -> str:
+    """Return the random number that Linux has drawn at the start of this host."""
+    return _text_of("/proc/sys/kernel/random/boot_id").strip()
+
+
+def _text_of(path: str) -> str:
+    """Return the text of a file of the system; nothing if it cannot be read."""
+    with contextlib.suppress(OSError):
+        return _read(path).decode(errors="backslashreplace")
+    return ""
 
 
 def alone(world_size: int, library: Callable[[], str]) -> str:

@@ -248,8 +248,9 @@ class Cut(_Even, Consecutive):
 
     def blocks_of(self, indices: Indices) -> Indices:
         length, longer = divmod(self.length, self.blocks)
-        beyond = longer * (length + 1)
-        return np.where(indices < beyond, indices // (length + 1), longer + (indices - beyond) // max(1, length))
+        longest = length + bool(longer)  # not beyond 2**63 - 1, as an axis may have so many elements
+        beyond = longer * longest
+        return np.where(indices < beyond, indices // max(1, longest), longer + (indices - beyond) // max(1, length))
 
     def filled_before(self, numbers: Indices) -> Indices:
         return numbers if self.shortest else self.starts(numbers)  # blocks of one element, or of none

@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from random import SystemRandom
 from typing import ClassVar, NamedTuple
 
 from meshcomm.core._arguments import counts_in_zeros, quote
+from meshcomm.core._files import aside
 from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import DType, Json, Shape
 from meshcomm.errors import CheckpointError, MeshcommError
@@ -25,6 +25,12 @@ TEXTS = "it holds texts of any length"
 
 MOST_AXES = 32
 """Axes of an array. NumPy has more since version 2, but does not broadcast them."""
+
+MOST_EMPTY = 2**20
+"""Elements of no bytes, such as texts without characters, of an array in a file."""
+
+MOST_VALUES = 2**22
+"""Values of JSON in a file. Each takes some hundred bytes of memory, and a few in the file."""
 
 
 class Described(NamedTuple):
@@ -118,7 +124,7 @@ class Writer(ABC):
         self, path: Path, arrays: list[Described], node: Json, metadata: dict[str, Json], *, mode: str = "w"
     ) -> None:
         self.path, self.arrays, self.node, self.metadata, self.mode = path, arrays, node, metadata, mode
-        self.aside = files.aside(path, SystemRandom().getrandbits(64))
+        self.aside = aside(path)
         self._held: list[File] = []
 
     @abstractmethod
@@ -225,6 +231,8 @@ def parsed_json(text: bytes, what: object) -> Json:
             raise ValueError("a key is there twice")
         return found
 
+    if sum(map(text.count, (b",", b"[", b"{"))) > MOST_VALUES:
+        raise CheckpointError(f"{what} has more than {MOST_VALUES} values")
     try:
         return json.loads(text.decode(), object_pairs_hook=once)
     except (ValueError, RecursionError) as error:
@@ -239,6 +247,8 @@ def reading(what: object) -> Iterator[None]:
             yield
     except (MeshcommError, ImportError, BlockingIOError):  # the last one: another program writes the file
         raise
+    except MemoryError as error:
+        raise MemoryError(f"{what} needs more memory than there is") from error
     except Exception as error:
         raise CheckpointError(f"{what} is damaged, or has another format: {quote(str(error))}") from error
 
@@ -257,7 +267,10 @@ def checked_dtype(dtype: DType, what: str) -> DType:
 
 
 def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
-    """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have."""
+    """Return *shape* as a tuple; ``CheckpointError`` unless it is a list of lengths that an array can have.
+
+    Elements without bytes take nothing of a file, but time of whoever goes over them: there may be `MOST_EMPTY`.
+    """
     if not isinstance(shape, list | tuple) or len(shape) > MOST_AXES:
         raise CheckpointError(f"{what}: shape {quote(shape)} is no list of at most {MOST_AXES} lengths")
     size = max(itemsize, 1)
@@ -265,7 +278,7 @@ def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
         if type(n) is not int or n < 0:
             raise CheckpointError(f"{what}: shape {quote(shape)} has a length that is no integer, zero or more")
         size *= max(n, 1)
-    if size >= 2**62:
+    if size >= 2**62 or (not itemsize and prod(shape) > MOST_EMPTY):
         raise CheckpointError(f"{what}: shape {quote(shape)} is too large")
     return tuple(shape)
 

@@ -188,8 +188,7 @@ def contents(path: Path) -> Contents:
     checks = manifest["checksums"]
     if not isinstance(checks, list) or len(checks) != -(-data["size"] // CHECKSUM_RANGE):
         raise CheckpointError(f"{what} has not one checksum for each range of the data")
-    if (path / data["name"]).is_symlink():
-        raise CheckpointError(f"{path / data['name']} is a link; the data must be in the folder of the checkpoint")
+    _refuse_link(path / data["name"])
     try:
         with files.for_reading(path / data["name"]) as file:
             size = file.size()
@@ -206,7 +205,13 @@ def contents(path: Path) -> Contents:
     return Contents(arrays, manifest["metadata"], manifest["tree"], {name: checks}, {name: data["size"]}, hints=hints)
 
 
+def _refuse_link(file: Path) -> None:
+    if file.is_symlink():
+        raise CheckpointError(f"{file} is a link; all of a checkpoint must be in its folder")
+
+
 def _manifest(path: Path) -> dict[str, Json]:
+    _refuse_link(path / MANIFEST)
     try:
         text = files.whole(path / MANIFEST, LONGEST_MANIFEST)
     except FileNotFoundError:

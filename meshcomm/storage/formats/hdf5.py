@@ -7,6 +7,7 @@ compressed, are read through the library.
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 from types import ModuleType
 
@@ -46,6 +47,11 @@ _FILLS = {
 }
 """What netCDF has where nothing was written, by dtype, unless the file says it. Source: netcdf.h of Unidata."""
 MOST_LEVELS, MOST_NAMES = 100, 2**20
+_NAMES_AGAIN, _BYTES_OF_NAME = 500, 64
+"""Names of what has another name, in a small file, and one more for so many bytes. 30 groups in each other, each with
+two names, have 2**30 members."""
+_CACHE, _SLOTS = 2**20, 521
+"""Bytes and chunks of a dataset that the library keeps decompressed by default."""
 _UNEQUAL = "its elements have different sizes"
 
 
@@ -88,6 +94,8 @@ class _Walk:
         self._dims: dict[str, tuple[str | None, ...]] = {}
         self._coordinates: dict[str, list[int]] = {}  # numbers of dimensions, of scales with more than one axis
         self._dimensions: dict[int, str] = {}
+        self._most_again = _NAMES_AGAIN + size // _BYTES_OF_NAME
+        self._seen: set[tuple[int, int]] = set()
         self.unlimited: dict[str, int] = {}  # the lengths of dimensions that may grow, by the names of their scales
         self._first_names: dict[tuple[int, int], str] = {}
         self._count = 0
@@ -112,6 +120,9 @@ class _Walk:
                 if self._count > MOST_NAMES:
                     raise CheckpointError(f"{self._path} has more than {MOST_NAMES} names")
                 found = group[key]
+                self._seen.add(self._address(found))
+                if self._count - len(self._seen) > self._most_again:
+                    raise CheckpointError(f"{self._path} has more than {self._most_again} names for what has one")
                 yield name, found
                 if isinstance(found, self._h5py.Group):
                     yield from self.members(found, f"{name}/", (*above, own))
@@ -161,9 +172,39 @@ class _Walk:
             text = h5py.check_string_dtype(dtype) is not None
             refers = h5py.check_ref_dtype(dtype) is not None
             return TEXTS if text else "it holds references" if refers else _UNEQUAL
-        sources = [source.file_name for source in found.virtual_sources()] if found.is_virtual else []
-        others = [*(file for file, *_ in found.external or ()), *(file for file in sources if file != ".")]
+        for source in found.virtual_sources() if found.is_virtual else ():
+            why = self._why_not_source(found.file, source.file_name, source.dset_name)
+            if why:
+                return why
+        others = [file for file, *_ in found.external or ()]
         return f"it has its data in other files: {quote(others[0])}" if others else ""
+
+    def _why_not_source(self, group: Group, file: str, name: str) -> str:
+        """Return why a virtual dataset cannot have elements of the dataset *name* of a *file*; "" if it can.
+
+        The library would follow links to other files, and virtual datasets that are made of themselves for ever.
+        """
+        h5py = self._h5py
+        if file != ".":
+            return f"it has its data in other files: {quote(file)}"
+        what = f"it has its data in {quote(name)}, which is"
+        if "%" in name:
+            return f"{what} a pattern of names"
+        for key in filter(None, name.split("/")):
+            if not isinstance(group, h5py.Group):
+                return f"{what} in a dataset"
+            try:
+                link = group.get(key, getlink=True)
+            except TypeError:
+                return f"{what} behind a link of another program"
+            if link is None:
+                return ""  # what is not there has the fill value
+            if not isinstance(link, h5py.HardLink):
+                return f"{what} behind a link"
+            group = group[key]
+        if not isinstance(group, h5py.Dataset):
+            return f"{what} no dataset"
+        return f"{what} virtual itself" if group.is_virtual else self._why_not(group)
 
     def _add(self, name: str, found: Dataset) -> None:
         what = f"{self._path}: dataset {quote(name)}"
@@ -301,6 +342,12 @@ def open_dataset(path: Path, name: str, shape: Shape) -> tuple[Sliced, Hdf5]:
         unknown = [how.get_filter(k)[0] for k in range(how.get_nfilters()) if found.chunks]
         if not all(map(h5py.h5z.filter_avail, unknown)):
             library("hdf5plugin", "chunks of this HDF5 dataset need filters")
+        nbytes = prod(found.chunks or ()) * found.dtype.itemsize
+        if unknown and nbytes > _CACHE:  # a chunk that does not fit would be decompressed anew for each part of it
+            del found, how
+            access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
+            access.set_chunk_cache(_SLOTS, nbytes, 1.0)
+            found = h5py.Dataset(h5py.h5d.open(opened.id, name.encode(), access))
         return found if found.shape == shape or found.dtype.subdtype else _Filled(found, shape), opened
 
 

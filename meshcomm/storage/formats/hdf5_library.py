@@ -51,6 +51,7 @@ class Dataset(Thing, Sliced, Protocol):
     """A dataset. Of one without elements, the shape is None."""
 
     ndim: int
+    file: "Hdf5"
     maxshape: tuple[int | None, ...]
     chunks: Shape | None
     compression: str | None

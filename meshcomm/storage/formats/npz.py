@@ -33,6 +33,8 @@ _MOST = 2**32 - 1  # and this itself says that the number is elsewhere
 _DATE = 0x21  # the first day that a zip archive can name: two saves of the same give the same bytes
 _UTF8 = 0x800
 _STEP = 2**22  # bytes that a member is decompressed by
+_DEFLATED = 1032
+"""At most so many bytes become one by deflate. Source: zlib's technical details."""
 
 
 class _Laid(NamedTuple):
@@ -61,7 +63,9 @@ class NpzWriter(FileWriter):
     @classmethod
     def check_names(cls, names: list[str]) -> None:
         for name in names:
-            if "\0" in name or not 0 < len(name.encode()) <= 2**15:
+            # Those who unpack the archive make files of these names.
+            outside = name.startswith("/") or ".." in name.split("/")
+            if outside or "\0" in name or not 0 < len(name.encode()) <= 2**15:
                 raise CheckpointError(f"{quote(name)} is no name of a member of a .npz file")
 
     def lay_out(self, file: File) -> list[Stored]:
@@ -168,6 +172,8 @@ def contents(path: Path) -> Contents:
 def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:
     """Return the array of a member."""
     if info.compress_type == ZIP_DEFLATED:
+        if info.compress_size > file.size() or info.file_size > _DEFLATED * info.compress_size:
+            raise CheckpointError(f"{what} is said to have {info.file_size} bytes, more than the file can hold")
         with archive.open(info) as member:
             return npy.described(member.read(npy.HEADER_WITHIN), "", what, 0, info.file_size)
     start = files.section(file, info.header_offset, _LOCAL.size)

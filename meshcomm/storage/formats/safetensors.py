@@ -5,6 +5,7 @@ index, ``*.safetensors.index.json``, says which of several files has which array
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from importlib import import_module
@@ -303,12 +304,23 @@ def _weight_map(path: Path) -> tuple[dict[str, str], dict[str, Json]]:
     return names, metadata
 
 
+def _refuse_link(file: Path) -> None:
+    """Raise ``CheckpointError`` for a link to a file elsewhere, but for those of the cache of Hugging Face's hub.
+
+    There the files of a model are links from ``snapshots/NAME/`` to ``blobs/``.
+    """
+    target = Path(os.path.realpath(file))
+    if file.is_symlink() and target.parent not in (file.parent.resolve(), (file.parent / "../../blobs").resolve()):
+        raise CheckpointError(f"{file} is a link to {quote(str(target))}, another folder; copy it with cp -L")
+
+
 def _of_several(path: Path) -> Contents:
     names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
     for file in sorted(set(names.values())):
         if Path(file).name != file or Path(file).suffix != ".safetensors" or not file.isprintable():
             raise CheckpointError(f"{path} names the file {quote(file)}; it must be a .safetensors file beside it")
+        _refuse_link(path.parent / file)
         try:
             inside = contents(path.parent / file).arrays
         except FileNotFoundError:

@@ -227,6 +227,7 @@ class ZarrWriter(Writer):
         """Return the file of a chunk: a new one, or that of a snapshot, which a killed job may have left."""
         within = self.path if self._count else self.aside
         path = within.joinpath(self._names[name], "c", *map(str, (*self._grown.get(name, ()), *index)))
+        zarr_store.refuse_link(path, within)
         files.make_folders(path.parent)
         if path.exists():
             return files.for_writing(path)
@@ -311,6 +312,7 @@ def contents(path: Path) -> Contents:
     metadata: dict[str, Json] = {}
     for file in sorted(path.rglob(METADATA)):
         folder = file.parent
+        zarr_store.refuse_link(file, folder)
         found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA), file)
         if not isinstance(found, dict) or found.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
@@ -360,13 +362,14 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stor
         return None
     if dtype is None or not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
         return None
+    checked_shape(shape, what, dtype.itemsize)
+    zarr_store.refuse_many_chunks(what, shape, chunk, dtype.itemsize)
     dtype = dtype.newbyteorder("<" if endian == "little" else ">")
     size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
     segments = []
     for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
         file = folder.joinpath("c", *[str(number), *["0"] * (len(shape) - 1)][: len(shape)])
-        if files.is_below_link(file, folder):
-            raise CheckpointError(f"{file} is a link; the chunks must be in the folder of the store")
+        zarr_store.refuse_link(file, folder)
         if not file.exists():
             return None  # a chunk that is missing has the fill value
         with files.for_reading(file) as opened:
@@ -384,7 +387,7 @@ def _refuse_links(folder: Path) -> None:
     """Raise ``CheckpointError`` if a link is in the *folder*: the library would follow it."""
     link = files.first_link(folder)
     if link is not None:
-        raise CheckpointError(f"{link} is a link; the chunks must be in the folder of the store")
+        raise CheckpointError(f"{quote(str(link))} is a link; the chunks must be in the folder of the store")
 
 
 def _by_library(path: Path) -> Contents:
@@ -458,6 +461,7 @@ def _described(path: Path, name: str) -> _Library:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
     stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
+    zarr_store.refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
     return _Library(stored, tuple(max(1, n) for n in chunk))
 
 

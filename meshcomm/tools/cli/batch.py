@@ -10,6 +10,7 @@ from typing import NamedTuple
 from meshcomm.core._arguments import counted, quote
 from meshcomm.tools.cli.about import loaded_modules
 from meshcomm.tools.cli.commands import PROGRAM, Argument, Command
+from meshcomm.tools.cli.terminal import say
 
 SAVE_BEFORE = 300
 """Seconds before the end of a job at which it is asked to save a checkpoint."""
@@ -98,9 +99,9 @@ def batch(options: argparse.Namespace) -> int:
     try:
         job = _job(options)
     except ValueError as error:
-        print(f"meshcomm: {system}: {error}", file=sys.stderr)
+        say(f"meshcomm: {system}: {error}", error=True)
         return 2
-    print(script(system, job), end="")
+    sys.stdout.write(script(system, job))  # as it is: a file
     return 0
 
 

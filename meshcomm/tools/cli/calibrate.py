@@ -1,12 +1,11 @@
 """``python -m meshcomm calibrate``."""
 
-import errno
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import meshcomm
+from meshcomm.core._files import check_writable, replacing
 from meshcomm.core.failures import launchers
 from meshcomm.core.layouts.machine import DISK_CONSTANTS, Machine
 from meshcomm.core.ranks import agreement
@@ -18,6 +17,7 @@ from meshcomm.tools.cli.fit import BETWEEN, WITHIN, Calibration, Fit
 from meshcomm.tools.cli.fit import calibrate as measured
 from meshcomm.tools.cli.info import Rows, print_rows, rank_rows, unit_cost
 from meshcomm.tools.cli.once import print_once
+from meshcomm.tools.cli.terminal import say
 
 
 def calibrate(file: str | None) -> int:
@@ -31,21 +31,21 @@ def calibrate(file: str | None) -> int:
         location = location_in(meshcomm.create_mesh())
         assert location is not None
         team = location.team
-        with _Output(file if team.rank == 0 else None) as output:
-            agreement.agree(team, "calibrate", output.error)
-            found, hosts = (
-                measured(team, Path(file).absolute().parent if file else Path.cwd()),
-                about.gather_hosts(team.everyone.communicator()),
-            )
-            if team.rank == 0:
-                print_rows([*rank_rows(hosts), *_calibration_rows(found)])
-            output.write(json.dumps(found.constants, indent=2) + "\n")
-            agreement.agree(team, "the end of calibrate", output.error)
+        output = _Output(file if team.rank == 0 else None)
+        agreement.agree(team, "calibrate", output.error)
+        found, hosts = (
+            measured(team, Path(file).absolute().parent if file else Path.cwd()),
+            about.gather_hosts(team.everyone.communicator()),
+        )
+        if team.rank == 0:
+            print_rows([*rank_rows(hosts), *_calibration_rows(found)])
+        output.write(json.dumps(found.constants, indent=2) + "\n")
+        agreement.agree(team, "the end of calibrate", output.error)
     except MeshError as error:
         print_once(f"meshcomm: {error}")
         return 1
     if first and file is not None:
-        print(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")
+        say(f"\nwritten to {file}; to plan by these constants, run programs with {MACHINE_FILE}={file}")
     return 0
 
 
@@ -57,33 +57,23 @@ class _Output:
 
     def __init__(self, path: str | None) -> None:
         self.error: MeshError | None = None
-        self._path = path
-        self._unfinished = Path(f"{path}.{os.getpid()}.part")
-
-    def __enter__(self) -> "_Output":
-        self._try(self._begin)  # fail before anything is measured, not after it
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._path is not None:
-            self._unfinished.unlink(missing_ok=True)
+        self._path = path and Path(path)
+        self._try(check_writable)  # fail before anything is measured, not after it
 
     def write(self, text: str) -> None:
         """Write *text* to the file, or set `error`."""
-        self._try(lambda: self._unfinished.write_text(text))
-        if self.error is None:
-            self._try(lambda: self._unfinished.replace(str(self._path)))
 
-    def _begin(self) -> None:
-        self._unfinished.write_text("")
-        if Path(str(self._path)).is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        def write(path: Path) -> None:
+            with replacing(path) as file:
+                file.write(text)
 
-    def _try(self, action: Callable[[], object]) -> None:
-        if self._path is None:
+        self._try(write)
+
+    def _try(self, action: Callable[[Path], None]) -> None:
+        if not self._path:
             return
         try:
-            action()
+            action(self._path)
         except OSError as error:
             self.error = MeshError(f"{self._path} cannot be written: {error.strerror}")
 

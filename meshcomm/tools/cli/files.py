@@ -1,11 +1,10 @@
 """``python -m meshcomm ls``, ``verify`` and ``convert``."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from meshcomm.core._arguments import counted
+from meshcomm.core._arguments import counted, printable
 from meshcomm.core._units import bytes_text
 from meshcomm.core.failures import launchers
 from meshcomm.core.ranks.meshes import create_mesh
@@ -19,6 +18,7 @@ from meshcomm.storage.formats.folder import MANIFEST
 from meshcomm.storage.formats.known import contents
 from meshcomm.storage.opened import Store, StoredArray
 from meshcomm.tools.cli.once import print_once
+from meshcomm.tools.cli.terminal import say
 
 Row = tuple[str, ...]
 
@@ -43,8 +43,8 @@ def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
     code = 0
     for path in paths if _is_first() else ():
         if len(paths) > 1:
-            print(f"{path}:")
-        code = max(code, _told(partial(look, path), lambda text: print(text, file=sys.stderr)))
+            say(f"{path}:")
+        code = max(code, _told(partial(look, path), partial(say, error=True)))
     return code
 
 
@@ -53,12 +53,12 @@ def convert(source: Path, target: Path, overwrite: bool) -> int:
     return _told(lambda: _convert(source, target, overwrite), print_once)
 
 
-def _told(run: Callable[[], int], say: Callable[[str], None]) -> int:
-    """Return what *run* returns; if it fails, *say* why, in one line."""
+def _told(run: Callable[[], int], report: Callable[[str], None]) -> int:
+    """Return what *run* returns; if it fails, *report* why, in one line."""
     try:
         return run()
     except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError) as error:
-        say(f"meshcomm: {'; '.join(str(error).split(chr(10)))}")
+        report(f"meshcomm: {'; '.join(str(error).split(chr(10)))}")
         return 1
 
 
@@ -79,11 +79,11 @@ def _list_arrays(path: Path) -> int:
         head = ("name", "shape", "dims", "dtype", "units", "bytes", "layout")
         shown = [k for k, title in enumerate(head) if title not in ("dims", "units") or any(row[k] for row in rows)]
         _print_table([tuple(row[k] for k in shown) for row in (head, *rows)])
-        print(_size_text(store[name].nbytes for name in store.names))
+        say(_size_text(store[name].nbytes for name in store.names))
         for key, value in store.metadata.items():
-            print(f"metadata {key}: {value}")
+            say(printable(f"metadata {key}: {value}"))
         for name, why in store.left_out.items():
-            print(f"left out {name}: {why}")
+            say(printable(f"left out {name}: {why}"))
     return 0
 
 
@@ -117,9 +117,10 @@ def _list_steps(path: Path) -> int:
 
 
 def _print_table(rows: list[Row]) -> None:
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
-        print("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+        say("  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 # -- verify -----------------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ def _print_table(rows: list[Row]) -> None:
 def _verify_one(path: Path) -> int:
     found = contents(path)
     wrong = _damage(path, found)
-    print("\n".join(wrong) if wrong else _fine(found))
+    say("\n".join(map(printable, wrong)) if wrong else _fine(found))
     return int(bool(wrong))
 
 
@@ -136,14 +137,14 @@ def _verify_steps(path: Path) -> int:
     code = 0
     for _, folder in step_folders(path):
         if not (folder / MANIFEST).exists():
-            print(f"{folder.name}: not complete, its save was cut off; the next save removes it")
+            say(f"{folder.name}: not complete, its save was cut off; the next save removes it")
             continue
         try:
             found = contents(folder)
             wrong = _damage(folder, found)
         except (MeshcommError, OSError) as error:
             wrong = [str(error)]
-        print("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(found)]))
+        say("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(found)]))
         code = max(code, int(bool(wrong)))
     return code
 
@@ -171,7 +172,7 @@ def _convert(source: Path, target: Path, overwrite: bool) -> int:
     except FileExistsError as error:
         raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
     if _is_first():
-        print(f"wrote {target}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
+        say(f"wrote {target}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
     if left_out and _is_first():
-        print(f"meshcomm: {target} does not hold {left_out} of {source}", file=sys.stderr)
+        say(f"meshcomm: {target} does not hold {left_out} of {source}", error=True)
     return 0

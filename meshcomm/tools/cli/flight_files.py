@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, get_origin, get_type_hints
 
-from meshcomm.core._arguments import quote
+from meshcomm.core._arguments import printable, quote
 from meshcomm.core._types import Json
 from meshcomm.core.failures.flights import Flight, Flown
 from meshcomm.core.failures.messages import first_of, some
@@ -61,12 +61,8 @@ def _plain(told: Mapping[str, Json], form: type[T]) -> T:
         value = float(told[name]) if wanted is float else told[name]
         if not isinstance(value, get_origin(wanted) or wanted):
             raise TypeError(f"{name} is a {type(value).__name__}")
-        entries[name] = _printable(value) if isinstance(value, str) else value
+        entries[name] = "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
     return form(**entries)
-
-
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 def first_difference(flights: Iterable[Flight]) -> str | None:

@@ -7,6 +7,7 @@ from meshcomm.core.failures.flights import Flight
 from meshcomm.core.failures.messages import some
 from meshcomm.tools.cli.flight_files import first_difference, missing_ranks, read
 from meshcomm.tools.cli.show import told
+from meshcomm.tools.cli.terminal import say
 
 _SHOWN_CALLS = 5
 
@@ -14,7 +15,7 @@ _SHOWN_CALLS = 5
 def flights(folder: Path) -> int:
     """Print what the flight files in *folder* say, and return the exit code. Under mpiexec the first rank does it."""
     damaged: list[str] = []
-    return told(lambda: print(summary(read(folder, damaged), damaged)))
+    return told(lambda: say(summary(read(folder, damaged), damaged)))
 
 
 def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:

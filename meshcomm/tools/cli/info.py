@@ -27,6 +27,7 @@ from meshcomm.tools.cli.about import Host
 from meshcomm.tools.cli.checks import PROBLEM, Finding, findings, line
 from meshcomm.tools.cli.facts import Facts, gather, measured_connections
 from meshcomm.tools.cli.hashes import VARIABLE, hashes_text
+from meshcomm.tools.cli.terminal import say
 
 Row: TypeAlias = tuple[str, str]  # a label and its value
 Rows: TypeAlias = list[Row]
@@ -87,7 +88,7 @@ def _alone() -> Finding | None:
 
 def _as_text(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
     print_rows([*told.rows, ("self-test", verdict)] if verdict else told.rows)
-    print("\n" + "\n".join(line(each, max(1, len(facts))) for each in found))
+    say("\n" + "\n".join(line(each, max(1, len(facts))) for each in found))
     return _code(found)
 
 
@@ -98,7 +99,7 @@ def _as_json(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdi
         "ranks": facts,
         "ok": not _code(found),
     }
-    print(json.dumps(told.values | rest, indent=1))
+    say(json.dumps(told.values | rest, indent=1))
     return _code(found)
 
 
@@ -109,7 +110,7 @@ def _code(found: Sequence[Finding]) -> int:
 def print_rows(rows: Sequence[Row]) -> None:
     """Print labels and values in two columns."""
     width = max(len(label) for label, _ in rows)
-    print("\n".join(f"{label:{width}}  {value}" for label, value in rows))
+    say("\n".join(f"{label:{width}}  {value}" for label, value in rows))
 
 
 def _local() -> Told:

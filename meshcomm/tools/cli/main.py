@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NoReturn, cast
 
 import meshcomm
+from meshcomm.core._files import opened
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core.ranks.hosts import MACHINE_FILE
 from meshcomm.tools.cli.batch import SYSTEMS, script_command
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return 0
     except BrokenPipeError:  # who reads, such as head, has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(opened(Path(os.devnull), os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 

@@ -1,11 +1,11 @@
 """What all ranks of a command have to say, said once."""
 
-import sys
 import time
 
 from meshcomm.core._tuning import COME_WITHIN, END_WITHIN, POLL_TO
 from meshcomm.core.failures.host_signals import Error
 from meshcomm.core.failures.launchers import launched
+from meshcomm.tools.cli.terminal import say
 
 
 def print_once(text: str) -> None:
@@ -17,7 +17,7 @@ def print_once(text: str) -> None:
     rank, size = launched() or (0, 1)
     told = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
     if told is None or told.ours:
-        print(text, file=sys.stderr, flush=True)
+        say(text, error=True)
     if told is not None and told.ours:
         told.note_printed()
         found, end = {rank}, time.monotonic() + COME_WITHIN

@@ -24,7 +24,7 @@ from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.tools.cli.commands import Argument, Command
 from meshcomm.tools.cli.given import bytes_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
-from meshcomm.tools.cli.terminal import terminal
+from meshcomm.tools.cli.terminal import say, terminal
 from meshcomm.tools.pictures.of_plans import save_plan
 
 RANKS = (16, 64, 256, 1024, 4096, 16384, 65536)
@@ -70,7 +70,7 @@ def _plan(options: argparse.Namespace) -> None:
     assumed = f"assumed: {PER_NODE} ranks fill a node; --nodes says how many nodes there are"
     lines = [repr(plan), *_costs(plan), *[assumed] * (nodes is None), "", *_table(what, machine, per_node)]
     text = "\n".join(lines)
-    print(text if terminal().unicode else text.replace("µ", "u"))
+    say(text if terminal().unicode else text.replace("µ", "u"))
 
 
 def _filled(machine: Machine, per_node: int, ranks: int) -> Machine:

@@ -1,7 +1,6 @@
 """``python -m meshcomm show``."""
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.commands import Argument, Command
 from meshcomm.tools.cli.given import layout_of, mesh_of, shape_of
-from meshcomm.tools.cli.terminal import terminal
+from meshcomm.tools.cli.terminal import say, terminal
 
 BAD_INPUT = 2
 """The exit code for arguments that make no layout, mesh, shape or plan."""
@@ -29,7 +28,7 @@ def told(run: Callable[[], None]) -> int:
     except BrokenPipeError:
         raise
     except (MeshcommError, OSError) as error:
-        print(f"meshcomm: {' '.join(str(error).split())}", file=sys.stderr)
+        say(f"meshcomm: {' '.join(str(error).split())}", error=True)
         return 1 if isinstance(error, OSError) else BAD_INPUT
     return 0
 
@@ -46,7 +45,7 @@ def _show(options: argparse.Namespace) -> None:
     text = show(layout, shape, width=max(LEAST_WIDTH, screen.width), unicode=screen.unicode, colour=screen.colour)
     if options.svg:
         write_svg(Path(options.svg), layout_svg(layout, shape) if isinstance(layout, Layout) else mesh_svg(layout))
-    print(text)
+    say(text, colours=screen.colour)
 
 
 SHOW = Command(

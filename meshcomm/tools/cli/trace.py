@@ -4,6 +4,7 @@ from pathlib import Path
 
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.show import told
+from meshcomm.tools.cli.terminal import say
 from meshcomm.tools.measuring.program import merge
 
 
@@ -15,4 +16,4 @@ def trace(folder: Path, out: Path) -> int:
 def _trace(folder: Path, out: Path) -> None:
     if out.suffix != ".json":
         raise MeshcommError(f"{out} does not end with .json: the trace is a file of JSON")
-    print(merge(folder, out))
+    say(merge(folder, out))

@@ -4,15 +4,12 @@ Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for e
 thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
 """
 
-import errno
 import json
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
-from typing import NamedTuple, TextIO, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._types import Json
@@ -139,46 +136,6 @@ class Events(Listener):
         yield _metadata("process_labels", rank, 0, dropped | process_memory())
         for number, name in self._threads.values():
             yield _metadata("thread_name", rank, number, {"name": name})
-
-
-def _unfinished(path: Path) -> Path:
-    return path.with_name(f".{path.name}.part")
-
-
-def check_writable(path: Path) -> None:
-    """Raise ``OSError`` if no file can be made for *path*."""
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "the trace needs a file, and this is a folder", str(path))
-    with _naming(path):
-        _unfinished(path).open("w").close()
-        _unfinished(path).unlink()
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name *path* in errors of the system, and not the file that is to become it."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename in (None, str(_unfinished(path)), _unfinished(path)):
-            error.filename = str(path)
-            if error.filename2 is not None:
-                del error.filename2
-        raise
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[TextIO]:
-    """Give a new file that gets the name *path* when it is whole. After an error it is gone."""
-    unfinished = _unfinished(path)
-    try:
-        with _naming(path):
-            with unfinished.open("w") as file:
-                yield file
-            unfinished.replace(path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
 
 
 def _metadata(name: str, rank: int, thread: int, args: dict[str, Json]) -> dict[str, Json]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm.core._arguments import counted, quote
+from meshcomm.core._files import replacing, resolved
 from meshcomm.core._types import Json
 from meshcomm.core.failures import forks
 from meshcomm.core.failures.abort import comm_world, say
@@ -24,7 +25,7 @@ from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.recording import Arrival, Span, recorder
 from meshcomm.core.ranks.variables import is_trace_possible
 from meshcomm.errors import MeshcommError
-from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document, replacing
+from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals
 from meshcomm.tools.measuring.waits import Arrivals, explained
 
@@ -46,7 +47,7 @@ class _Program(Events):
         if self._rank is None:
             self._rank = comm_world()  # while MPI can still say
             with contextlib.suppress(OSError):  # what an earlier job has left
-                (self._folder / f"rank-{self._rank[0]}.json").unlink()
+                (resolved(self._folder) / f"rank-{self._rank[0]}.json").unlink()
 
     def job_ends(self) -> None:
         self.write()
@@ -68,8 +69,9 @@ class _Program(Events):
             "clock": [time.monotonic_ns(), time.time_ns()],
         }
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with replacing(self._folder / f"rank-{rank}.json") as file:
+            folder = resolved(self._folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / f"rank-{rank}.json") as file:
                 file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda its: its), about))
         except OSError as error:
             say(f"the trace of rank {rank} could not be written: {error}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshcomm.core._arguments import as_path
+from meshcomm.core._files import check_writable, replacing
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.messages import some
 from meshcomm.core.failures.watch import watch
@@ -27,7 +28,7 @@ from meshcomm.core.ranks.recording import Arrival, Listener, recorder
 from meshcomm.core.ranks.teams import Team
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks
-from meshcomm.tools.measuring.events import MOST_EVENTS, Events, check_writable, document, replacing
+from meshcomm.tools.measuring.events import MOST_EVENTS, Events, document
 from meshcomm.tools.measuring.totals import Totals
 from meshcomm.tools.measuring.waits import Arrivals, explained, is_explained
 

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from meshcomm.tools.cli.bench.options import NAMES
 from meshcomm.tools.cli.bench.report import Results
 from meshcomm.tools.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.once import print_once
+from meshcomm.tools.cli.terminal import say
 
 QUICK = ("relayout", "all_to_all", "memcpy")
 """What runs if no operation is named, at sizes that grow by QUICK_FACTOR."""
@@ -76,7 +76,7 @@ def bench(options: argparse.Namespace) -> int:
         return _refused(error, 1)
     except KeyboardInterrupt:
         abort.end_job_of_many("interrupted", 130)  # the other ranks may wait for this one
-        print("interrupted", file=sys.stderr)
+        say("interrupted", error=True)
         return 130
 
 
@@ -142,25 +142,25 @@ def _bench(wanted: Wanted, setting: cases.Setting, communicator: Communicator) -
     shows = communicator.rank == 0
     table = shows and not wanted.options.json
     if table:
-        print(report.introduction(told), flush=True)
+        say(report.introduction(told))
     most = _largest_that_fits(communicator, max(host.ranks for host in hosts))
     found: list[Results] = []
     with ExitStack() as stack:
         for name, operation in _operations(wanted, communicator, stack):
             found.append(Results(name, operation.beside, operation.total, []))
             if table:
-                print(found[-1].heading(), flush=True)
+                say(found[-1].heading())
             for row in _rows(wanted, operation, setting, communicator, most):
                 found[-1].rows.append(row)
                 if table:
-                    print(report.line(row), flush=True)
+                    say(report.line(row))
     if shows and wanted.options.json:
-        print(json.dumps(report.document(told, found), indent=1))
+        say(json.dumps(report.document(told, found), indent=1))
     if shows and wanted.options.plot:
         report.plot(wanted.options.plot, found, f"meshcomm on {setting.mesh.size} ranks")
     wrong = sum(row.wrong for results in found for row in results.rows)
     if wrong and shows:
-        print(f"\nmeshcomm: {counted(wrong, 'wrong element')}", file=sys.stderr)
+        say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
     return int(wrong > 0)
 
 

@@ -1,0 +1,161 @@
+"""How new files come to disks that other users write to as well: which links are followed, names, and permissions.
+
+A stranger is another user of the host. In a folder that he can write to, he may put a link in the way of a file that
+we write, or make a file with a name that he can guess. So each file that is written is opened here: a new one has a
+random name and is made by us, an old one is no link. Links on the way to it belong to this user, to root, or lie in a
+folder that nobody else can write to. Linux protects single calls of `open` in such a way (protected_symlinks in
+proc_sys_fs(5)), but not a path that was resolved before.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from random import SystemRandom
+from typing import TextIO
+
+PRIVATE, PUBLIC = 0o600, 0o666
+"""Permissions of new files: for this user only, and those that the umask leaves."""
+
+ASIDE = ".unfinished"
+"""How the names end of files that are not complete."""
+
+_MOST_LINKS = 40
+"""Links on the way to a file, as in Linux."""
+
+
+def opened(path: Path, flags: int, mode: int = PUBLIC) -> int:
+    """Return the number of an opened file; of what is written, the last part of *path* may not be a link."""
+    writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+    return os.open(path, flags | os.O_CLOEXEC | (os.O_NOFOLLOW if writes else 0), mode)
+
+
+def aside(path: Path) -> Path:
+    """Return a new name, which nobody can guess, for what is written beside *path* until it is complete."""
+    return path.with_name(f".{path.name}.{SystemRandom().getrandbits(64):016x}{ASIDE}")
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
+    """Give a new text file that gets the name *path* when it is complete. After an error it is removed.
+
+    It has the permissions *mode*, or those of a file of this user that it replaces.
+    """
+    new = aside(path)
+    try:
+        with _naming(path, new):
+            with open(_created(path, new, mode), "w", encoding="utf-8") as file:
+                yield file
+            new.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """Raise ``OSError`` if no file can be made for the name *path*."""
+    new = aside(path)
+    with _naming(path, new):
+        os.close(_created(path, new, PRIVATE))
+        new.unlink()
+
+
+def _created(path: Path, new: Path, mode: int) -> int:
+    """Return the number of the new file *new*, which is to replace *path*."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is a device or a pipe, and no file", str(path))
+    number = opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    own = own_mode(path)
+    if own is not None:
+        os.fchmod(number, own)
+    return number
+
+
+@contextlib.contextmanager
+def _naming(path: Path, new: Path) -> Iterator[None]:
+    """Name *path* in errors of the system, and not the file that is to become it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename in (None, str(new), new):
+            error.filename = str(path)
+            if error.filename2 is not None:
+                del error.filename2
+        raise
+
+
+def own_mode(path: Path) -> int | None:
+    """Return the permissions of a file or folder of this user, without setuid and its kin; None for what is another's.
+
+    None, too, if nothing is there.
+    """
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    if status.st_uid != os.geteuid() or stat.S_ISLNK(status.st_mode):
+        return None
+    return stat.S_IMODE(status.st_mode) & 0o777
+
+
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return *path* as `os.path.realpath` does. ``PermissionError`` for a link that a stranger may have put there.
+
+    >>> resolved("/proc/self/..")
+    PosixPath('/')
+    """
+    here, links = "/", 0
+    parts = os.path.abspath(path).split("/")[:0:-1]
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        there = os.path.dirname(here) if part == ".." else os.path.join(here, part)
+        target = _target(there)
+        if target is None:
+            here = there
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+        here = "/" if target.startswith("/") else here
+        parts += target.split("/")[::-1]
+    return Path(here)
+
+
+def _target(path: str) -> str | None:
+    """Return where a link leads to; None if this is none. ``PermissionError`` for a link of a stranger."""
+    try:
+        status = os.lstat(path)
+        if not stat.S_ISLNK(status.st_mode):
+            return None
+        if status.st_uid not in (0, os.geteuid()) and _is_shared(os.path.dirname(path)):
+            raise PermissionError(
+                errno.EACCES,
+                f"a link that belongs to {user_name(status.st_uid)}, in a folder that others can write to: nothing is "
+                "written through it",
+                path,
+            )
+        return os.readlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_shared(folder: str) -> bool:
+    """Return whether other users, root aside, can make files in a folder."""
+    status = os.stat(folder)
+    return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+
+
+def user_name(number: int) -> str:
+    """Return the name and number of a user, for a message."""
+    from pwd import getpwuid  # here, as few messages need it
+
+    with contextlib.suppress(KeyError):
+        return f"{getpwuid(number).pw_name} (user {number})"
+    return f"user {number}"
