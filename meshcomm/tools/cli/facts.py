@@ -15,6 +15,7 @@ from typing import TypedDict
 import numpy as np
 
 from meshcomm.core.failures.launchers import launch
+from meshcomm.core.failures.segments import FOLDER, left_behind
 from meshcomm.core.memory.pools import all_memory
 from meshcomm.core.ranks import rendezvous
 from meshcomm.core.ranks.communicator import Communicator
@@ -52,6 +53,8 @@ class Facts(TypedDict):
     address_space: int
     shm: int
     """The size of /dev/shm."""
+    left: int
+    """Bytes that MPI left there of jobs of this user that were killed."""
     mpi: str
     libraries: list[str]
     """The files of the MPIs that this process has loaded."""
@@ -96,7 +99,8 @@ def facts(misspelt: list[str]) -> Facts:
         memory=all_memory(),
         physical=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         address_space=resource.getrlimit(resource.RLIMIT_AS)[0],
-        shm=_size_of(Path("/dev/shm")),
+        shm=_size_of(FOLDER),
+        left=sum(left_behind().values()),
         mpi=mpi.name,
         libraries=files,
         wheels=[name for name in _WHEELS if _version(name)],

@@ -148,6 +148,14 @@ COMMANDS = {
         ),
         action=imported("trace:trace", "folder", "out"),
     ),
+    "clean": Command(
+        help="remove memory that MPI left behind on this host when a job was killed",
+        description="MPI shares memory by files in /dev/shm, and leaves them there when a job is killed. Remove those "
+        "of yours that no process has open. On a cluster, run it on each node: srun --ntasks-per-node 1 python -m "
+        "meshcomm clean",
+        arguments=(Argument("--dry-run", action="store_true", help="only list them"),),
+        action=imported("clean:clean", "dry_run"),
+    ),
     "ls": Command(
         help="list the arrays of a file or a checkpoint",
         description="List the arrays of a file or a checkpoint: name, shape, dtype, bytes, and the layout in which it "
