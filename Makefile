@@ -319,8 +319,8 @@ dist: $(PACKAGING)/.ready
 wheels: dist
 	ARCH=$(ARCH) PATH="$(abspath $(PACKAGING)/bin):$$PATH" sh packaging/build_wheels.sh $(PYTHONS)
 
-test-wheels:
-	sh packaging/try_wheels.sh $(PYTHONS)
+test-wheels: $(PACKAGING)/.ready
+	PATH="$(abspath $(PACKAGING)/bin):$$PATH" sh packaging/try_wheels.sh $(PYTHONS)
 
 # The versions in packaging/build.lock: the newest that packaging/build.in allows.
 lock:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds a wheel for each Python that is named, into dist/, with the compiler of this machine: make wheels calls it.
+# Builds a wheel for each Python that is named, into dist/ or $DIST, with the compiler of this machine: make wheels calls it.
 # ARCH=aarch64 builds for ARM with a cross compiler (apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross).
 # packaging/build.lock pins what makes wheels. Two builds of a commit with one compiler give the same files: their dates
 # are that of the commit.
@@ -19,6 +19,6 @@ for python in "$@"; do
     build/wheel-env/bin/pip install -q --disable-pip-version-check --require-hashes -r packaging/build.lock
     build/wheel-env/bin/pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel .
     # The name of the wheel says which glibc it needs at least. This fails if it links to any other library.
-    auditwheel repair --only-plat --wheel-dir dist build/wheel/*.whl
+    auditwheel repair --only-plat --wheel-dir "${DIST:-dist}" build/wheel/*.whl
 done
-python packaging/sbom.py
+python packaging/sbom.py "${DIST:-dist}"/*.whl

@@ -1,9 +1,10 @@
-"""Writes a software bill of materials beside each wheel of dist/: python packaging/sbom.py.
+"""Writes a software bill of materials beside each wheel: python packaging/sbom.py WHEEL...
 
 It says what the wheel asks for, and what made it, as packaging/build.lock pins that. Two runs write the same.
 """
 
 import re
+import sys
 from datetime import UTC, datetime
 from email.parser import HeaderParser
 from hashlib import sha256
@@ -59,8 +60,6 @@ def bill(wheel: Path) -> Bom:
 
 
 if __name__ == "__main__":
-    wheels = sorted((HERE.parent / "dist").glob("*.whl"))
-    assert wheels, "there are no wheels in dist/"
-    for wheel in wheels:
+    for wheel in map(Path, sys.argv[1:]):
         outputter = make_outputter(bill(wheel), OutputFormat.JSON, SchemaVersion.V1_6)
         wheel.with_name(f"{wheel.name}.cdx.json").write_text(outputter.output_as_string(indent=1) + "\n")
