@@ -197,7 +197,7 @@ def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) ->
             f"repeat by counts of shape {counts.shape}: one count, or one for each of {counted(n, 'element')}"
         )
     if counts.size != 1 or n == 1:
-        return _repeated(name, tensor, counts, axis)
+        return repeated(name, tensor, counts, axis)
     return _repeated_alike(tensor, _only(name, counts), axis)
 
 
@@ -212,8 +212,8 @@ def _only(name: str, counts: IndexArray) -> int:
     return int(times)
 
 
-def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
-    """Return each element as often as its count says. Collective over the mesh."""
+def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTensor:
+    """Return each element as often as its count says, or those of which it is True. Collective over the mesh."""
     names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
     tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
     line = Layout([tensor.layout.axes[axis]], mesh)
@@ -224,6 +224,8 @@ def _repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTen
         at_hand = distribute(counts, line)
 
     def indices(block: Array) -> Indices:
+        if block.dtype == bool:
+            return np.flatnonzero(block)
         wrong = block[block < 0]
         if len(wrong):
             raise ShapeError(f"repeat by {wrong[0]}: counts are not negative")

@@ -3,19 +3,23 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.align import agree_on_plain
+from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
 from meshcomm.core._arguments import as_array
-from meshcomm.core._types import Names
+from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import empty, full
+from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cuts
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.index_tuples import assign, numbers, on_mesh
 from meshcomm.numpy.indexing.indexing import indexed
 from meshcomm.numpy.indexing.nonzero import where_true
+from meshcomm.numpy.indexing.taking import repeated
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort
 from meshcomm.numpy.shapes.shaping import axis_of, regrouped
@@ -68,8 +72,7 @@ def delete(arr: DTensor, obj: slice | DTensor | ArrayLike, axis: int | None = No
             agree_on_plain(name, [given.reshape(1)], tensor.mesh) if not isinstance(given, DTensor) else (given,)
         )
         assign(name, kept, agreed, value=False)
-    (index,) = where_true(name, kept)
-    return indexed(name, tensor, (*[slice(None)] * axis, index))
+    return repeated(name, tensor, kept, axis)
 
 
 @implements(np.insert, partly=True)
@@ -110,10 +113,10 @@ def insert(
             given = regrouped(given, wide, name=name) if isinstance(given, DTensor) else given.reshape(wide)
         if not where.ndim:
             given = np.moveaxis(given, 0, axis)  # type: ignore[type-var]  # a tensor by NumPy's protocol
-        at: IndexArray = np.arange(number, number + given.shape[axis], dtype=np.intp)
-    else:
-        at = _moved_on(name, where, n)
-    return _inserted(name, tensor, axis, at, given)
+        where = np.full(given.shape[axis], number, np.intp)
+    if isinstance(where, DTensor) or isinstance(given, DTensor) or tensor.layout.cyclic(axis):
+        return _inserted(name, tensor, axis, _moved_on(name, where, n), given)
+    return _inserted_here(name, tensor, axis, _from_0_on(name, where, axis, n), given)
 
 
 def _insertions(name: str, obj: object, n: int) -> IndexArray:
@@ -144,6 +147,41 @@ def _only(name: str, where: IndexArray, axis: int, n: int) -> int:
     if not -n <= number <= n:
         raise IndexError(f"{name}: index {number} is out of bounds for axis {axis} with size {n}")
     return number + n if number < 0 else number
+
+
+def _from_0_on(name: str, where: Indices, axis: int, n: int) -> Indices:
+    """Return indices from 0 to *n*; ``IndexError`` for one that is out of bounds."""
+    wrong = where[(where < -n) | (where > n)]
+    if len(wrong):
+        raise IndexError(f"{name}: index {wrong[0]} is out of bounds for axis {axis} with size {n}")
+    return np.where(where < 0, where + n, where).astype(np.intp)
+
+
+def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values: Array) -> DTensor:
+    """Return *tensor* with *values* before the elements *where*: each rank inserts what comes to its block.
+
+    All ranks know both, and so the lengths of all new blocks. Then the usual cut moves their edges. Collective.
+    """
+    n, layout, mesh = tensor.shape[axis], tensor.layout, tensor.mesh
+    agree_on_plain(name, [tensor, where, values], mesh)
+    shape = tuple(n + len(where) if a == axis else m for a, m in enumerate(tensor.shape))
+    rows = np.broadcast_to(values, (*shape[:axis], len(where), *shape[axis + 1 :]))
+    starts = layout.cut(axis, n).all_starts()
+    order = np.argsort(where, kind="stable")
+    ends = [*np.searchsorted(where[order], starts[:-1]).tolist(), len(where)]  # what comes before each block
+
+    def inserted(block: Array) -> Array:
+        number = layout.block_numbers(mesh.rank or 0)[axis]
+        its = np.sort(order[ends[number] : ends[number + 1]])  # as they came: of equal indices, the first stays first
+        box = layout.block_box(tensor.shape)
+        own = np.take(cut_out(rows, (*box[:axis], (0, len(where)), *box[axis + 1 :])), its, axis)
+        return np.insert(block, where[its] - starts[number], own, axis)
+
+    names = tuple(layout.axes[axis])
+    spec = Cuts(names, [start + end for start, end in zip(starts, ends, strict=True)]) if len(starts) > 2 else names
+    made = Layout([spec if a == axis else each for a, each in enumerate(layout.axes)], mesh)
+    usual = Layout([names if a == axis else each for a, each in enumerate(layout.axes)], mesh)
+    return relaid(mapped(inserted, tensor, layout=made, shape=shape), usual.axes, name)
 
 
 def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
