@@ -1,5 +1,6 @@
 """Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -26,6 +27,7 @@ from meshcomm.core.layouts.specs import CutSpec
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.communicator import as_json_text
 from meshcomm.core.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
 from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
@@ -535,7 +537,7 @@ def plain_text(array: Array) -> str:
 def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Json:
     """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
 
-    What *look* raises there, all ranks raise.
+    What *look* raises there, all ranks raise; ``TypeError`` if JSON cannot hold what it returns.
 
     Parameters
     ----------
@@ -546,5 +548,5 @@ def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, h
     here: the location of this rank in the mesh
     """
     with exchanging(here.team):
-        told = agree_on(here.team, call, lambda: look() if here.device == root else None)
-        return here.team.everyone.communicator().told(told)[member(here, mesh, root)]
+        text = agree_on(here.team, call, lambda: as_json_text(look() if here.device == root else None))
+        return json.loads(here.team.everyone.communicator().told_texts(text)[member(here, mesh, root)])
