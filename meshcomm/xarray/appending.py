@@ -23,7 +23,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import DTypeError
-from meshcomm.storage.decoding import CODING, Coding, coding_of
+from meshcomm.storage.decoding import CODING, Coding, as_netcdf, coding_of
 from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.opened import Store
@@ -172,7 +172,7 @@ def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
         kinds |= {name: ("O", shape) for name, shape in found.texts.items()}
         return node_of_value(
             {
-                name: [dict(found.attributes.get(name, {})), kind, shape, dim in found.dims.get(name, ())]
+                name: [as_netcdf(found.attributes.get(name, {})), kind, shape, dim in found.dims.get(name, ())]
                 for name, (kind, shape) in kinds.items()
             }
         )

@@ -26,7 +26,7 @@ from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
-from meshcomm.storage.decoding import CODING, Coding, coding_of
+from meshcomm.storage.decoding import CODING, Coding, as_netcdf, coding_of
 from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.load import PathLike, Wanted, load_found, told_contents
 from meshcomm.storage.opened import Store
@@ -210,7 +210,7 @@ class File(AbstractDataStore):
 
     def get_attrs(self) -> dict[str, Json]:
         """Return the attributes of the file."""
-        return {} if self._prefix else dict(self.found.metadata)
+        return {} if self._prefix else as_netcdf(self.found.metadata)
 
     def get_encoding(self) -> dict[str, Json]:
         """Return which dimensions may grow."""
@@ -225,7 +225,7 @@ class File(AbstractDataStore):
         return {name[len(self._prefix) :]: self._variable(name) for name in self._dims}
 
     def _variable(self, name: str) -> xarray.Variable:
-        dims, attributes = self._dims[name], dict(self.found.attributes.get(name, {}))
+        dims, attributes = self._dims[name], as_netcdf(self.found.attributes.get(name, {}))
         encoding = {"source": str(self.path)}
         if name in self.found.texts:
             return xarray.Variable(dims, self._texts(name), attributes, {**encoding, "dtype": str})
