@@ -4,14 +4,12 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import xarray
 from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Json
-from meshcomm.errors import DTypeError
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
 
@@ -104,24 +102,13 @@ def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], pat
 def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Variable:
     """Return a variable whose texts are as the file holds them: characters in netCDF, else texts of one length.
 
-    Texts are in UTF-8. Bytes stay what they are in netCDF; zarr has none.
+    Texts are in UTF-8. Bytes stay what they are.
     """
-    if variable.dtype.kind not in "OSTU":
+    if variable.dtype.kind not in "SU":
         return variable
-    if variable.dtype.kind == "O":
-        variable = variable.fillna("")  # type: ignore[no-untyped-call]  # as xarray does: astype makes "nan" and "None" of what is missing
-    if path.suffix.lower() == ".zarr":
-        return _decoded(variable, name) if variable.dtype.kind == "S" else variable.astype("U")
+    if path.suffix.lower() == ".zarr":  # xarray joins bytes of length 1 along the last axis, as characters of netCDF
+        return variable.astype("S2") if variable.dtype == "S1" else variable
     texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()  # type: ignore[no-untyped-call]
-    plain = variable if variable.dtype.kind == "S" else variable.astype("U")
-    encoded = strings.ensure_fixed_length_bytes(texts.encode(plain, name))
+    encoded = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
     found: xarray.Variable = characters.encode(encoded, name)  # type: ignore[no-untyped-call]
     return found
-
-
-def _decoded(variable: xarray.Variable, name: str) -> xarray.Variable:
-    """Return bytes as texts. ``DTypeError`` unless they are in UTF-8."""
-    try:
-        return variable.copy(data=np.char.decode(np.asarray(variable.data), "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DTypeError(f"a zarr store holds texts, and no bytes as {quote(name)} has: {error}") from None
