@@ -9,7 +9,7 @@ from math import isfinite, prod
 
 import numpy as np
 
-from meshcomm.core._arguments import quote
+from meshcomm.core._arguments import quote, refuse_masked
 from meshcomm.core._types import Json
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
@@ -21,7 +21,7 @@ DEEPEST = 100
 def node_of_value(value: object, depth: int = 0) -> Json:
     """Return the node of a value: a number, a text, None, an array, or dicts, lists and tuples of them.
 
-    ``TypeError`` for anything else.
+    ``TypeError`` for anything else, which is a ``DTypeError`` for a masked array.
 
     >>> node_of_value({"a": [1, np.inf]})
     ['dict', {'a': ['list', [['value', 1], ['float', 'inf']]]}]
@@ -35,6 +35,7 @@ def node_of_value(value: object, depth: int = 0) -> Json:
         return ["dict", {key: node_of_value(each, depth + 1) for key, each in value.items()}]
     if isinstance(value, list | tuple):
         return ["list" if isinstance(value, list) else "tuple", [node_of_value(v, depth + 1) for v in value]]
+    refuse_masked(value)
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, [dtype_text(value.dtype), list(value.shape), b64encode(value.tobytes()).decode()]]

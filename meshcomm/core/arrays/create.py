@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote
+from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote, refuse_masked
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, DType, Json, Shape, ShapeLike
 from meshcomm.core.arrays.compile import no_memory
@@ -266,6 +266,7 @@ def full(
     ...     print(world.run(lambda: mc.full((3,), 7, "i4", layout).local.tolist()))
     [[7, 7], [7]]
     """
+    refuse_masked(fill_value)
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
     if isinstance(fill_value, DTensor):
