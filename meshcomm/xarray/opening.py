@@ -263,18 +263,21 @@ class File(AbstractDataStore):
 def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Return the names of the axes of each array. Axes without a name have the same if they have the same length.
 
-    >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {})
-    {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'phony_dim_2')}
+    >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {"b": ("", "x")})
+    {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'x')}
     """
     found: dict[str, tuple[str, ...]] = {}
     made: list[int] = []  # the lengths of these dimensions
     for name, shape in shapes.items():
         own: list[int] = []
-        for n in shape if name not in dims else ():
-            number = next((k for k, length in enumerate(made) if length == n and k not in own), len(made))
-            made += [n] if number == len(made) else []
-            own.append(number)
-        found[name] = dims.get(name) or tuple(f"phony_dim_{number}" for number in own)
+        names = list(dims.get(name, ("",) * len(shape)))
+        for axis, n in enumerate(shape):
+            if not names[axis]:
+                number = next((k for k, length in enumerate(made) if length == n and k not in own), len(made))
+                made += [n] if number == len(made) else []
+                own.append(number)
+                names[axis] = f"phony_dim_{number}"
+        found[name] = tuple(names)
     return found
 
 

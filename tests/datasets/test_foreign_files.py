@@ -76,3 +76,70 @@ def test_an_attribute_of_one_text_says_the_signs(tmp_path):
         return mc.load(tmp_path / "a.h5", rows, decode=True)["v"].to_numpy().tolist()
 
     assert on(2, program) == [[255, 1]] * 2
+
+
+def with_scales_that_are_gone(path):
+    """Write arrays with scales: one never had a name, so it is gone with the file; one was deleted."""
+    with h5py.File(path, "w") as file:
+        file["v"], file["u"], file["x"], file["y"] = np.ones((2, 3, 4)), np.ones(3), np.arange(2.0), np.arange(4.0)
+        for name, axis in (("x", 0), ("y", 2)):
+            file[name].make_scale(name)
+            file["v"].dims[axis].attach_scale(file[name])
+        nameless = file.create_dataset(None, data=np.arange(3.0))
+        nameless.make_scale("t")
+        for axis in (file["v"].dims[1], file["u"].dims[0]):
+            axis.attach_scale(nameless)
+        del file["y"]
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".nc"])
+def test_a_dimension_scale_that_is_gone(suffix, tmp_path):
+    path = tmp_path / f"a{suffix}"
+    with_scales_that_are_gone(path)
+    with mc.open(path) as file:
+        assert {name: file[name].dims for name in file} == {"u": None, "v": ("x", "", ""), "x": ("x",)}
+    for ranks in RANKS:
+
+        def program():
+            found = mx.open(path, {"x": "x"})
+            assert {name: each.shape for name, each in mc.load(path).items()} == {"u": (3,), "v": (2, 3, 4), "x": (2,)}
+            return found.v.dims, found.u.dims, found.v.values.sum(), found.x.values.tolist()
+
+        expected = ("x", "phony_dim_0", "phony_dim_1"), ("phony_dim_0",), 24, [0, 1]
+        assert on(ranks, program) == [expected] * ranks
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("suffix", [".h5", ".nc"])
+@pytest.mark.parametrize("name", ["v", "u", "x", "new"])
+def test_adding_where_a_dimension_scale_is_gone(name, suffix, ranks, tmp_path):
+    path = tmp_path / f"a{suffix}"
+    with_scales_that_are_gone(path)
+    shape = {"v": (2, 3, 4), "x": (2,)}.get(name, (3,))
+
+    def program():
+        layout = mc.Layout([mc.UNSHARDED] * (len(shape) - 1) + ["x"], mc.create_mesh([("x", -1)]))
+        mc.save(path, {name: mc.full(shape, 7.0, layout=layout)}, mode="a")
+        return {key: each.to_numpy().sum() for key, each in mc.load(path).items()}
+
+    expected = {"v": 24, "u": 3, "x": 1} | {name: 7 * np.prod(shape)}
+    assert on(ranks, program) == [expected] * ranks
+    with mc.open(path) as file:
+        assert file["v"].dims[0] == "x"
+
+
+def test_nothing_is_added_to_a_file_that_cannot_be_loaded(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["v"] = np.arange(3.0)
+        file[b"\xff"] = np.arange(3.0)
+    before = path.read_bytes()
+
+    def program():
+        with pytest.raises(mc.CheckpointError, match="no text in UTF-8"):
+            mc.save(path, {"new": np.ones(3)}, mode="a")
+
+    for ranks in RANKS:
+        on(ranks, program)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["a.h5"]

@@ -30,7 +30,7 @@ from meshcomm.storage.formats.base import (
     Writer,
     reading,
 )
-from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES
+from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
 from meshcomm.storage.formats.hdf5_scales import is_scale, name_axes, take_scales
@@ -152,6 +152,8 @@ class Hdf5Writer(Writer):
         with reading(self.path):
             grows = not self.metadata and all(array.grows for array in self.arrays) and self._snapshots()
             self._marks = not grows and is_ours(self._made)  # snapshots leave the mark as it is
+            if not grows:
+                contents_in(self._made, self.path, self._file.size())  # else it would get what nobody can load
 
     def _check(self, array: Described) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
