@@ -121,8 +121,10 @@ def checked_metadata(metadata: Mapping[str, Json], *, numpy: bool = False) -> di
 
 def _listed(value: object, numpy: bool) -> Json:
     refuse_masked(value)
-    if numpy and isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSU":
-        return str(value.dtype)
+    if numpy and isinstance(value, np.ndarray | np.generic):
+        compound = value.dtype.names is not None and not value.dtype.hasobject
+        if compound or value.dtype.kind in "biufcSU":
+            return str(value.dtype)
     raise TypeError(f"{type(value).__name__} {quote(value)} is none of these")
 
 

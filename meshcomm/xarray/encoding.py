@@ -4,14 +4,16 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import xarray
 from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Json
+from meshcomm.core._types import Array, Json
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
+from meshcomm.xarray.objects import plain_attributes
 
 _CHUNKS = ("chunksizes", "chunks")
 _DEFLATE = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
@@ -80,13 +82,18 @@ def own_options(asked: dict[str, dict[str, Any]], chunks: Chunks, compression: C
 def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], path: Path) -> Encoded:
     """Return the dataset as xarray encodes it. Collective: it may compute with the tensors."""
     variables, attributes = encode_dataset_coordinates(dataset)
+    missing = {}
     for name, variable in variables.items():
         variables[name] = copied = variable.copy(deep=False)
         kept = {
             key: value for key, value in variable.encoding.items() if key != "dtype" or value not in (bool, "bool")
         }
         copied.encoding = dict(asked.get(str(name), kept))  # as in xarray, what is asked for is all of it
+        missing[name] = _several_missing(copied)
     variables, attributes = cf_encoder(variables, attributes)
+    for name, values in missing.items():
+        if values is not None:
+            variables[name].attrs["missing_value"] = values.astype(variables[name].dtype)
     found = {str(name): _with_texts(each, str(name), path) for name, each in variables.items()}
     both = [name for name in found if name in attributes]
     if both:
@@ -94,9 +101,23 @@ def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], pat
     return Encoded(
         {name: each.data for name, each in found.items()},
         {name: tuple(map(str, each.dims)) for name, each in found.items()},
-        dict(attributes)
-        | {name: dict(sorted(each.attrs.items(), key=lambda item: str(item[0]))) for name, each in found.items()},
+        plain_attributes(attributes)
+        | {
+            name: plain_attributes(dict(sorted(each.attrs.items(), key=lambda item: str(item[0]))))
+            for name, each in found.items()
+        },
     )
+
+
+def _several_missing(variable: xarray.Variable) -> Array | None:
+    """Take several missing values out of the encoding, for which xarray takes one: NaN becomes the first of them."""
+    values = np.ravel(variable.encoding.get("missing_value", ()))
+    if len(values) < 2:
+        return None
+    del variable.encoding["missing_value"]
+    if variable.encoding.get("_FillValue") is None:
+        variable.encoding["_FillValue"] = values[0]
+    return values
 
 
 def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Variable:

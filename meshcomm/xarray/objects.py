@@ -1,11 +1,15 @@
 """Python objects in datasets: before anything is decided by dtypes, they get those that xarray gives them in files."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import xarray
 from xarray.coding import strings
 from xarray.coding.times import infer_calendar_name
 
 from meshcomm.core._types import Array, Json
+from meshcomm.storage.values import attribute
 
 try:
     from xarray.backends.common import ensure_dtype_not_object
@@ -59,3 +63,15 @@ def _texts(values: Array, kind: type) -> Array:
         return value.encode() if kind is bytes else value.decode()
 
     return np.array([text(each) for each in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
+
+
+def plain_attributes(attributes: Mapping[Any, Json]) -> dict[Any, Json]:
+    """Return attributes with the texts that xarray writes: of bytes, of StringDType, and of arrays of objects."""
+
+    def plain(value: Json) -> Json:
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OT"
+        elements = value.ravel().tolist() if is_array else [value]
+        is_text = all(isinstance(each, str | bytes) for each in elements) and (is_array or isinstance(value, bytes))
+        return attribute(value) if is_text else value
+
+    return {key: plain(value) for key, value in attributes.items()}

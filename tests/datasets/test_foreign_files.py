@@ -143,3 +143,71 @@ def test_nothing_is_added_to_a_file_that_cannot_be_loaded(tmp_path):
         on(ranks, program)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["a.h5"]
+
+
+COMPOUND = np.array([(1, 2.5)], [("a", "i4"), ("b", "f8")])
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+def test_attributes_that_are_compound_or_of_any_length(ranks, tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["v"], its = np.ones(3), {"compound": COMPOUND, "one": COMPOUND[0]}
+        for key, value in its.items():
+            file["v"].attrs[key] = value
+        rows = np.array([np.arange(2), np.arange(3)], object)
+        file["v"].attrs.create("lengths", rows, dtype=h5py.vlen_dtype("i8"))
+        named = np.array([(b"a", 1)], [("t", h5py.string_dtype()), ("n", "i4")])
+        file["v"].attrs.create("named", named, dtype=named.dtype)
+        file["v"].attrs["refers"] = file["v"].ref
+
+    def program():
+        found = mx.open(path)
+        attributes = dict(found.v.attrs)
+        assert [each.tolist() for each in attributes.pop("lengths")] == [[0, 1], [0, 1, 2]]
+        assert attributes == {"compound": COMPOUND[0], "one": COMPOUND[0], "named": [("a", 1)]}
+        for suffix in (".h5", ".nc"):
+            with pytest.raises(TypeError, match="no lists of several lengths"):
+                mx.save(tmp_path / f"wrong{suffix}", found.v.drop_attrs().assign_attrs(a=found.v.attrs["lengths"]))
+        with pytest.raises(TypeError, match="attributes are numbers, texts and lists of these"):
+            mx.save(tmp_path / "wrong.nc", found.v.drop_attrs().assign_attrs(c=COMPOUND))
+        mx.save(tmp_path / f"{ranks}.zarr", found)
+        kept = found.v.drop_attrs().assign_attrs(compound=COMPOUND, one=COMPOUND[0]).to_dataset(name="v")
+        mx.save(tmp_path / f"{ranks}.h5", kept)
+
+    on(ranks, program)
+    assert read(tmp_path / f"{ranks}.h5").v.attrs == its
+    stored = {"compound": [1, 2.5], "one": [1, 2.5], "lengths": [[0, 1], [0, 1, 2]], "named": [["a", 1]]}
+    assert read(tmp_path / f"{ranks}.zarr").v.attrs == stored
+    assert [each.name for each in tmp_path.iterdir() if "wrong" in each.name] == []
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5", ".zarr"])
+def test_texts_in_attributes(suffix, tmp_path):
+    texts = np.array(["a", "bc"])
+    kinds = {"objects": texts.astype(object), "any_length": texts.astype(np.dtypes.StringDType()), "plain": texts}
+    its = xarray.Dataset({"v": FIELD}, attrs={"raw": b"abc"}).assign(v=("x", np.ones(4), kinds))
+    on(2, lambda: mx.save(tmp_path / f"a{suffix}", its))
+    found = read(tmp_path / f"a{suffix}")
+    assert (found.v.attrs, found.attrs) == ({key: ["a", "bc"] for key in kinds}, {"raw": "abc"})
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5", ".zarr"])
+@pytest.mark.parametrize("dtype", ["f8", "i2"])
+@pytest.mark.filterwarnings("ignore:variable 'v' has multiple fill values")
+def test_several_missing_values(dtype, suffix, tmp_path):
+    its = xarray.Dataset({"v": ("x", np.array([1, -1, -2, 4], dtype), {"missing_value": [-1, -2]})})
+    path = tmp_path / f"a{suffix}"
+    its.to_zarr(path) if suffix == ".zarr" else its.to_netcdf(path, engine="h5netcdf")
+    for ranks in RANKS:
+
+        def program(ranks=ranks):
+            for cuts in ({}, {"x": "x"}):
+                found = mx.open(path, cuts)
+                np.testing.assert_array_equal(found.v.values, [1, np.nan, np.nan, 4])
+                mx.save(tmp_path / f"{ranks}{suffix}", found, overwrite=True)
+
+        on(ranks, program)
+        again = read(tmp_path / f"{ranks}{suffix}").v
+        np.testing.assert_array_equal(again, [1, np.nan, np.nan, 4])
+        assert np.asarray(again.encoding["missing_value"]).tolist() == [-1, -2]

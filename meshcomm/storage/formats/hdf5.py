@@ -198,7 +198,7 @@ class _Walk:
         for key in list(found.attrs):  # h5py holds its lock until this has come to its end
             name = _text(key, self._path)
             if name not in OF_LIBRARIES:
-                with suppress(TypeError):  # NumPy has no such values
+                with suppress(TypeError):  # NumPy has no such values, or no other file has them
                     attributes[name] = self._value(found.attrs[key])
         return attributes
 
@@ -206,6 +206,9 @@ class _Walk:
         if isinstance(value, self._h5py.Empty):
             return ""
         alone = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)
+        first = value.flat[0] if isinstance(value, np.ndarray) and value.size else value
+        if isinstance(first, self._h5py.Reference):
+            raise TypeError("it refers to something in this file")
         return attribute(value[0] if alone else value)  # to netCDF a number is an array of one
 
     def _address(self, found: Thing) -> tuple[int, int]:

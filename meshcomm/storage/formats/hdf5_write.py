@@ -399,11 +399,18 @@ def _attribute(value: Json, netcdf: bool) -> Json:
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     if isinstance(value, str):
         return value
-    found = np.asarray(value)
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"an attribute has no lists of several lengths, as {quote(value)} has") from None
     if netcdf and found.ndim > 1:
         raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
     if found.dtype.kind in "US":
         return np.asarray(found.astype("U"), h5py_library().string_dtype())
+    if (
+        found.dtype.names is not None and not netcdf
+    ):  # the library of netCDF reads only those that have a type with a name
+        return found[()]
     if found.dtype.kind not in "biufc":
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     return found.astype("i1") if netcdf and found.dtype.kind == "b" else found[()]
