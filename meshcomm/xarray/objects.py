@@ -50,7 +50,7 @@ def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
         values = np.asarray(variable.data, object)
         return variable.copy(data=_texts(np.where(xarray.Variable(variable.dims, values).isnull(), "", values), str))
     found: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
-    kind = strings.check_vlen_dtype(found.dtype)
+    kind = strings.check_vlen_dtype(found.dtype)  # type: ignore[no-untyped-call]
     return found if kind is None else found.copy(data=_texts(found.data, kind))
 
 

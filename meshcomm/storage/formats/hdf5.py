@@ -329,7 +329,7 @@ def texts(path: Path, name: str, shape: Shape) -> Array:
     with reading(path), h5py_library().File(path, "r") as opened:
         own: Array = np.asarray(opened[name].asstr(errors="replace")[...], object)
         found = np.full(shape, "", object)
-        found[(*map(slice, own.shape), ...)] = own  # without the dots, a text alone would become an array in an array
+        found[tuple(map(slice, own.shape))] = own if own.ndim else own[()]  # else it would be an array in an array
         return found
 
 
