@@ -18,8 +18,8 @@ import numpy as np
 from xarray import DataArray, Dataset, Variable
 from xarray.core import duck_array_ops
 from xarray.core.options import OPTIONS, _get_keep_attrs
-from xarray.core.resample import Resample
-from xarray.core.utils import is_scalar
+from xarray.core.resample import DataArrayResample, DatasetResample, Resample
+from xarray.core.utils import is_scalar, module_available  # type: ignore[attr-defined]
 
 from meshcomm.adapters.xarray_variables import is_of_ranks, module_of
 from meshcomm.blocks.align import relaid
@@ -170,6 +170,29 @@ def _in_one_pass(original: Callable[..., Any]) -> Callable[..., Any]:
 _REDUCE = "reduce"
 for _groups in (_groupby.DataArrayGroupByBase, _groupby.DatasetGroupByBase):
     setattr(_groups, _REDUCE, _in_one_pass(getattr(_groups, _REDUCE)))
+
+
+def _uses_flox() -> bool:
+    """Return whether xarray leaves the cumulative sums of groups of plain arrays to flox."""
+    return hasattr(_groupby.GroupBy, "_flox_scan") and OPTIONS["use_flox"] and module_available("flox", "0.10.5")
+
+
+def _in_order_of_flox(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the cumulative sum of groups, which has its dimension last if that of plain arrays has."""
+
+    @wraps(original)
+    def cumsum(self: Any, dim: Any = None, **kwargs: Any) -> Any:
+        found = original(self, dim, **kwargs)
+        variables = found.data_vars.values() if isinstance(found, Dataset) else [found]
+        of_ranks = any(is_of_ranks(each.variable) for each in variables)
+        return found.transpose(..., *self._parse_dim(dim)) if of_ranks and _uses_flox() else found
+
+    return cumsum
+
+
+_CUMSUM = "cumsum"
+for _groups in (_groupby.DataArrayGroupBy, _groupby.DatasetGroupBy, DataArrayResample, DatasetResample):
+    setattr(_groups, _CUMSUM, _in_order_of_flox(getattr(_groups, _CUMSUM)))
 
 # -- windows ----------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshcomm.core._arguments import refuse_masked
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, SMALL_MESSAGE
 from meshcomm.core._types import Array, Names
@@ -28,6 +29,7 @@ def gathered(name: str, x: DTensor | ArrayLike) -> Array:
     """Return all elements of a small operand on every rank. Collective over its mesh. *name* is the operation."""
     tensor = unwrapped(x)
     if not isinstance(tensor, DTensor):
+        refuse_masked(tensor)
         return np.asarray(tensor)
     with collective(name, tensor.mesh):
         found = tensor.to_numpy()

@@ -155,14 +155,19 @@ def counts_in_zeros(dtype: DType) -> bool:
     return any(counts_in_zeros(field[0]) for field in (dtype.fields or {}).values())
 
 
+def refuse_masked(x: object) -> None:
+    """Raise ``DTypeError`` for a masked array, also for one without axes."""
+    # Not np.ma, which imports it: two threads at once would find NumPy half ready, and end in a RecursionError.
+    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
+        raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
+
+
 def as_array(x: object) -> Array:
     """Return *x* as a NumPy array that can be sharded; ``ShapeError`` or ``DTypeError`` if it is none.
 
     An array of another library shares its memory, if that is in the host.
     """
-    # Not np.ma, which imports it: two threads at once would find NumPy half ready, and end in a RecursionError.
-    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
-        raise DTypeError("a masked array would lose its mask: fill it, or pass its data and its mask")
+    refuse_masked(x)
     if type(getattr(x, "layout", None)).__module__ == "meshcomm":
         raise DTypeError(
             "this is a DTensor, not a plain array: pass its t.local, or use relayout; t.sum() and others reduce it"

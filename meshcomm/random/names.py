@@ -51,7 +51,7 @@ def _seeds(bit_generator: Any) -> SeedSequence:
 def _seed_of_root(seeds: Any) -> SeedSequence:
     def drawn() -> Any:
         found = seeds()
-        return [np.asarray(found.entropy).tolist(), list(found.spawn_key)]
+        return [np.asarray(found.entropy).tolist(), list(map(int, found.spawn_key))]
 
     told = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
     entropy, key = drawn() if told is None else told

@@ -143,9 +143,10 @@ def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described
     if not writer.has_attributes:
         return described
     attributes = _as_held(found.attributes.get(name, {}), writer)
-    dims = found.dims.get(name)
-    unlimited = tuple(dim for dim in dims or () if dim in found.unlimited)
-    return described._replace(dims=dims, attributes=attributes, unlimited=unlimited)
+    dims = found.dims.get(name, ())
+    unlimited = tuple(dim for dim in dims if dim in found.unlimited)
+    named = dims if all(dims) else ()
+    return described._replace(dims=named or None, attributes=attributes, unlimited=unlimited)
 
 
 def _as_held(metadata: Mapping[str, Json], writer: type[Writer]) -> dict[str, Json]:

@@ -11,6 +11,7 @@ import numpy as np
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType, Json
 from meshcomm.storage.transfer import convert
+from meshcomm.storage.values import attribute
 
 _FILLS = ("_FillValue", "missing_value")
 _PACKS = ("scale_factor", "add_offset")
@@ -55,7 +56,7 @@ def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
     """
     its = {key: _alone(attributes[key]) for key in _PACKS if key in attributes}
     native = dtype.newbyteorder("=")
-    integers = _integers(native, attributes.get("_Unsigned"))
+    integers = _integers(native, _alone(attributes.get("_Unsigned")))
     known = any(key in attributes for key in _FILLS)
     if dtype.kind not in "iufc" or not (its or known or integers != native):
         return None
@@ -69,6 +70,18 @@ def coding_of(attributes: Mapping[str, Json], dtype: DType) -> Coding | None:
     if fills and found.kind in "iu":
         found = np.dtype("f8")
     return Coding(integers, tuple(fills), its.get("scale_factor"), its.get("add_offset"), found)
+
+
+def as_netcdf(attributes: Mapping[str, Json]) -> dict[str, Json]:
+    """Return attributes as netCDF has them, in HDF5 files of any name: an array of one is a number or a text.
+
+    >>> as_netcdf({"scale_factor": np.array([0.5]), "range": np.array([0, 9])})
+    {'scale_factor': np.float64(0.5), 'range': array([0, 9])}
+    """
+    return {
+        key: attribute(value[0]) if isinstance(value, np.ndarray) and value.shape == (1,) else value
+        for key, value in attributes.items()
+    }
 
 
 def _alone(value: Json) -> Json:

@@ -141,7 +141,8 @@ class Store:
 class StoredArray:
     """One array of a `Store`. An index reads the bytes that it needs, and gives an array of NumPy.
 
-    *layout* says, for people, in which layout it was saved; *dims* are the names of its axes, if the file has them.
+    *layout* says, for people, in which layout it was saved; *dims* are the names of its axes, if the file has some,
+    and "" for an axis without one.
     """
 
     def __init__(self, store: Store, stored: Stored, found: Contents) -> None:

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from meshcomm.core._arguments import quote
+from meshcomm.core._arguments import quote, refuse_masked
 from meshcomm.core._types import Json, Shape
-from meshcomm.errors import ShapeError
+from meshcomm.errors import DTypeError, ShapeError
 
 Dims: TypeAlias = Mapping[str, Sequence[str]] | Sequence[str] | None
 Chunks: TypeAlias = Mapping[str, Sequence[int]] | Sequence[int] | None
@@ -103,18 +104,27 @@ def _codec(given: object) -> tuple[str, int | None]:
 
 
 def checked_metadata(metadata: Mapping[str, Json], *, numpy: bool = False) -> dict[str, Json]:
-    """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change; *numpy* also allows arrays."""
+    """Return *metadata*; ``TypeError`` for what JSON cannot hold, or would change; *numpy* also allows arrays.
+
+    ``DTypeError`` for a masked array.
+    """
     try:
-        json.dumps(dict(metadata), allow_nan=numpy, ensure_ascii=False, default=_listed if numpy else None).encode()
+        listed = partial(_listed, numpy=numpy)
+        json.dumps(dict(metadata), allow_nan=numpy, ensure_ascii=False, default=listed).encode()
+    except DTypeError:
+        raise
     except (TypeError, ValueError, RecursionError) as error:
         raise TypeError(f"metadata are what JSON can hold: {error}") from None
     _check_keys(metadata)
     return dict(metadata)
 
 
-def _listed(value: object) -> Json:
-    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufcSU":
-        return str(value.dtype)
+def _listed(value: object, numpy: bool) -> Json:
+    refuse_masked(value)
+    if numpy and isinstance(value, np.ndarray | np.generic):
+        compound = value.dtype.names is not None and not value.dtype.hasobject
+        if compound or value.dtype.kind in "biufcSU":
+            return str(value.dtype)
     raise TypeError(f"{type(value).__name__} {quote(value)} is none of these")
 
 

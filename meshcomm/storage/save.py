@@ -496,8 +496,6 @@ def _text_of(array: Described) -> str:
 def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
     if isinstance(leaf, DTensor):
         return leaf
-    if leaf.dtype.hasobject:
-        raise CheckpointError(f"an array of Python objects ({leaf.dtype}) cannot be saved: their sizes differ")
     return replicated(contiguous(leaf), mesh)
 
 

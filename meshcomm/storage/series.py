@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.small import looked_up, together
-from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote
+from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote, refuse_masked
 from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -264,6 +264,7 @@ def _by_name(given: Any, names: Iterable[str]) -> Any:
 
 
 def _number(name: str, value: object) -> Array:
+    refuse_masked(value)
     found = np.asarray(value)
     if found.ndim or found.dtype.kind in "OTV" or isinstance(value, DTensor):
         raise ValueError(

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.core._arguments import quote
+from meshcomm.core._arguments import as_array, quote
 from meshcomm.core._foreign import is_foreign, values_of
 from meshcomm.core._tracing import untraced
 from meshcomm.core._types import Array, Json
@@ -76,7 +76,8 @@ def flattened(
 ) -> tuple[Json, Leaves]:
     """Return the node of *tree*, and its tensors by name: keys and indices joined by *separator*.
 
-    Arrays of another library become what *of_foreign* makes of them. ``TypeError`` for what no checkpoint can hold.
+    Arrays of another library become what *of_foreign* makes of them. ``TypeError`` for what no checkpoint can hold,
+    ``DTypeError`` for arrays that `distribute` refuses, too.
 
     >>> flattened({"w": np.zeros(2), "steps": [1, 2.5]})[0]
     ['dict', {'w': ['array', 'w'], 'steps': ['list', [['value', 1], ['value', 2.5]]]}]
@@ -108,7 +109,7 @@ def flattened(
         name = name or "array"
         if name in leaves:
             raise CheckpointError(f"two tensors of the tree have the name {name!r}; rename one of their keys")
-        leaves[name] = found if isinstance(found, DTensor) else np.asarray(found)
+        leaves[name] = found if isinstance(found, DTensor) else as_array(found)
         return ["array", name]
 
     return node_of(tree, leaf, held), leaves
@@ -123,7 +124,7 @@ def _plain(found: object, name: str) -> Json:
         try:
             return ["per_rank", [node_of_value(found.value)]]
         except TypeError as error:
-            raise TypeError(f"per_rank {_at(name)}: {error}") from None
+            raise type(error)(f"per_rank {_at(name)}: {error}") from None  # also a DTypeError
     if found is None or isinstance(found, bool | int | float | str):
         return ["value", found]
     raise TypeError(

@@ -9,7 +9,7 @@ from math import isfinite, prod
 
 import numpy as np
 
-from meshcomm.core._arguments import quote
+from meshcomm.core._arguments import quote, refuse_masked
 from meshcomm.core._types import Json
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
@@ -21,7 +21,7 @@ DEEPEST = 100
 def node_of_value(value: object, depth: int = 0) -> Json:
     """Return the node of a value: a number, a text, None, an array, or dicts, lists and tuples of them.
 
-    ``TypeError`` for anything else.
+    ``TypeError`` for anything else, which is a ``DTypeError`` for a masked array.
 
     >>> node_of_value({"a": [1, np.inf]})
     ['dict', {'a': ['list', [['value', 1], ['float', 'inf']]]}]
@@ -35,6 +35,7 @@ def node_of_value(value: object, depth: int = 0) -> Json:
         return ["dict", {key: node_of_value(each, depth + 1) for key, each in value.items()}]
     if isinstance(value, list | tuple):
         return ["list" if isinstance(value, list) else "tuple", [node_of_value(v, depth + 1) for v in value]]
+    refuse_masked(value)
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         kind = "array" if isinstance(value, np.ndarray) else "scalar"
         return [kind, [dtype_text(value.dtype), list(value.shape), b64encode(value.tobytes()).decode()]]
@@ -91,25 +92,38 @@ def _array(content: Json, is_scalar: bool) -> Json:
 
 
 def attribute(value: Json) -> Json:
-    """Return the value of an attribute: a text, a number or a scalar of NumPy, or an array.
+    """Return the value of an attribute: a text, a number or a scalar of NumPy, an array, or a list of arrays.
+
+    Compound values stay so, unless they have texts or arrays of any length in them: those are tuples.
 
     >>> attribute(b"m/s"), attribute(np.array(["a", "b"], object))
     ('m/s', array(['a', 'b'], dtype='<U1'))
+    >>> attribute(np.array([np.arange(2), np.ones(1)], object))
+    [array([0, 1]), array([1.])]
     """
     if isinstance(value, bytes):
         return decoded_text(value)
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind in "OS":
-            texts = [decoded_text(each) if isinstance(each, bytes) else str(each) for each in value.ravel().tolist()]
-            return np.array(texts, dtype="U").reshape(value.shape)
-        if value.dtype.kind not in "biufcU":
-            return str(value)
-        return value.astype(value.dtype.newbyteorder("="), copy=False)
+    if isinstance(value, list | tuple):
+        return type(value)(map(attribute, value))
     if isinstance(value, np.str_):
         return str(value)
-    if isinstance(value, np.generic):
-        return value.astype(value.dtype.newbyteorder("=")) if value.dtype.kind in "biufc" else str(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return _of_numpy(value)
     return value if value is None or isinstance(value, bool | int | float | complex | str) else str(value)
+
+
+def _of_numpy(value: Json) -> Json:
+    """Return the value of an attribute that is an array or a scalar."""
+    kind = value.dtype.kind
+    if kind in "OST":
+        elements = [attribute(each) for each in value.ravel().tolist()]
+        if not all(isinstance(each, str) for each in elements):
+            return elements
+        return np.array(elements, dtype="U").reshape(value.shape)
+    if value.dtype.names is not None and value.dtype.hasobject:
+        return attribute(value.tolist())
+    known = kind in "biufcU" or value.dtype.names is not None
+    return value.astype(value.dtype.newbyteorder("="), copy=False) if known else str(value)
 
 
 def with_numbers(attributes: Mapping[str, Json]) -> dict[str, Json]:

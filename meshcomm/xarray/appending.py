@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import xarray
 from xarray.coding import strings
-from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta, infer_calendar_name
+from xarray.coding.times import decode_cf_datetime, decode_cf_timedelta
 
 from meshcomm.blocks.small import looked_up, together
 from meshcomm.core._arguments import quote
@@ -23,7 +23,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import DTypeError
-from meshcomm.storage.decoding import CODING, Coding, coding_of
+from meshcomm.storage.decoding import CODING, Coding, as_netcdf, coding_of
 from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.opened import Store
@@ -31,6 +31,7 @@ from meshcomm.storage.save import save as save_tree
 from meshcomm.storage.series import Series
 from meshcomm.storage.values import node_of_value, value_of_node
 from meshcomm.xarray.encoding import Encoded, OwnOptions, encoded
+from meshcomm.xarray.objects import calendar_of
 
 _MIDNIGHT = re.compile(r"[T ]0?0:00(:00(\.0*)?)?$")
 """The end of units such as "days since 2000-01-01 00:00:00", which xarray leaves out, or not."""
@@ -143,18 +144,8 @@ class Held(NamedTuple):
         return 1.0 if self.dtype.kind in "iu" else 0.0
 
 
-def _calendar(variable: xarray.Variable) -> str | None:
-    """Return the calendar of dates; None for what are none."""
-    if variable.dtype.kind not in "MO":
-        return None
-    try:
-        return str(infer_calendar_name(variable))
-    except ValueError:
-        return None
-
-
 def _is_time(variable: xarray.Variable) -> bool:
-    return variable.dtype.kind in "mM" or _calendar(variable) is not None
+    return variable.dtype.kind in "mM" or calendar_of(variable) is not None
 
 
 def _is_text(variable: xarray.Variable) -> bool:
@@ -172,7 +163,7 @@ def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
         kinds |= {name: ("O", shape) for name, shape in found.texts.items()}
         return node_of_value(
             {
-                name: [dict(found.attributes.get(name, {})), kind, shape, dim in found.dims.get(name, ())]
+                name: [as_netcdf(found.attributes.get(name, {})), kind, shape, dim in found.dims.get(name, ())]
                 for name, (kind, shape) in kinds.items()
             }
         )
@@ -191,7 +182,7 @@ def _refuse_missing(path: Path, dataset: xarray.Dataset, dim: str, there: Mappin
 def _check_kind(path: Path, array: xarray.DataArray, held: Held, asked: Mapping[str, Any]) -> None:
     """Raise errors unless the file can hold what the array has: by dtypes, calendars and the units *asked* for."""
     name, variable = str(array.name), array.variable
-    calendar = _calendar(variable)
+    calendar = calendar_of(variable)
     has = str(held.attributes.get("calendar", "standard")).lower()
     if calendar is not None:
         fits = has in ("standard", "gregorian", "proleptic_gregorian") if variable.dtype.kind == "M" else False
@@ -221,10 +212,11 @@ def _with_lengths(path: Path, found: Encoded, there: Mapping[str, Held]) -> Enco
     arrays = dict(found.arrays)
     for name, held in there.items():
         array, most = arrays[name], 0
-        if held.dtype.kind == "U" and array.dtype.kind == "U":
+        kind = held.dtype.kind
+        if kind == array.dtype.kind and (kind == "U" or (kind == "S" and path.suffix.lower() == ".zarr")):
             arrays[name] = array.astype(held.dtype)
             fits = bool((arrays[name] == array).all())
-            most = held.dtype.itemsize // 4
+            most = held.dtype.itemsize // np.dtype(f"{kind}1").itemsize
         elif held.kind == "|S1" and array.dtype.kind == "S" and array.ndim == len(held.shape) > 0:
             most = held.shape[-1]
             fits = not (array[..., most:] != b"").any()
@@ -335,7 +327,7 @@ def _equal(one: Array, other: Array) -> bool:
 def _as_texts(array: Array, ndim: int) -> Array:
     if array.dtype.kind == "S":
         joined = strings.char_to_bytes(array) if array.dtype == "S1" and array.ndim == ndim else array  # type: ignore[no-untyped-call]
-        return np.char.decode(joined, "utf-8")
+        return np.char.decode(joined, "utf-8", "surrogateescape")
     return array.astype("U")
 
 

@@ -122,6 +122,13 @@ class _Pieces:
                 raise ShapeError(
                     f"the result has {made.sizes[dim]} along {quote(dim)}, which is cut; the block has {n}"
                 )
+        for name, each in made.coords.items():
+            original, is_cut = self._coordinates.get(name), not self._cuts.keys().isdisjoint(each.dims)
+            kinds = "OT" if original is None else "OSTU"
+            if is_cut and each.dtype.kind in kinds and (original is None or not each.variable.equals(original)):
+                raise TypeError(
+                    f"the result has other texts or objects {quote(name)} along a cut dimension: drop them"
+                )
         return made
 
     def text(self, made: xarray.DataArray) -> str:
@@ -136,7 +143,7 @@ class _Pieces:
             variable, original = each.variable, self._array.coords.get(name)
             if self._cuts.keys().isdisjoint(variable.dims):
                 coordinates[name] = variable
-            elif original is not None and variable.dtype.kind in "OSTU":
+            elif original is not None and variable.dtype.kind in "OSTU":  # `checked` has compared them
                 coordinates[name] = original.variable
             else:
                 data = self._tensor_of(variable)

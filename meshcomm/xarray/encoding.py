@@ -10,10 +10,10 @@ from xarray.coding import strings
 from xarray.conventions import cf_encoder, encode_dataset_coordinates
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Json
-from meshcomm.errors import DTypeError
+from meshcomm.core._types import Array, Json
 from meshcomm.storage.decoding import CODING
 from meshcomm.storage.options import Chunks, Compression
+from meshcomm.xarray.objects import plain_attributes
 
 _CHUNKS = ("chunksizes", "chunks")
 _DEFLATE = {"zlib": "gzip", "gzip": "gzip", "zstd": "zstd", "blosc": "blosc"}
@@ -82,13 +82,18 @@ def own_options(asked: dict[str, dict[str, Any]], chunks: Chunks, compression: C
 def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], path: Path) -> Encoded:
     """Return the dataset as xarray encodes it. Collective: it may compute with the tensors."""
     variables, attributes = encode_dataset_coordinates(dataset)
+    missing = {}
     for name, variable in variables.items():
         variables[name] = copied = variable.copy(deep=False)
         kept = {
             key: value for key, value in variable.encoding.items() if key != "dtype" or value not in (bool, "bool")
         }
         copied.encoding = dict(asked.get(str(name), kept))  # as in xarray, what is asked for is all of it
+        missing[name] = _several_missing(copied)
     variables, attributes = cf_encoder(variables, attributes)
+    for name, values in missing.items():
+        if values is not None:
+            variables[name].attrs["missing_value"] = values.astype(variables[name].dtype)
     found = {str(name): _with_texts(each, str(name), path) for name, each in variables.items()}
     both = [name for name in found if name in attributes]
     if both:
@@ -96,32 +101,35 @@ def encoded(dataset: xarray.Dataset, asked: Mapping[str, Mapping[str, Any]], pat
     return Encoded(
         {name: each.data for name, each in found.items()},
         {name: tuple(map(str, each.dims)) for name, each in found.items()},
-        dict(attributes)
-        | {name: dict(sorted(each.attrs.items(), key=lambda item: str(item[0]))) for name, each in found.items()},
+        plain_attributes(attributes)
+        | {
+            name: plain_attributes(dict(sorted(each.attrs.items(), key=lambda item: str(item[0]))))
+            for name, each in found.items()
+        },
     )
+
+
+def _several_missing(variable: xarray.Variable) -> Array | None:
+    """Take several missing values out of the encoding, for which xarray takes one: NaN becomes the first of them."""
+    values = np.ravel(variable.encoding.get("missing_value", ()))
+    if len(values) < 2:
+        return None
+    del variable.encoding["missing_value"]
+    if variable.encoding.get("_FillValue") is None:
+        variable.encoding["_FillValue"] = values[0]
+    return values
 
 
 def _with_texts(variable: xarray.Variable, name: str, path: Path) -> xarray.Variable:
     """Return a variable whose texts are as the file holds them: characters in netCDF, else texts of one length.
 
-    Texts are in UTF-8. Bytes stay what they are in netCDF; zarr has none.
+    Texts are in UTF-8. Bytes stay what they are.
     """
-    if variable.dtype.kind not in "OSTU":
+    if variable.dtype.kind not in "SU":
         return variable
-    if variable.dtype.kind == "O":
-        variable = variable.fillna("")  # type: ignore[no-untyped-call]  # as xarray does: astype makes "nan" and "None" of what is missing
-    if path.suffix.lower() == ".zarr":
-        return _decoded(variable, name) if variable.dtype.kind == "S" else variable.astype("U")
+    if path.suffix.lower() == ".zarr":  # xarray joins bytes of length 1 along the last axis, as characters of netCDF
+        return variable.astype("S2") if variable.dtype == "S1" else variable
     texts, characters = strings.EncodedStringCoder(allows_unicode=False), strings.CharacterArrayCoder()  # type: ignore[no-untyped-call]
-    plain = variable if variable.dtype.kind == "S" else variable.astype("U")
-    encoded = strings.ensure_fixed_length_bytes(texts.encode(plain, name))
+    encoded = strings.ensure_fixed_length_bytes(texts.encode(variable, name))
     found: xarray.Variable = characters.encode(encoded, name)  # type: ignore[no-untyped-call]
     return found
-
-
-def _decoded(variable: xarray.Variable, name: str) -> xarray.Variable:
-    """Return bytes as texts. ``DTypeError`` unless they are in UTF-8."""
-    try:
-        return variable.copy(data=np.char.decode(np.asarray(variable.data), "utf-8"))
-    except UnicodeDecodeError as error:
-        raise DTypeError(f"a zarr store holds texts, and no bytes as {quote(name)} has: {error}") from None

@@ -26,11 +26,12 @@ from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
-from meshcomm.storage.decoding import CODING, Coding, coding_of
+from meshcomm.storage.decoding import CODING, Coding, as_netcdf, coding_of
 from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.load import PathLike, Wanted, load_found, told_contents
 from meshcomm.storage.opened import Store
 from meshcomm.storage.stored import Stored
+from meshcomm.xarray.joining import Joining
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
@@ -39,12 +40,19 @@ Cuts: TypeAlias = Mapping[str, Any]
 
 
 def open(
-    path: PathLike | Sequence[PathLike],
+    path: PathLike | Sequence[object],
     layout: Cuts | None = None,
     *,
     mesh: Mesh | None = None,
     group: str | None = None,
     preprocess: Callable[[xarray.Dataset], xarray.Dataset] | None = None,
+    combine: str = "by_coords",
+    concat_dim: object = None,
+    compat: str = "override",
+    data_vars: object = "minimal",
+    coords: object = "minimal",
+    join: str = "exact",
+    combine_attrs: object = "override",
     **options: Any,
 ) -> xarray.Dataset:
     """Return a file as a dataset of xarray, whose variables are tensors. Collective over the mesh.
@@ -57,15 +65,18 @@ def open(
     ----------
     path: a netCDF file, a zarr store of version 2 or 3, an HDF5 file, or another one that `load` reads; or a list of
         them, or a pattern such as ``"tas_*.nc"``: these are read at once, and joined by their coordinates as
-        `xarray.combine_by_coords` does
+        `xarray.combine_by_coords` does. For ``combine="nested"`` also a list of lists
     layout: how dimensions are cut: ``{"lat": "x"}``, or ``{"lat": "x", "lon": "y"}``; the names are those of mesh
         dimensions
     mesh: by default that of `default_mesh`, or all ranks along the only mesh dimension that *layout* names
     group: the path of a group in the file
     preprocess: what is done to the dataset of each file first, such as a selection
+    combine, concat_dim, compat, data_vars, coords, join, combine_attrs: how several files are joined, as
+        `xarray.open_mfdataset` has them: ``join="outer"`` where they have other coordinates
     options: those of `xarray.open_dataset`, such as ``decode_times=False``, ``drop_variables=["a"]``
 
-    ``LayoutError`` if *layout* does not fit the file, ``MeshError`` without a mesh, and the errors of `meshcomm.load`.
+    ``LayoutError`` if *layout* does not fit the file, ``MeshError`` without a mesh, ``ValueError`` for files that
+    cannot be joined so, and the errors of `meshcomm.load`.
 
     >>> import tempfile, numpy as np, xarray, meshcomm as mc, meshcomm.xarray
     >>> path = tempfile.mkdtemp() + "/a.nc"
@@ -79,25 +90,27 @@ def open(
     ((2, 3), [4.5, 5.5, 6.5])
     """
     alone = isinstance(path, str | os.PathLike) and not has_magic(os.fspath(path))
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path)
+    paths: list[Any] = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
         raise ValueError("open needs a path, or a list with one path at least")
     if not alone and isinstance(path, str | os.PathLike):
         cuts = _cuts(layout, mesh)
         mesh = _mesh_for(cuts, mesh)
         paths = _matching(os.fspath(path), mesh)
-    found = [
-        xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options) for each in paths
-    ]
-    found = [preprocess(each) for each in found] if preprocess else found
-    if alone:
-        return found[0]
-    loaded = [each.load() for each in found]  # xarray would make arrays of NumPy of what is not
-    joined = xarray.combine_by_coords(
-        loaded, data_vars="minimal", coords="minimal", compat="override", join="exact", combine_attrs="override"
-    )
-    assert isinstance(joined, xarray.Dataset)  # of arrays without names it would be another one
-    return joined
+    joining = Joining(combine, concat_dim, compat, data_vars, coords, join, combine_attrs)
+    joining.check()
+
+    def opened(each: PathLike) -> xarray.Dataset:
+        found = xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
+        found = preprocess(found) if preprocess else found
+        return found if alone else found.load()  # xarray would make arrays of NumPy of what is not
+
+    return opened(paths[0]) if alone else joining.joined(_of_all(opened, paths))
+
+
+def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[object]:
+    """Return the results for paths, in lists of lists as these are."""
+    return [_of_all(function, each) if isinstance(each, list | tuple) else function(each) for each in paths]
 
 
 class Backend(BackendEntrypoint):
@@ -210,7 +223,7 @@ class File(AbstractDataStore):
 
     def get_attrs(self) -> dict[str, Json]:
         """Return the attributes of the file."""
-        return {} if self._prefix else dict(self.found.metadata)
+        return {} if self._prefix else as_netcdf(self.found.metadata)
 
     def get_encoding(self) -> dict[str, Json]:
         """Return which dimensions may grow."""
@@ -225,7 +238,7 @@ class File(AbstractDataStore):
         return {name[len(self._prefix) :]: self._variable(name) for name in self._dims}
 
     def _variable(self, name: str) -> xarray.Variable:
-        dims, attributes = self._dims[name], dict(self.found.attributes.get(name, {}))
+        dims, attributes = self._dims[name], as_netcdf(self.found.attributes.get(name, {}))
         encoding = {"source": str(self.path)}
         if name in self.found.texts:
             return xarray.Variable(dims, self._texts(name), attributes, {**encoding, "dtype": str})
@@ -263,18 +276,21 @@ class File(AbstractDataStore):
 def _named_axes(shapes: Mapping[str, Shape], dims: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Return the names of the axes of each array. Axes without a name have the same if they have the same length.
 
-    >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {})
-    {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'phony_dim_2')}
+    >>> _named_axes({"a": (3, 4), "b": (4, 4)}, {"b": ("", "x")})
+    {'a': ('phony_dim_0', 'phony_dim_1'), 'b': ('phony_dim_1', 'x')}
     """
     found: dict[str, tuple[str, ...]] = {}
     made: list[int] = []  # the lengths of these dimensions
     for name, shape in shapes.items():
         own: list[int] = []
-        for n in shape if name not in dims else ():
-            number = next((k for k, length in enumerate(made) if length == n and k not in own), len(made))
-            made += [n] if number == len(made) else []
-            own.append(number)
-        found[name] = dims.get(name) or tuple(f"phony_dim_{number}" for number in own)
+        names = list(dims.get(name, ("",) * len(shape)))
+        for axis, n in enumerate(shape):
+            if not names[axis]:
+                number = next((k for k, length in enumerate(made) if length == n and k not in own), len(made))
+                made += [n] if number == len(made) else []
+                own.append(number)
+                names[axis] = f"phony_dim_{number}"
+        found[name] = tuple(names)
     return found
 
 

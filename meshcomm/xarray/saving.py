@@ -13,6 +13,7 @@ from meshcomm.storage.options import Chunks, Compression, Options
 from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
 from meshcomm.xarray.encoding import KNOWN, encoded, own_options
+from meshcomm.xarray.objects import without_objects
 
 
 def save(
@@ -69,6 +70,7 @@ def save(
     where = as_path(path, "save(path, dataset)")
     if not writer_for(where).has_attributes:
         raise TypeError(f"a dataset is saved to an .nc, .zarr or .h5 file, not to {where}")
+    dataset = without_objects(dataset)
     _check_names(dataset, encoding or {})
     asked = {name: dict(own) for name, own in (encoding or {}).items()}
     own = own_options(asked, chunks, compression)

@@ -1,9 +1,11 @@
 """meshcomm.xarray: datasets of xarray read and written in parallel, as xarray itself reads and writes them."""
 
+import datetime
 import shutil
 import subprocess
 import tomllib
 import warnings
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -291,15 +293,24 @@ def test_what_cannot_be_saved(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-ELEMENTS = {  # what is saved, and what xarray reads from a zarr store if that differs
-    "dates": (np.array(["2000-01-01", "NaT", "1999-05-05T12"], "M8[ns]"), None),
-    "durations": (np.array([1, "NaT", 3], "m8[s]"), None),
-    "texts": (np.array(["a", "", "éé"]), None),
-    "bytes": (np.array([b"a", b"", b"xyz"]), ["a", "", "xyz"]),
-    "UTF-8": (np.array([b"a", b"", b"\xc3\xa9"]), ["a", "", "é"]),
-    "missing texts": (np.array(["a", None, "b"], object), None),
-    "NaN for a text": (np.array(["a", np.nan, "b"], object), None),
-    "bools": (np.array([True, False, True]), None),
+ELEMENTS = {
+    "dates": np.array(["2000-01-01", "NaT", "1999-05-05T12"], "M8[ns]"),
+    "durations": np.array([1, "NaT", 3], "m8[s]"),
+    "texts": np.array(["a", "", "éé"]),
+    "bytes": np.array([b"a", b"", b"xyz"]),
+    "bytes of length 1": np.array([b"a", b"", b"x"]),
+    "bytes that are no texts": np.array([b"a", b"", b"\xe9"]),
+    "missing texts": np.array(["a", None, "b"], object),
+    "NaN for a text": np.array(["a", np.nan, "b"], object),
+    "texts of any length": np.array(["a", "", "éé"], np.dtypes.StringDType()),
+    "bools": np.array([True, False, True]),
+    "numbers as objects": np.array([1, 2, 3], object),
+    "a number is missing": np.array([1, None, 3], object),
+    "a bool is missing": np.array([True, None, False], object),
+    "all are missing": np.array([None, None, None], object),
+    "NumPy's numbers as objects": np.array([*np.arange(3, dtype="f4")], object),
+    "bytes as objects": np.array([b"a", b"bc", b"\xe9"], object),
+    "bytes and texts": np.array(["a", b"bc", "d"], object),
 }
 
 
@@ -308,32 +319,71 @@ ELEMENTS = {  # what is saved, and what xarray reads from a zarr store if that d
 @pytest.mark.parametrize("suffix", [".nc", ".zarr"])
 @pytest.mark.parametrize("name", ELEMENTS)
 def test_elements_of_any_dtype(name, suffix, ranks, tmp_path):
-    values, in_zarr = ELEMENTS[name]
-    path = tmp_path / f"a{suffix}"
+    values, path = ELEMENTS[name], tmp_path / f"a{suffix}"
     xarray.Dataset({"v": ("x", values)}).to_netcdf(tmp_path / "own.nc", engine="h5netcdf")
     with xarray.open_dataset(tmp_path / "own.nc", engine="h5netcdf", decode_timedelta=True) as own:
         expected = own.v.values.tolist()
-    expected = in_zarr if in_zarr and suffix == ".zarr" else expected
 
     def program():
         layout = mc.Layout(["x"], mc.create_mesh([("x", -1)]))
-        for data in (values, mc.distribute(values, layout)) if values.dtype.kind != "O" else (values,):
-            mx.save(path, xarray.Dataset({"v": ("x", data)}), overwrite=True)
-            found = mx.open(path, {"x": "x"}, decode_timedelta=True).v
-            assert np.asarray(found.values).tolist() == expected
+        for data in (values, mc.distribute(values, layout)) if values.dtype.kind not in "OT" else (values,):
+            for its in (
+                xarray.Dataset({"v": ("x", data)}),
+                xarray.Dataset({"w": ("x", np.arange(3))}, {"v": ("x", data)}),
+                xarray.Dataset({"w": ("v", np.arange(3))}, {"v": values}),
+            ):
+                mx.save(path, its, overwrite=True)
+                found = mx.open(path, {its.w.dims[0] if "w" in its else "x": "x"}, decode_timedelta=True).v
+                np.testing.assert_equal(np.asarray(found.values).tolist(), expected)
 
     on(ranks, program)
 
 
-def test_bytes_that_are_no_texts(tmp_path):
+OBJECTS = {
+    "two classes": [1, "a"],
+    "integers and floats": [1, 2.5],
+    "bools and integers": [True, 2],
+    "dicts": [{"a": 1}] * 2,
+    "Decimal": [Decimal(1)] * 2,
+    "dates of Python": [datetime.date(2000, 1, 1)] * 2,
+    "large integers": [2**70] * 2,
+}
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5", ".zarr"])
+@pytest.mark.parametrize("name", OBJECTS)
+def test_objects_that_no_file_holds(name, suffix, tmp_path):
     def program():
-        its = xarray.Dataset({"v": ("x", np.array([b"a", b"\xe9"]))})
-        mx.save(tmp_path / "a.nc", its)
-        with pytest.raises(mc.DTypeError, match="holds texts, and no bytes as 'v' has"):
-            mx.save(tmp_path / "a.zarr", its)
+        field, values = mc.ones((2,), "f8", mc.Layout(["x"], mc.create_mesh([("x", -1)]))), np.empty(2, object)
+        values[:] = OBJECTS[name]
+        for its in (
+            xarray.Dataset({"w": ("x", field), "v": ("x", values)}),
+            xarray.Dataset({"w": ("x", field)}, {"v": ("x", values)}),
+            xarray.Dataset({"w": ("v", field)}, {"v": values}),
+        ):
+            for along in (None, its.w.dims[0]):
+                with pytest.raises(ValueError, match="unable to infer dtype on variable 'v'"):
+                    mx.save(tmp_path / f"a{suffix}", its, append_dim=along)
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_numbers_as_objects_are_appended_as_numbers(suffix, tmp_path):
+    path = tmp_path / f"a{suffix}"
+
+    def program():
+        for values in ([1, 2], [3, 4]):
+            its = xarray.Dataset({"v": ("time", np.array(values, object)), "s": ("time", np.array([b"a", b"\xe9"]))})
+            mx.save(path, its, append_dim="time")
+        with pytest.raises(ValueError, match=r"at most . characters"):
+            mx.save(path, its.assign(s=("time", np.array([b"abc", b"d"]))), append_dim="time")
 
     on(2, program)
-    assert read(tmp_path / "a.nc").v.values.tolist() == [b"a", b"\xe9"]
+    assert (read(path).v.dtype, read(path).v.values.tolist()) == ("i8", [1, 2, 3, 4])
+    assert read(path).s.values.tolist() == [b"a", b"\xe9"] * 2
 
 
 def test_several_files_and_the_engine_of_xarray(tmp_path):

@@ -7,6 +7,7 @@ import meshcomm as mc
 from support.tensors import on
 
 cases = pytest.importorskip("support.xarray_cases")
+cftime = pytest.importorskip("cftime")
 xarray = cases.xarray
 mx = pytest.importorskip("meshcomm.xarray")
 
@@ -82,6 +83,30 @@ def test_map_blocks_of_any_dtype_with_a_rank_that_has_nothing(dtype):
         found = mx.map_blocks(lambda b: b.copy(), xarray.DataArray(tensor, dims=["t"]))
         assert found.dtype == values.dtype
         np.testing.assert_array_equal(found.values, values)
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+
+
+CALENDAR = np.array([cftime.Datetime360Day(2000, 1, day) for day in (1, 2, 3)])
+
+
+@pytest.mark.parametrize("coordinate", [np.array(["a", "bc", "d"]), CALENDAR])
+def test_coordinates_that_are_no_numbers(coordinate):
+    """They stay, and what a function makes of them is an error: else it would be lost."""
+
+    def program():
+        tensor = mc.ones((3,), "f8", mc.Layout(["x"], mc.create_mesh([("x", -1)])))
+        array = xarray.DataArray(tensor, {"time": coordinate}, ["time"])
+        assert mx.map_blocks(lambda b: b + 1, array).time.values.tolist() == coordinate.tolist()
+        for name in ("time", "new"):
+            other = CALENDAR[0] if name == "new" else coordinate[2]
+            with pytest.raises(TypeError, match=f"other texts or objects '{name}' along a cut dimension"):
+                mx.map_blocks(
+                    lambda b, **its: b.assign_coords({k: ("time", [v] * len(b)) for k, v in its.items()}),
+                    array,
+                    kwargs={name: other},
+                )
 
     for ranks in (1, 2, 3):
         on(ranks, program)

@@ -116,6 +116,75 @@ def test_a_pattern_is_a_list_of_files(ranks, tmp_path):
     on(ranks, program)
 
 
+LATER = EXPECTED.assign_coords(time=EXPECTED.time + np.timedelta64(3, "D"))
+OVERLAPPING = [EXPECTED.assign_coords(y=[1, 2, 3, 4]), LATER.assign_coords(y=[2, 3, 4, 5])]
+ALONG_TIME = {"combine": "nested", "concat_dim": "time"}
+JOINED = {  # datasets that are files, and how they are joined
+    "a variable more": ([EXPECTED, LATER.assign(more=LATER.t * 2)], {"join": "outer", "data_vars": "all"}),
+    "a variable less": ([EXPECTED.assign(more=EXPECTED.t * 2), LATER], ALONG_TIME | {"data_vars": "all"}),
+    "other latitudes": (OVERLAPPING, ALONG_TIME | {"join": "outer"}),
+    "the same latitudes": (OVERLAPPING, ALONG_TIME | {"join": "inner"}),
+    "the first latitudes": (OVERLAPPING, ALONG_TIME | {"join": "override"}),
+    "other variables": (
+        [EXPECTED, EXPECTED.rename(t="u", n="m")],
+        {"compat": "no_conflicts", "combine_attrs": "drop"},
+    ),
+    "in order": ([LATER, EXPECTED], ALONG_TIME),
+    "a new dimension": ([EXPECTED, EXPECTED], {"combine": "nested", "concat_dim": "run", "data_vars": "all"}),
+    "two dimensions": (
+        [[EXPECTED.isel(y=[0, 1]), EXPECTED.isel(y=[2, 3])], [LATER.isel(y=[0, 1]), LATER.isel(y=[2, 3])]],
+        {"combine": "nested", "concat_dim": ["time", "y"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_files_are_joined_as_xarray_joins_them(case, tmp_path):
+    datasets, how = JOINED[case]
+    ours = {
+        "compat": "override",
+        "data_vars": "minimal",
+        "coords": "minimal",
+        "join": "exact",
+        "combine_attrs": "override",
+    }
+
+    def written(each, name):
+        if isinstance(each, list):
+            return [written(inside, f"{name}{k}") for k, inside in enumerate(each)]
+        each.drop_vars("band").to_netcdf(tmp_path / f"{name}.nc", engine="h5netcdf")
+        return tmp_path / f"{name}.nc"
+
+    paths = written(datasets, "a")
+    with xarray.open_mfdataset(
+        paths, chunks=None, engine="h5netcdf", **{"combine": "by_coords", **ours, **how}
+    ) as opened:
+        expected = opened.load()
+
+    def program():
+        for dim in ("y", "time"):
+            found = mx.open(paths, {dim: "x"}, **how)
+            assert isinstance(found.t.data, mc.DTensor)
+            xarray.testing.assert_identical(found.map(lambda each: each.copy(data=each.values)), expected)
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+
+
+def test_files_that_cannot_be_joined(tmp_path):
+    for k, each in enumerate(OVERLAPPING):
+        each.to_netcdf(tmp_path / f"{k}.nc", engine="h5netcdf")
+
+    def program():
+        with pytest.raises(xarray.AlignmentError, match="exact"):
+            mx.open(str(tmp_path / "*.nc"), {"y": "x"}, **ALONG_TIME)
+        for how in ({"combine": "by_name"}, {"concat_dim": "time"}):
+            with pytest.raises(ValueError, match="'by_coords', or 'nested', which has a concat_dim"):
+                mx.open(str(tmp_path / "*.nc"), {"y": "x"}, **how)
+
+    on(2, program)
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["m8[ns]", "m8[s]", "M8[ns]"])
 def test_rolling_of_durations(dtype, ranks):

@@ -224,6 +224,29 @@ def test_devices_merge_small_shares_where_days_are_cut():
     on(4, program)
 
 
+@pytest.mark.parametrize("groups", ["groupby('time.month')", "resample(time='MS')", "groupby('zone')"])
+@pytest.mark.parametrize("flox", [False, True, None])
+def test_dims_of_cumulative_sums(flox, groups, monkeypatch):
+    """They are in xarray's order: the last one is that of the sums if flox makes them. None: what is installed."""
+    if flox is not None:
+        monkeypatch.setattr("meshcomm.adapters.xarray_reductions._uses_flox", lambda: flox)
+    array, along = weather().isel(time=slice(0, 90)), "lat" if "zone" in groups else "time"
+    call = f"a.{groups}.cumsum('{along}')"
+    with xarray.set_options(use_flox=flox is None):
+        expected = called(call, array)
+    expected = expected.transpose(..., along) if flox else expected
+
+    def program():
+        for specs in (["x", U, U], [U, "x", U]):
+            its = cut(array, specs, mc.create_mesh([("x", -1)]))
+            for found in (called(call, its), called(call, its.to_dataset(name="t")).t):
+                assert found.dims == expected.dims
+                same(found, expected)
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+
+
 def test_an_error_of_one_rank_is_raised_by_all():
     array = weather()
     array[700] = 1e308

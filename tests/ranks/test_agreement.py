@@ -13,6 +13,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import errors
+from meshcomm.blocks.session import in_session
+from meshcomm.blocks.small import looked_up
 from meshcomm.core import _tuning
 from meshcomm.core.failures import abort, forks, host_signals
 from meshcomm.core.failures.watch import watch
@@ -506,3 +508,20 @@ def test_a_rank_is_told_of_the_mesh_that_it_is_outside_of_not_of_the_root_of_to_
 
     with mc.simulate(3) as world:
         assert all(world.run(program))
+
+
+@pytest.mark.parametrize("value", [np.array(1), b"x", np.int64(3), np.datetime64("2000")])
+def test_what_cannot_travel_is_an_error_on_all_ranks(value):
+    """One rank looks it up, or tells it: the others do not wait for it."""
+
+    def program():
+        mesh = mc.create_mesh([("x", -1)])
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            looked_up("look", mesh, "what is there", lambda: value)
+        assert looked_up("look", mesh, "what is there", lambda: 3) == 3
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            in_session("tell", mesh, lambda here: here.told(value if here.device == mesh.size - 1 else 1))
+
+    for ranks in (1, 2, 3):
+        with mc.simulate(ranks) as world:
+            world.run(program)

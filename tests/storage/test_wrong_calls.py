@@ -121,6 +121,43 @@ def test_metadata_that_json_cannot_hold(metadata, suffix, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    "suffix", ["", ".npy", ".npz", ".h5", ".nc", ".zarr", ".safetensors", ".safetensors.index.json"]
+)
+def test_masks_are_not_lost(suffix, tmp_path):
+    """Arrays in trees, metadata and attributes are refused as operands are."""
+    if suffix in (".h5", ".nc"):
+        pytest.importorskip("h5py")
+    masked, path = np.ma.array([1.0, 2.0], mask=[False, True]), tmp_path / f"a{suffix}"
+
+    def program():
+        t = mc.ones((2,), "f8", Layout(["x"], mc.create_mesh([("x", -1)])))
+        for value in (masked, np.ma.masked):
+            for tree, metadata in (
+                (value, None),
+                ({"a": {"t": t}, "m": [value]}, None),
+                ({"t": t}, {"m": value}),
+                ({"t": t}, {"t": {"m": [1, value]}}),
+                *([({"t": t, "m": mc.per_rank({"m": value})}, None)] if not suffix else []),
+            ):
+                for save in (mc.save, mc.start_save, *([mc.Checkpoints(path).save] if not suffix else [])):
+                    with pytest.raises(mc.DTypeError, match="a masked array would lose its mask"):
+                        save(*([1] if save not in (mc.save, mc.start_save) else [path]), tree, metadata=metadata)
+            with pytest.raises(mc.DTypeError, match="a masked array would lose its mask"):
+                t[0] = value if value is np.ma.masked else value[1]
+        with pytest.raises(mc.DTypeError, match="a masked array would lose its mask"):
+            mc.full((2,), np.ma.masked, layout=t.layout)
+
+    for ranks in (1, 2, 3):
+        on(ranks, program)
+    assert not [each for each in tmp_path.iterdir() if each.is_file() or any(each.iterdir())]
+
+
+def test_objects_in_a_tree_are_refused_as_operands_are(tmp_path):
+    tree = {"a": A, "o": np.array([1, "a"], object)}
+    raised_by_all(lambda rank, layout: mc.save(tmp_path / "run", tree), mc.DTypeError, "references to Python objects")
+
+
 def test_a_name_that_no_step_has_is_no_damage(tmp_path):
     def program(rank, layout):
         run = mc.Checkpoints(tmp_path / "run")

@@ -1,5 +1,6 @@
 """Functions that make tensors: from arrays, from blocks, from a function, or filled with one value."""
 
+import json
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Literal
@@ -8,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote
+from meshcomm.core._arguments import as_array, as_dtype, as_shape, check_size, counted, quote, refuse_masked
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, DType, Json, Shape, ShapeLike
 from meshcomm.core.arrays.compile import no_memory
@@ -26,6 +27,7 @@ from meshcomm.core.layouts.specs import CutSpec
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import exact_copy, opaque
 from meshcomm.core.ranks.calls import agree_on, collective, exchanging
+from meshcomm.core.ranks.communicator import as_json_text
 from meshcomm.core.ranks.meshes import default_layout, location_in, location_text, required_default_mesh
 from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
@@ -264,6 +266,7 @@ def full(
     ...     print(world.run(lambda: mc.full((3,), 7, "i4", layout).local.tolist()))
     [[7, 7], [7]]
     """
+    refuse_masked(fill_value)
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
     if isinstance(fill_value, DTensor):
@@ -540,7 +543,7 @@ def plain_text(array: Array) -> str:
 def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, here: Location) -> Json:
     """Return what *look* returns on device *root*, as JSON holds it. Collective over the mesh.
 
-    What *look* raises there, all ranks raise.
+    What *look* raises there, all ranks raise; ``TypeError`` if JSON cannot hold what it returns.
 
     Parameters
     ----------
@@ -551,5 +554,5 @@ def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, h
     here: the location of this rank in the mesh
     """
     with exchanging(here.team):
-        told = agree_on(here.team, call, lambda: look() if here.device == root else None)
-        return here.team.everyone.communicator().told(told)[member(here, mesh, root)]
+        text = agree_on(here.team, call, lambda: as_json_text(look() if here.device == root else None))
+        return json.loads(here.team.everyone.communicator().told_texts(text)[member(here, mesh, root)])

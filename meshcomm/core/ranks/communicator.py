@@ -123,10 +123,25 @@ class Communicator(ABC):
         """Return the message of every rank; they may differ in length."""
 
     def told(self, message: object) -> list[Json]:
-        """Return what every rank tells, which is whatever JSON can hold. Never pickles."""
+        """Return what every rank tells, which is whatever JSON can hold. Never pickles.
+
+        ``TypeError`` on all ranks if JSON cannot hold what one of them tells.
+        """
+        try:
+            text = as_json_text(message)
+        except TypeError as error:
+            text = _REFUSED + str(error).encode()
+        texts = self.told_texts(text)
+        refused = next((each for each in texts if each.startswith(_REFUSED)), None)
+        if refused is not None:
+            raise TypeError(refused.removeprefix(_REFUSED).decode())
+        return list(map(json.loads, texts))
+
+    def told_texts(self, text: bytes) -> list[bytes]:
+        """Return the text of every rank, which `as_json_text` has made."""
         if watch.recorder is not None:
             watch.recorder.agreed()
-        return [json.loads(text) for text in self.allgather(json.dumps(message).encode())]
+        return self.allgather(text)
 
     @abstractmethod
     def gather(self, message: bytes, root: int) -> list[bytes]:
@@ -136,7 +151,7 @@ class Communicator(ABC):
         """Return on rank *root* what every rank tells, as `told` does; elsewhere an empty list."""
         if watch.recorder is not None:
             watch.recorder.agreed()
-        return [json.loads(text) for text in self.gather(json.dumps(message).encode(), root)]
+        return [json.loads(text) for text in self.gather(as_json_text(message), root)]
 
     @abstractmethod
     def broadcast(self, data: Bytes, root: int) -> None:
@@ -163,6 +178,19 @@ class Communicator(ABC):
 
     def free(self) -> None:  # noqa: B027 - nor to give back
         """Give the communicator back."""
+
+
+_REFUSED = b"\0"
+"""What begins the text of an error instead of JSON."""
+
+
+def as_json_text(message: object) -> bytes:
+    """Return what a rank tells others. ``TypeError`` for what JSON cannot hold: the others would wait in vain.
+
+    >>> as_json_text([1, "text"])
+    b'[1, "text"]'
+    """
+    return json.dumps(message).encode()
 
 
 def memory_for(lengths: NDArray[np.int64]) -> Buffers:

@@ -17,7 +17,7 @@ from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.small import of_lengths
 from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, taken_from, viewed
-from meshcomm.core._arguments import as_array
+from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._tensor import Assignment, OfSlice, Recipe, offer
@@ -224,6 +224,7 @@ def _check_kind(tensor: DTensor, value: object) -> None:
         if value.dtype.kind in "SUV" and value.dtype != tensor.dtype:
             raise DTypeError(f"{SET}: a tensor of {value.dtype} does not convert to {tensor.dtype}")
     elif np.ndim(value) == 0:  # type: ignore[arg-type]
+        refuse_masked(value)
         np.empty(1, tensor.dtype)[...] = value
     else:
         array = as_array(value)

@@ -63,7 +63,8 @@ class Contents(NamedTuple):
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
     *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
-    which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some.
+    which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some; an
+    axis without a name has "".
     *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
     *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed.
     """

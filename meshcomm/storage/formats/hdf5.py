@@ -19,7 +19,7 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import TEXTS, Contents, checked_dtype, checked_shape, reading, refuse_overlaps
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
 from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
@@ -60,12 +60,18 @@ def contents(path: Path) -> Contents:
     h5py = h5py_library()
     recover(path)
     with files.for_reading(path) as file:
-        found = _Walk(h5py, path, file.size())
+        size = file.size()
     with reading(path), h5py.File(path, "r") as opened:
-        metadata = found.attributes_of(opened)
-        for name, each in found.members(opened, "", ()):
-            found.see(name, each)
-        found.lengthen()
+        return contents_in(opened, path, size)
+
+
+def contents_in(opened: Hdf5, path: Path, size: int) -> Contents:
+    """Return what a file of *size* bytes holds, which is open. ``CheckpointError`` if it cannot be loaded."""
+    found = _Walk(h5py_library(), path, size)
+    metadata = found.attributes_of(opened)
+    for name, each in found.members(opened, "", ()):
+        found.see(name, each)
+    found.lengthen()
     refuse_overlaps(found.arrays_once(), path)
     return Contents(
         found.arrays,
@@ -155,7 +161,11 @@ class _Walk:
         if "_Netcdf4Coordinates" in keys:
             self._coordinates[name] = np.asarray(found.attrs["_Netcdf4Coordinates"]).ravel().tolist()
         elif has_scales(found):
-            self._dims[name] = tuple(dim[0].name.lstrip("/") if len(dim) else dim.label or None for dim in found.dims)
+            scales = map(scales_of, found.dims)
+            self._dims[name] = tuple(
+                its[0].name.lstrip("/") if its else dim.label or None
+                for dim, its in zip(found.dims, scales, strict=True)
+            )
         elif is_scale and found.ndim == 1:
             self._dims[name] = (name,)
 
@@ -229,7 +239,7 @@ class _Walk:
         for key in list(found.attrs):  # h5py holds its lock until this has come to its end
             name = _text(key, self._path)
             if name not in OF_LIBRARIES:
-                with suppress(TypeError):  # NumPy has no such values
+                with suppress(TypeError):  # NumPy has no such values, or no other file has them
                     attributes[name] = self._value(found.attrs[key])
         return attributes
 
@@ -237,6 +247,9 @@ class _Walk:
         if isinstance(value, self._h5py.Empty):
             return ""
         alone = isinstance(value, np.ndarray) and value.shape == (1,) and is_netcdf(self._path)
+        first = value.flat[0] if isinstance(value, np.ndarray) and value.size else value
+        if isinstance(first, self._h5py.Reference):
+            raise TypeError("it refers to something in this file")
         return attribute(value[0] if alone else value)  # to netCDF a number is an array of one
 
     def _address(self, found: Thing) -> tuple[int, int]:
@@ -269,12 +282,12 @@ class _Walk:
                 self.arrays[name] = its._replace(shape=shape, segments=())
 
     def named_dims(self) -> dict[str, tuple[str, ...]]:
-        """Return the names of axes, of arrays all of whose axes have one."""
+        """Return the names of axes, of arrays that have some: "" is that of an axis without one."""
         shapes = {name: stored.shape for name, stored in self.arrays.items()} | self.texts
         return {
-            name: tuple(last_key(str(dim)) for dim in dims)
+            name: tuple(last_key(dim or "") for dim in dims)
             for name, dims in self._dims.items()
-            if dims and None not in dims and len(dims) == len(shapes[name])
+            if any(dims) and len(dims) == len(shapes[name])
         }
 
 
@@ -292,6 +305,13 @@ def has_scales(found: Dataset) -> bool:
             refers = inner is not None and h5py.check_ref_dtype(np.dtype(inner)) is not None
             right.append((of_texts or refers) and its.shape == (found.ndim,))
     return bool(right) and all(right)
+
+
+def scales_of(axis: Axis) -> list[Dataset]:
+    """Return the scales of an axis that have a name; none if one of them is gone: HDF5 keeps references to it."""
+    with suppress(RuntimeError, KeyError):
+        return [scale for scale in axis.values() if scale.name and scale.is_scale]
+    return []
 
 
 def is_netcdf(path: Path) -> bool:
@@ -356,7 +376,7 @@ def texts(path: Path, name: str, shape: Shape) -> Array:
     with reading(path), h5py_library().File(path, "r") as opened:
         own: Array = np.asarray(opened[name].asstr(errors="replace")[...], object)
         found = np.full(shape, "", object)
-        found[tuple(map(slice, own.shape))] = own
+        found[tuple(map(slice, own.shape))] = own if own.ndim else own[()]  # else it would be an array in an array
         return found
 
 

@@ -5,6 +5,7 @@ itself. If it has more axes, as texts of characters have, an attribute says whic
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 
 import numpy as np
@@ -13,21 +14,21 @@ from meshcomm.core._arguments import quote
 from meshcomm.core._types import Shape
 from meshcomm.errors import ShapeError
 from meshcomm.storage.formats.base import Described
-from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key
+from meshcomm.storage.formats.hdf5 import NO_VARIABLE, has_scales, last_key, scales_of
 from meshcomm.storage.formats.hdf5_inventory import is_no_variable
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, h5py_library
 
 
 def name_axes(file: Group, made: Dataset, array: Described, *, default: bool) -> None:
     """Attach a scale to each axis of the dataset *made* that has a name, or with *default* to all axes."""
-    named = made.is_scale or any(len(axis) for axis in made.dims)
+    named = made.is_scale or any(map(scales_of, made.dims))
     if array.grows and named:
         _grow_scales(made)
         return
     dims = array.dims
     if dims is None and default and not made.is_scale:
         # An array that replaces another one has some of its scales.
-        kept = [list(axis.values()) for axis in made.dims] if named else [[] for _ in array.shape]
+        kept = [scales_of(axis) for axis in made.dims] if named else [[] for _ in array.shape]
         numbered = zip(count(), array.shape, kept, strict=False)
         dims = tuple(last_key(had[0].name) if had else f"axis_{axis}_of_{n}" for axis, n, had in numbered)
     if array.grows and dims is not None:
@@ -43,7 +44,7 @@ def name_axes(file: Group, made: Dataset, array: Described, *, default: bool) ->
     for axis, dim in enumerate(dims or ()):
         if dim == array.name:
             raise ValueError(f"the array {quote(dim)} has several axes, so only the first one can have its name")
-        for old in list(made.dims[axis].values()):
+        for old in scales_of(made.dims[axis]):
             made.dims[axis].detach_scale(old)
         made.dims[axis].attach_scale(_scale(file, made.shape[axis], dim, array))
 
@@ -55,7 +56,7 @@ def is_scale(name: str, dims: Sequence[str]) -> bool:
 
 def _grow_scales(made: Dataset) -> None:
     """Let the scales of the first axis, which has grown, be as long, unless they are variables of their own."""
-    for scale in made.dims[0].values() if not made.is_scale else ():
+    for scale in scales_of(made.dims[0]) if not made.is_scale else ():
         if scale.shape[0] < made.shape[0] and scale.maxshape[0] is None:
             scale.resize(made.shape[0], axis=0)
 
@@ -97,13 +98,16 @@ def _scales(file: Group) -> Iterator[Dataset]:
 def take_scales(file: Group, old: Dataset, made: Dataset) -> None:
     """Attach the scales of *old* to *made*, which replaces it; where *old* is a scale of others, so is *made*."""
     for axis, scales in enumerate(old.dims if has_scales(old) else ()):
-        for scale in list(scales.values()):
+        for scale in scales_of(scales):
             old.dims[axis].detach_scale(scale)
             if made.shape[axis : axis + 1] == scale.shape:
                 made.dims[axis].attach_scale(scale)
     if not old.is_scale:
         return
-    users = [(file[reference], int(axis)) for reference, axis in old.attrs.get("REFERENCE_LIST", ())]
+    users = []
+    for reference, axis in old.attrs.get("REFERENCE_LIST", ()):
+        with suppress(ValueError, KeyError):  # it is gone
+            users.append((file[reference], int(axis)))
     if users and made.shape[:1] != old.shape[:1]:
         raise ShapeError(f"{quote(made.name)} is the scale of other arrays: it must keep the shape {old.shape}")
     made.make_scale(last_key(made.name))

@@ -30,7 +30,7 @@ from meshcomm.storage.formats.base import (
     Writer,
     reading,
 )
-from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES
+from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
 from meshcomm.storage.formats.hdf5_scales import is_scale, name_axes, take_scales
@@ -152,6 +152,8 @@ class Hdf5Writer(Writer):
         with reading(self.path):
             grows = not self.metadata and all(array.grows for array in self.arrays) and self._snapshots()
             self._marks = not grows and is_ours(self._made)  # snapshots leave the mark as it is
+            if not grows:
+                contents_in(self._made, self.path, self._file.size())  # else it would get what nobody can load
 
     def _check(self, array: Described) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:
@@ -397,11 +399,18 @@ def _attribute(value: Json, netcdf: bool) -> Json:
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     if isinstance(value, str):
         return value
-    found = np.asarray(value)
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        raise TypeError(f"an attribute has no lists of several lengths, as {quote(value)} has") from None
     if netcdf and found.ndim > 1:
         raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
     if found.dtype.kind in "US":
         return np.asarray(found.astype("U"), h5py_library().string_dtype())
+    if (
+        found.dtype.names is not None and not netcdf
+    ):  # the library of netCDF reads only those that have a type with a name
+        return found[()]
     if found.dtype.kind not in "biufc":
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     return found.astype("i1") if netcdf and found.dtype.kind == "b" else found[()]

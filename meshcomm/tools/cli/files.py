@@ -89,7 +89,7 @@ def _list_arrays(path: Path) -> int:
 
 def _row(array: StoredArray) -> Row:
     """Return what the table says of an array; dims and units are those of netCDF."""
-    dims, units = ", ".join(array.dims or ()), str(array.metadata.get("units", ""))
+    dims, units = ", ".join(dim or "-" for dim in array.dims or ()), str(array.metadata.get("units", ""))
     its = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
     return (array.name, *its, array.layout or "")
 

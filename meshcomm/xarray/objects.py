@@ -1,0 +1,77 @@
+"""Python objects in datasets: before anything is decided by dtypes, they get those that xarray gives them in files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray
+from xarray.coding import strings
+from xarray.coding.times import infer_calendar_name
+
+from meshcomm.core._types import Array, Json
+from meshcomm.storage.values import attribute
+
+try:
+    from xarray.backends.common import ensure_dtype_not_object
+except ImportError:  # before 2024.10
+    from xarray.conventions import ensure_dtype_not_object  # type: ignore[no-redef,attr-defined]
+
+
+def calendar_of(variable: xarray.Variable) -> str | None:
+    """Return the calendar of dates; None for what are none."""
+    if variable.dtype.kind not in "MO":
+        return None
+    try:
+        return str(infer_calendar_name(variable))
+    except ValueError:
+        return None
+
+
+def without_objects(dataset: xarray.Dataset) -> xarray.Dataset:
+    """Return a dataset with texts, bytes and numbers instead of objects: numbers of which one is missing are floats.
+
+    Dates stay objects. ``ValueError`` for objects of several classes, and for those that are none of these.
+    """
+    plain = {
+        name: _of_dtype(variable, str(name))
+        for name, variable in dataset.variables.items()
+        if isinstance(variable.dtype, np.dtype) and variable.dtype.kind in "OT" and calendar_of(variable) is None
+        if not isinstance(dataset.xindexes.get(name), xarray.indexes.PandasMultiIndex)  # that has its own error
+    }
+    coords = {name: variable for name, variable in plain.items() if name in dataset.coords}
+    changed = dataset.assign_coords(coords) if coords else dataset
+    data = {name: variable for name, variable in plain.items() if name not in coords}
+    return changed.assign(data) if data else changed
+
+
+def _of_dtype(variable: xarray.Variable, name: str) -> xarray.Variable:
+    """Return a variable of texts, bytes or numbers. ``ValueError`` for other objects."""
+    if variable.dtype.kind == "T" or (not variable.size and variable.encoding.get("dtype") is str):
+        values = np.asarray(variable.data, object)
+        return variable.copy(data=_texts(np.where(xarray.Variable(variable.dims, values).isnull(), "", values), str))
+    found: xarray.Variable = ensure_dtype_not_object(variable.to_base_variable(), name)
+    kind = strings.check_vlen_dtype(found.dtype)  # type: ignore[no-untyped-call]
+    return found if kind is None else found.copy(data=_texts(found.data, kind))
+
+
+def _texts(values: Array, kind: type) -> Array:
+    """Return texts as an array of one length: those of class *kind*, which is str or bytes, as UTF-8."""
+
+    def text(value: Json) -> Json:
+        if isinstance(value, bytes) == (kind is bytes):
+            return value
+        return value.encode() if kind is bytes else value.decode()
+
+    return np.array([text(each) for each in values.ravel().tolist()], np.dtype(kind)).reshape(values.shape)
+
+
+def plain_attributes(attributes: Mapping[Any, Json]) -> dict[Any, Json]:
+    """Return attributes with the texts that xarray writes: of bytes, of StringDType, and of arrays of objects."""
+
+    def plain(value: Json) -> Json:
+        is_array = isinstance(value, np.ndarray) and value.dtype.kind in "OT"
+        elements = value.ravel().tolist() if is_array else [value]
+        is_text = all(isinstance(each, str | bytes) for each in elements) and (is_array or isinstance(value, bytes))
+        return attribute(value) if is_text else value
+
+    return {key: plain(value) for key, value in attributes.items()}
