@@ -31,7 +31,7 @@ from meshcomm.core.layouts.boxes import Box, Boxes
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.memory.blocks import NOTHING, as_bytes, new_bytes
-from meshcomm.core.memory.copies import Strided, contiguous, exact_copy, opaque
+from meshcomm.core.memory.copies import Strided, contiguous, exact_copy
 from meshcomm.core.ranks.agreement import fingerprint
 from meshcomm.core.ranks.calls import Collective, leave_with
 from meshcomm.core.ranks.meshes import location_text
@@ -157,7 +157,7 @@ class Edges:
         some = [blocks[which][at] for which, at in own.sends]
         if len(some) < 2:
             return as_bytes(contiguous(some[0])) if some else NOTHING
-        return as_bytes(np.concatenate([opaque(each).reshape(-1) for each in some]))
+        return np.concatenate([as_bytes(contiguous(each)) for each in some])  # of elements it would give native ones
 
     def _found(self, number: int) -> Iterator[tuple[int, int, int, int]]:
         """Return the stretches that a block wants, cut where other blocks begin, and the numbers of their owners."""

@@ -29,6 +29,22 @@ def test_a_shifted_sum_moves_its_edges_only(moved):
     assert sum(moved) == 3 * 3 * 2 * 30 * 8  # three cuts, two rows at each
 
 
+@pytest.mark.parametrize("dtype", [">i4", ">f8", ">c8", "<i4", [("a", ">i2"), ("b", "u1")]])
+def test_several_edges_of_one_block_keep_their_byte_order(dtype):
+    whole = np.zeros(16, dtype)
+    whole.view("u1")[:] = np.arange(whole.nbytes)
+    whole = whole.reshape(4, 4)
+
+    def program():
+        t = mc.distribute(whole, rows(mc.create_mesh([("x", 4)]), mc.UNSHARDED))
+        for _ in range(2):
+            for call in (lambda a: np.pad(a, ((4, 4), (0, 0)), "wrap"), lambda a: np.roll(a, 1, (0, 1))):
+                assert call(t).to_numpy().tobytes() == call(whole).tobytes()
+
+    with mc.simulate(4) as world:
+        world.run(program)
+
+
 def test_a_step_of_jacobi_is_numpys(moved):
     start = np.random.default_rng(1).random((23, 17))
 
