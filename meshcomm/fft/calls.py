@@ -41,11 +41,13 @@ def transform_of(
     doubles = KINDS[kind].change == "doubles"
     if not chosen and KINDS[kind].change != "complex" and KINDS[kind].change != "real":
         raise ShapeError(f"at least 1 axis must be transformed by {name}")
-    all_there_are = -1 if name.endswith(("n", "2")) else None  # SciPy's transforms of one axis do not take it
+    several = name.endswith(("n", "2"))  # SciPy's transforms of one axis do not take -1 for the length of the axis
     found = []
     for a, n in zip(chosen, lengths, strict=True):
-        has = 2 * (shape[a] - 1) if doubles and a == chosen[-1] else shape[a]
-        found.append(has if n in (None, all_there_are) else n)
+        if n is None and doubles and a == chosen[-1]:
+            found.append(2 * (shape[a] - 1) or int(several))  # one frequency is that of one point in SciPy's irfftn
+        else:
+            found.append(shape[a] if n is None or (n == -1 and several) else n)
         if found[-1] < 1:
             raise ShapeError(f"invalid number of data points ({found[-1]}) specified for axis {a} of shape {shape}")
     if len(set(chosen)) != len(chosen):

@@ -32,13 +32,14 @@ def _along_several(name: str, usual: Axis = None) -> Function:
 
     def transformed(a: DTensor, s: Some = None, axes: Some = usual, norm: str | None = None) -> DTensor:
         chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
+        lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
+        if s is None and chosen and kind == "irfftn":
+            lengths[-1] = 2 * (lengths[-1] - 1)  # which NumPy refuses for one frequency, other than SciPy
+            s, axes = lengths, chosen
         if len(set(chosen)) == len(chosen):
             return called(name, a, (s, axes), Options(), None, norm=norm)
         # NumPy transforms an axis that comes twice twice, the last one of the list first, and both times to the length
         # that the array had before.
-        lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
-        if s is None and kind == "irfftn":
-            lengths[-1] = 2 * (lengths[-1] - 1)
         found, order = a, list(zip(lengths, chosen, strict=True))
         for number, (n, axis) in enumerate(order if kind == "irfftn" else order[::-1]):
             halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)

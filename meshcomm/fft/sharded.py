@@ -200,8 +200,7 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
             index = np.arange(length, dtype=np.int64)[slices[axis]]
             index = np.minimum(index, length - index) if length != n else index
             found = roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
-            found[index >= n] = 0
-            return found.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)]).astype(work)
+            return found.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
         return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], work, line, values)
 

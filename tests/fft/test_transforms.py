@@ -100,6 +100,33 @@ def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant, mesh):
         check(getattr(mc.fft, kind)(t, variant, n + 5), getattr(scipy.fft, kind)(a, variant, n + 5))
 
 
+@pytest.mark.usefixtures("never_gathered")
+@pytest.mark.parametrize("dtype", ["c8", "G"])
+@on_mesh(3)
+def test_a_convolved_axis_is_computed_in_double_precision_or_better(dtype, mesh):
+    a = numbers(47, "G", 1).astype(dtype)
+    result = mc.fft.fft(mc.distribute(a, mc.Layout(["x"], mesh))).to_numpy()
+    expected = scipy.fft.fft(a.astype("G"))
+    assert result.dtype == a.dtype
+    assert np.abs(result - expected).max() <= (0.3 if dtype == "c8" else 20) * np.finfo(dtype).eps * np.abs(expected).max()
+
+
+@on_mesh(2)
+def test_lengths_of_real_results(mesh):
+    """-1 is the length of the axis, and one frequency is one point: in NumPy's functions only if the call says so."""
+    for shape in [(4, 5), (4, 1), (1, 1)]:
+        a = numbers(shape, "c16")
+        t = mc.distribute(a, mc.Layout(["x", U], mesh))
+        for name in ("irfftn", "irfft2", "hfftn", "hfft2"):
+            for options in ({}, {"s": (3, -1)}, {"s": (-1,), "axes": (1,)}, {"axes": (1, 0)} if shape[0] == 1 else {}):
+                check(getattr(mc.fft, name)(t, **options), getattr(scipy.fft, name)(a, **options))
+        check(np.fft.irfftn(t, (3, -1), (0, 1)), np.fft.irfftn(a, (3, -1), (0, 1)))
+        if shape[1] == 1:
+            for refused in (np.fft.irfftn, np.fft.irfft2, np.fft.irfft, mc.fft.irfft, mc.fft.hfft):
+                with pytest.raises(ShapeError, match=r"invalid number of data points \(0\)"):
+                    refused(t)
+
+
 def test_four_steps_leave_blocks_dealt_round():
     assert one_axis("fft", 2**16, "x", 4) == mc.Cyclic("x", 64)
 

@@ -1,20 +1,26 @@
-"""The tables of the pages that say where we deliberately answer otherwise than TensorFlow; a test proves each row."""
+"""The table of the pages that says where we deliberately answer otherwise than TensorFlow; a test proves each row."""
 
 import pytest
 
 from support.paths import DOCS
 
 
-def departures(page, title):
-    """Return the first cells of the table below *title* on a page of docs."""
-    section = (DOCS / page).read_text(encoding="utf-8").partition(f"## {title}\n")[2].partition("\n##")[0]
-    rows = [line.replace("\\|", "|") for line in section.splitlines() if line.startswith("| ")]
-    assert all(row.count(" | ") == rows[0].count(" | ") for row in rows), "each row has the same cells"
-    return [row.split(" | ")[0].removeprefix("| ") for row in rows[2:]]
+def table():
+    """Return the group and the case of each row, the first two cells, of the table of departures."""
+    page = (DOCS / "coming-from" / "tensorflow.md").read_text(encoding="utf-8")
+    section = page.partition("## Every departure\n")[2].partition("\n##")[0]
+    rows = [line.replace("\\|", "|").split(" | ") for line in section.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in rows} == {5}, "each row has the same cells"
+    return [(row[0].removeprefix("| "), row[1]) for row in rows[2:]]
 
 
-def refuses(error, function, *args, says=""):
+def departures(group):
+    """Return the cases of a group in the table."""
+    return [case for of, case in table() if of == group]
+
+
+def refuses(error, function, *args, says="", **options):
     """Check that the call raises this error, and return True."""
     with pytest.raises(error, match=says or None):
-        function(*args)
+        function(*args, **options)
     return True

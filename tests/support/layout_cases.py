@@ -48,7 +48,7 @@ def mutated(draw, valid, characters="|,=xy:0129+* \u0661Cms"):
 MESH = Mesh(host_devices(6), [("x", 3), ("y", 2)])
 
 
-DEPARTURES = departures("coming-from/tensorflow.md", "TensorFlow's Mesh and Layout")
+DEPARTURES = departures("Mesh and Layout")
 
 
 def golden_key(kind, text):

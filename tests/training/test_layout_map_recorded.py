@@ -117,4 +117,4 @@ def test_departure(case):
 
 
 def test_departures_are_documented():
-    assert departures("layout_map.md", "Departures from TensorFlow: LayoutMap") == list(PROOFS)
+    assert departures("LayoutMap") == list(PROOFS)
