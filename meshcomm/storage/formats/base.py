@@ -31,8 +31,8 @@ class Described(NamedTuple):
     """An array that is to be saved; *layout* is a hint for people.
 
     *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
-    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is a
-    snapshot, behind those that are there. Axes with the names *unlimited* may grow later.
+    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is that of
+    a snapshot, and *steps* of these go behind those that are there. Axes with the names *unlimited* may grow later.
     """
 
     name: str
@@ -45,10 +45,11 @@ class Described(NamedTuple):
     attributes: Mapping[str, Json] = {}
     grows: str | None = None
     unlimited: tuple[str, ...] = ()
+    steps: int = 1
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the array."""
+        """The bytes of the array, or of one snapshot."""
         return prod(self.shape) * self.dtype.itemsize
 
 

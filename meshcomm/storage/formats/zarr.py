@@ -10,7 +10,7 @@ import json
 import os
 import struct
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
 from math import prod
@@ -28,7 +28,7 @@ from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats import zarr_store
+from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import (
     TEXTS,
     Contents,
@@ -44,6 +44,7 @@ from meshcomm.storage.formats.snapshots import (
     chunks_of_snapshots,
     copy_that_grows,
     laid_out,
+    plus,
     snapshots_of,
 )
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
@@ -68,6 +69,9 @@ class ZarrWriter(Writer):
     adds: ClassVar[bool] = True
     has_attributes: ClassVar[bool] = True
     has_chunks: ClassVar[bool] = True
+
+    _new_files: Sequence[Path] = ()
+    """Chunks of snapshots in the store itself: they go if the save fails."""
 
     @classmethod
     def check_names(cls, names: list[str]) -> None:
@@ -98,22 +102,24 @@ class ZarrWriter(Writer):
             raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
 
     def begin(self) -> tuple[Path, list[Stored]]:
+        self._new_files = ()
         self._refuse_another()
         self._adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
         if self._adding:
             zarr_store.refuse_to_add(self.path, self._names.values())
-            self._found = zarr_store.look(self.path)
-        self._check_dims()
         self.remove_leftovers()
         files.make_folder(self.aside)
         folder = files.File(self.aside, 0)
         folder.take_mode_of(self.path)
         self.hold(folder)
+        if self._adding:
+            zarr_undo.undo(self.path, self.aside)
+            self._found = zarr_store.look(self.path)
+        self._check_dims()
         attributes = self._root_attributes()
         if "" not in self._names.values():
             self._put_json(self.aside, group_metadata(attributes))
         self._count = self._snapshots()
-        self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
         return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
 
     def _check_dims(self) -> None:
@@ -149,21 +155,17 @@ class ZarrWriter(Writer):
         if self._count:
             return self._grow(array)
         dims = array.dims or tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
-        first = array._replace(shape=(1, *array.shape), dims=(array.grows, *dims), chunks=chunks_of_snapshots(array))
-        stored = self._lay_out_array(first, root)
-        self._grown[array.name] = (0,)
-        chunks = stored.chunks and stored.chunks._replace(shape=stored.chunks.shape[1:])
-        return stored._replace(shape=array.shape, chunks=chunks)
+        shape, dims = (array.steps, *array.shape), (array.grows, *dims)
+        return self._lay_out_array(array._replace(shape=shape, dims=dims, chunks=chunks_of_snapshots(array)), root)
 
     def _grow(self, array: Described) -> Stored:
-        """Reserve space for one more snapshot, and return where its data go: to files of the store itself."""
+        """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
         chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
         try:
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:
             raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
-        self._grown[array.name] = (self._count // chunk[0],)
 
         def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
             with self._new_chunk(array.name, index) as file:
@@ -226,24 +228,26 @@ class ZarrWriter(Writer):
     def _new_chunk(self, name: str, index: Shape) -> File:
         """Return the file of a chunk: a new one, or that of a snapshot, which a killed job may have left."""
         within = self.path if self._count else self.aside
-        path = within.joinpath(self._names[name], "c", *map(str, (*self._grown.get(name, ()), *index)))
+        path = within.joinpath(self._names[name], "c", *map(str, index))
         files.make_folders(path.parent)
         if path.exists():
             return files.for_writing(path)
         made = files.create(path)
+        if self._count:
+            self._new_files = [*self._new_files, path]
         made.take_mode_of(self.path / METADATA)
         return made
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
         found = []
         for index, nbytes in chunks:
-            with self._new_chunk(name, index) as file:
+            with self._new_chunk(name, plus(index, self._count)) as file:  # with snapshots there is nothing else
                 file.sized(nbytes)
             found.append((os.path.relpath(file.path, self.aside), 0))
         return found
 
     def _put_json(self, folder: Path, metadata: dict[str, Json], name: str = METADATA) -> None:
-        files.put(folder / name, json.dumps(metadata, indent=2).encode(), self.path / METADATA)
+        files.put(folder / name, _as_json(metadata), self.path / METADATA)
 
     def commit(self, pieces: object) -> None:
         files.take_folder_modes(self.aside, self.path)
@@ -253,30 +257,41 @@ class ZarrWriter(Writer):
             return
         root = zarr_store.node(self.path)
         assert root is not None
-        self._add(self.aside, self.path)
-        for array in self.arrays if self._count else ():  # the last one is the axis, if that has numbers
-            self._lengthen(array.name)
         changed = zarr_store.without_consolidated(root) | {"attributes": self._root_attributes()}
-        if zarr_store.is_consolidated(root):
-            changed = zarr_store.with_consolidated(changed, zarr_store.look(self.path))
-        if changed != zarr_store.node(self.path):
-            self._replace_metadata(self.path, changed)
+        if self._count:
+            self._lengthen(root, changed)
+        else:
+            self._add(self.aside, self.path)
+            if zarr_store.is_consolidated(root):
+                changed = zarr_store.with_consolidated(changed, zarr_store.look(self.path))
+            if changed != zarr_store.node(self.path):
+                self._replace_metadata(self.path, changed)
+        self._new_files = ()
         with suppress(OSError):  # the next save tries again
             files.remove(self.aside)
         self.release()
 
-    def _lengthen(self, name: str) -> None:
-        """Let the array have the new snapshot, in one step."""
-        folder = self.path / name
-        metadata = zarr_store.node(folder) or {}
-        ours = name in self._found.ours
-        metadata["shape"] = [self._count + 1, *metadata["shape"][1:]]
-        self._replace_metadata(folder, metadata)
-        if ours:
-            root = zarr_store.attributes_of(zarr_store.node(self.path))
-            mark = self.aside / zarr_store.MARK
-            files.put(mark, zarr_store.mark(metadata, root if self._root_is_ours else None), self.path / METADATA)
-            files.replace(mark, folder / zarr_store.MARK)
+    def abandon(self) -> None:
+        for path in self._new_files:
+            with suppress(OSError):
+                files.remove(path)
+        super().abandon()
+
+    def _lengthen(self, root: dict[str, Json], changed: dict[str, Json]) -> None:
+        """Let all arrays have the new snapshots, in one step; the root, which now is *root*, becomes *changed*."""
+        texts = {}
+        for array in self.arrays:  # the last one is the axis, if that has numbers
+            metadata = self._found.arrays[array.name]
+            metadata["shape"] = [self._count + array.steps, *metadata["shape"][1:]]
+            texts[f"{array.name}/{METADATA}"] = _as_json(metadata)
+            if array.name in self._found.ours:
+                own = changed["attributes"] if self._root_is_ours else None
+                texts[f"{array.name}/{zarr_store.MARK}"] = zarr_store.mark(metadata, own)
+        if zarr_store.is_consolidated(root):
+            changed = zarr_store.with_consolidated(changed, self._found)
+        if changed != root:
+            texts[METADATA] = _as_json(changed)
+        zarr_undo.change(self.path, self.aside, texts)
 
     def _add(self, new: Path, group: Path) -> None:
         """Give all that is below the folder *new* its name in *group*, each array and each new group in one step."""
@@ -296,6 +311,10 @@ class ZarrWriter(Writer):
         files.replace(self.aside / new, folder / METADATA)
 
 
+def _as_json(metadata: dict[str, Json]) -> bytes:
+    return json.dumps(metadata, indent=2).encode()
+
+
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -309,9 +328,11 @@ def contents(path: Path) -> Contents:
     attributes: dict[str, dict[str, Json]] = {}
     dims: dict[str, tuple[str, ...]] = {}
     metadata: dict[str, Json] = {}
+    old = zarr_undo.old_texts(path)
     for file in sorted(path.rglob(METADATA)):
         folder = file.parent
-        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA), file)
+        text = old.get(file.relative_to(path).as_posix())
+        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
         if not isinstance(found, dict) or found.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
         if folder == path and isinstance(found.get("attributes"), dict):
@@ -321,7 +342,7 @@ def contents(path: Path) -> Contents:
             stored = _stored(path, folder, name, found)
             if stored is None:
                 _refuse_links(folder)
-            arrays[name] = stored or _described(path, name)
+            arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
             attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
     return _held(arrays, metadata, attributes, dims)
 
@@ -447,11 +468,11 @@ def _held(
     )
 
 
-def _described(path: Path, name: str) -> _Library:
-    """Return what the library says of the array."""
+def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
+    """Return what the library says of the array, but for a *shape* that counts instead."""
     array = open_array(path, name)
     with reading(path):
-        shape, dtype, chunk = array.shape, array.dtype, array.shards or array.chunks
+        shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
     if dtype.kind == "T" or "vlen-utf8" in _codecs(array.metadata.to_dict()):
         return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
     if dtype.hasobject:

@@ -17,6 +17,7 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import parsed_json
 from meshcomm.storage.formats.zarr_metadata import METADATA
+from meshcomm.storage.formats.zarr_undo import UNDO
 
 LONGEST_METADATA = 2**26
 MARK = ".meshcomm.json"
@@ -109,7 +110,7 @@ def look(path: Path) -> Found:
             if marked.get("array") == digest(metadata):
                 found.ours.add(name)
                 found.roots.add(str(marked.get("root")))
-        known = {METADATA, MARK, "c"} if is_array else {METADATA}
+        known = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
             known = {each.name for each in files.entries(folder)} if is_array else set(_OF_VERSION_2)
         for entry in files.entries(folder):
