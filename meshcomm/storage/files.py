@@ -277,6 +277,15 @@ def section(file: File, offset: int, size: int) -> bytes:
     return into.tobytes()
 
 
+def identity(path: Path) -> tuple[int, int, int]:
+    """Return what tells a file from any other one that may get its name, and from itself after a change.
+
+    That is its number, its size, and when it changed. The number of the device differs between hosts.
+    """
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_ctime_ns
+
+
 def sync_folder(path: Path) -> None:
     """Wait until the names in the folder are on the disk."""
     with _ignoring(errno.EACCES, errno.EBADF, errno.EINVAL), File(path, os.O_RDONLY | os.O_DIRECTORY) as folder:

@@ -60,7 +60,8 @@ class Contents(NamedTuple):
     *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
     which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some.
     *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
-    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed.
+    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed. *origins*
+    has, by the name of an array and "" for all, the file that says where it is, and the `identity` of that.
     """
 
     arrays: dict[str, Stored]
@@ -76,6 +77,7 @@ class Contents(NamedTuple):
     texts: Mapping[str, Shape] = {}
     unlimited: tuple[str, ...] = ()
     links: Mapping[str, str] = {}
+    origins: Mapping[str, tuple[str, int, int, int]] = {}
 
     def why_not(self, name: str) -> str | None:
         """Return why *name* cannot be loaded, if the file has something of that name."""

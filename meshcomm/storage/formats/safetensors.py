@@ -304,12 +304,14 @@ def _weight_map(path: Path) -> tuple[dict[str, str], dict[str, Json]]:
 
 
 def _of_several(path: Path) -> Contents:
+    origins = {"": (path.name, *files.identity(path))}
     names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
     for file in sorted(set(names.values())):
         if Path(file).name != file or Path(file).suffix != ".safetensors" or not file.isprintable():
             raise CheckpointError(f"{path} names the file {quote(file)}; it must be a .safetensors file beside it")
         try:
+            origin = (file, *files.identity(path.parent / file))
             inside = contents(path.parent / file).arrays
         except FileNotFoundError:
             raise CheckpointError(f"{path} names the file {quote(file)}, which is not there") from None
@@ -317,5 +319,5 @@ def _of_several(path: Path) -> Contents:
             if name not in inside:
                 raise CheckpointError(f"{path}: {file} has no array {quote(name)}")
             segments = tuple(segment._replace(file=file) for segment in inside[name].segments)
-            arrays[name] = inside[name]._replace(segments=segments)
-    return Contents(arrays, metadata)
+            arrays[name], origins[name] = inside[name]._replace(segments=segments), origin
+    return Contents(arrays, metadata, origins=origins)

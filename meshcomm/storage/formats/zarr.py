@@ -328,9 +328,10 @@ def contents(path: Path) -> Contents:
     attributes: dict[str, dict[str, Json]] = {}
     dims: dict[str, tuple[str, ...]] = {}
     metadata: dict[str, Json] = {}
+    origins: dict[str, tuple[str, int, int, int]] = {}
     old = zarr_undo.old_texts(path)
     for file in sorted(path.rglob(METADATA)):
-        folder = file.parent
+        folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
         text = old.get(file.relative_to(path).as_posix())
         found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
         if not isinstance(found, dict) or found.get("zarr_format") != 3:
@@ -344,7 +345,8 @@ def contents(path: Path) -> Contents:
                 _refuse_links(folder)
             arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
             attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
-    return _held(arrays, metadata, attributes, dims)
+            origins[name] = origin
+    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
 def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
@@ -417,12 +419,17 @@ def _by_library(path: Path) -> Contents:
         members = () if alone else opened.members(max_depth=None)
         names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
         metadata = dict(opened.attrs)
+    origins = {}
+    for name in names:
+        file = path / ("" if alone else name) / ".zarray"
+        if file.exists():
+            origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
     found = {name: _described(path, name) for name in names}
     with reading(path):
         each = {name: opened if alone else opened[name] for name in names}
         its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
     attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
-    return _held(found, metadata, attributes, dims)
+    return _held(found, metadata, attributes, dims)._replace(origins=origins)
 
 
 class _Array(Sliced, Protocol):
