@@ -163,9 +163,10 @@ class Writer(ABC):
         for name in names:
             if "\0" in name or any(key in ("", ".", "..") for key in name.split("/")):
                 raise CheckpointError(f"{quote(name)} is no path of an array: keys between / are not empty, . or ..")
-            inside = next((other for other in names if other.startswith(f"{name}/")), None)
-            if inside is not None:
-                raise CheckpointError(f"array {quote(inside)} would be in {quote(name)}, which is an array, no group")
+        known = set(names)
+        within = ((name, group) for name in names for group in groups_above(name) if group in known)
+        for name, group in within:
+            raise CheckpointError(f"array {quote(name)} would be in {quote(group)}, which is an array, no group")
 
     def commit(self, pieces: list[Piece]) -> None:
         """Give the files their name. *pieces* are the checksums of what the ranks wrote."""
@@ -190,6 +191,16 @@ class Writer(ABC):
         held, self._held = self._held, []
         for file in held:
             file.close()
+
+
+def groups_above(name: str) -> list[str]:
+    """Return the paths of the groups that an array is in.
+
+    >>> groups_above("a/b/c")
+    ['a', 'a/b']
+    """
+    keys = name.split("/")
+    return ["/".join(keys[:n]) for n in range(1, len(keys))]
 
 
 class FileWriter(Writer):
@@ -288,7 +299,8 @@ def lost(found: Contents, names: Iterable[str]) -> list[str]:
     """
     first = min((s.begin for s in found.arrays.values() if s.segments), default=0)
     ours = first % PAGE == 0 and not found.by_library and not found.left_out
-    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in set(names))}
+    saved = set(names)
+    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in saved)}
     metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
     others = [quote(name) for name in found.left_out]
     return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others

@@ -34,7 +34,7 @@ from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
-from meshcomm.storage.formats.hdf5_scales import is_scale, name_axes, take_scales
+from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
     chunks_of_snapshots,
@@ -117,8 +117,9 @@ class Hdf5Writer(Writer):
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
             default = self.netcdf or any(array.grows for array in self.arrays)
+            scales = Scales(self._made, new=self._journal is None)
             for array in sorted(self.arrays, key=_is_later):
-                name_axes(self._made, self._datasets[array.name], array, default=default)
+                name_axes(scales, self._datasets[array.name], array, default=default)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._made, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for each in stored for segment in each.segments]
@@ -242,6 +243,8 @@ class Hdf5Writer(Writer):
 
     def _old(self, name: str) -> Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
+        if self._journal is None:  # the file is new
+            return None
         h5py = h5py_library()
         keys = name.split("/")
         for above in ("/".join(keys[:n]) for n in range(1, len(keys))):

@@ -12,6 +12,7 @@ import struct
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -36,6 +37,7 @@ from meshcomm.storage.formats.base import (
     Writer,
     checked_dtype,
     checked_shape,
+    groups_above,
     parsed_json,
     reading,
 )
@@ -87,7 +89,7 @@ class ZarrWriter(Writer):
             return True
         return False
 
-    @property
+    @cached_property
     def _names(self) -> dict[str, str]:
         """The path of each array in the store: "" for one tensor that is saved alone."""
         alone = self.node == ["array", "array"]
@@ -103,6 +105,8 @@ class ZarrWriter(Writer):
 
     def begin(self) -> tuple[Path, list[Stored]]:
         self._new_files = ()
+        self._groups: set[str] = set()
+        self._like = self.path / METADATA if self.path.exists() else None  # what new files have the permissions of
         self._refuse_another()
         self._adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
         if self._adding:
@@ -188,8 +192,9 @@ class ZarrWriter(Writer):
     def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
-        for group in folder.relative_to(self.aside).parents:
-            if str(group) != "." and not (self.aside / group / METADATA).exists():
+        for group in groups_above(self._names[array.name]):
+            if group not in self._groups:
+                self._groups.add(group)
                 self._put_json(self.aside / group, group_metadata({}))
         codecs = with_levels(array.codecs) if shape else ()
         chunk = array.chunks
@@ -204,7 +209,7 @@ class ZarrWriter(Writer):
         metadata = array_metadata(array, chunk, codecs, attributes)
         self._put_json(folder, metadata)
         mark = zarr_store.mark(metadata, root if self._root_is_ours else None)
-        files.put(folder / zarr_store.MARK, mark, self.path / METADATA)
+        files.put(folder / zarr_store.MARK, mark, self._like, syncs=False)
         if codecs or chunk[1:] != shape[1:]:
             return Stored(array.name, shape, array.dtype, (), chunks=Chunks(chunk, codecs))
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
@@ -222,7 +227,6 @@ class ZarrWriter(Writer):
             file = self._new_chunk(array.name, index)
             with file:
                 file.sized(size)  # the last chunk is as long as the others
-                file.sync()
             yield Segment(str(file.path.relative_to(self.aside)), start, min(start + size, nbytes), 0)
 
     def _new_chunk(self, name: str, index: Shape) -> File:
@@ -230,12 +234,13 @@ class ZarrWriter(Writer):
         within = self.path if self._count else self.aside
         path = within.joinpath(self._names[name], "c", *map(str, index))
         files.make_folders(path.parent)
-        if path.exists():
+        if self._count and path.exists():
             return files.for_writing(path)
         made = files.create(path)
         if self._count:
             self._new_files = [*self._new_files, path]
-        made.take_mode_of(self.path / METADATA)
+        if self._like is not None:
+            made.take_mode_of(self._like)
         return made
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
@@ -247,11 +252,11 @@ class ZarrWriter(Writer):
         return found
 
     def _put_json(self, folder: Path, metadata: dict[str, Json], name: str = METADATA) -> None:
-        files.put(folder / name, _as_json(metadata), self.path / METADATA)
+        files.put(folder / name, _as_json(metadata), self._like, syncs=folder == self.aside)
 
     def commit(self, pieces: object) -> None:
         files.take_folder_modes(self.aside, self.path)
-        files.sync_tree(self.aside)
+        files.sync_tree(self.aside, (METADATA, zarr_store.MARK))  # who wrote chunks has done so
         if not self._adding:
             super().commit([])
             return
@@ -312,7 +317,7 @@ class ZarrWriter(Writer):
 
 
 def _as_json(metadata: dict[str, Json]) -> bytes:
-    return json.dumps(metadata, indent=2).encode()
+    return json.dumps(metadata).encode()
 
 
 # -- reading ----------------------------------------------------------------------------------------------------------

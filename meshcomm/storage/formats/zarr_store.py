@@ -125,9 +125,9 @@ def look(path: Path) -> Found:
 
 def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[str]:
     """Return, for people, what the store loses if arrays *names* replace it, which are written with *attributes*."""
-    found, said = look(path), []
+    found, said, saved, written = look(path), [], set(names), set(attributes)
     for name, metadata in sorted(found.arrays.items()):
-        if name not in found.ours or name not in set(names):
+        if name not in found.ours or name not in saved:
             kind = metadata.get("data_type")
             text = kind.get("name") if isinstance(kind, dict) else kind
             said.append(f"array {quote(name or 'array')} {_shape_text(metadata.get('shape'))} {text}")
@@ -135,9 +135,7 @@ def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[st
         f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
     ]
     if not found.root_is_ours:
-        said += [
-            f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in set(attributes)
-        ]
+        said += [f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in written]
     return said + [f"file {quote(name)}" for name in sorted(found.others)]
 
 
