@@ -329,6 +329,14 @@ WRITTEN_AT_ONCE = 2**22
 """Bytes of one write. The disk begins with each one at once, and does not wait until all is written. A compromise, not
 measured by itself."""
 
+WAIT_FOR_READERS = 0.2
+"""Seconds. So long a save that adds to an HDF5 file waits until nobody reads it; then it goes on. A compromise: a loop
+of `xarray.open_dataset` leaves it alone after some milliseconds, a notebook that has it open never does."""
+
+WAIT_FOR_WRITERS = 1.0
+"""Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file
+for less than a millisecond, as measured on one disk."""
+
 # -- Fourier transforms -----------------------------------------------------------------------------------------------
 
 FFT_PIECE = 2**19

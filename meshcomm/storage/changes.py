@@ -3,7 +3,11 @@
 A library such as HDF5 changes a file in many small steps: a process that is killed between two of them leaves a file
 that nobody can read. Here it writes to `Changes`, which look like the file with the changes in it. `Changes.apply`
 first writes what is behind the end that the file had, which nobody reads yet. What changes before that end is in a
-journal beside the file before it is in the file; `recovered` ends what was cut off from there.
+journal beside the file before it is in the file; `recover` ends what was cut off from there.
+
+Other programs may read the file meanwhile. HDF5 locks what it reads: it opens no file that we hold for us alone, which
+we do while we write before the old end. A program that has the file open for long does not stop us. So what says how
+long arrays are comes last, in `Changes.last`: then all that they refer to is there.
 """
 
 import errno
@@ -12,14 +16,17 @@ import os
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from itertools import count
+from operator import itemgetter
 from pathlib import Path
+from time import monotonic, sleep
 from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm.core._files import PRIVATE, user_name
-from meshcomm.core._tuning import PAGE
+from meshcomm.core._tuning import PAGE, WAIT_FOR_READERS
 from meshcomm.core._types import Bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -44,6 +51,7 @@ class Changes:
         self._runs: list[bytearray] = []
         self.begun = False  # whether the file has changed before its old end
         self.reserved = 0  # what has as many bytes, all zero, is free space for what others write
+        self.last: list[tuple[int, int]] = []  # the bytes that `apply` writes last, in turn: where they begin, and end
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Go to *offset*, as files of Python do."""
@@ -126,19 +134,67 @@ class Changes:
                 yield begin + low, np.frombuffer(run, np.uint8)[low:high]
 
     def apply(self, journal: File | None) -> None:
-        """Write all to the file, and wait until it is on the disk. Without a *journal* nobody needs the old file."""
+        """Write all to the file, and wait until it is on the disk. Without a *journal* nobody needs the old file.
+
+        What an error cuts off is undone.
+        """
         for offset, data in self._changed(new=True):
             self._file.write(data, offset)
         if self._file.size() != self._size:
             self._file.ended(self._size)
-        old = list(self._changed(new=False))
-        if journal is not None and old:
+        changes = self._in_order()
+        if journal is not None and changes:
             self._file.sync()
-            _write(journal, self._file.number(), old)
+            _write(journal, self._file.number(), changes)
+        if not changes:
+            self.begun = True
+            self._file.sync()
+            return
+        had = [(offset, files.as_bytes_of(files.section(self._file, offset, len(data)))) for offset, data in changes]
         self.begun = True
-        for offset, data in old:
-            self._file.write(data, offset)
-        self._file.sync()
+        try:
+            _put(self._file, changes)
+            self._file.sync()
+        except OSError:
+            _put(self._file, had[::-1])
+            self._file.sync()
+            self.begun = False
+            raise
+
+    def _in_order(self) -> list[tuple[int, Bytes]]:
+        """Return what has changed before the old end, in the order in which it is written."""
+        first: list[tuple[int, Bytes]] = []
+        last: list[tuple[int, int, Bytes]] = []
+        for offset, data in self._changed(new=False):
+            at, end = offset, offset + len(data)
+            for (start, stop), number in sorted(zip(self.last, count(), strict=False)):
+                low, high = max(start, at), min(stop, end)
+                if low < high:
+                    first.append((at, data[at - offset : low - offset]))
+                    last.append((number, low, data[low - offset : high - offset]))
+                    at = high
+            first.append((at, data[at - offset :]))
+        in_turn = [(at, data) for _, at, data in sorted(last, key=itemgetter(0))]
+        return [(at, data) for at, data in first + in_turn if len(data)]
+
+
+def _put(file: File, changes: list[tuple[int, Bytes]]) -> None:
+    """Write *changes* to a file that others may read."""
+    with _alone(file):
+        for offset, data in changes:
+            file.write(data, offset)
+
+
+@contextmanager
+def _alone(file: File) -> Iterator[None]:
+    """Hold the file alone, unless others have it open for longer than we wait."""
+    end = monotonic() + WAIT_FOR_READERS
+    while not file.lock() and monotonic() < end:
+        sleep(0.0005)
+    try:
+        yield
+    finally:
+        file.lock(shared=True)
 
 
 # -- the journal ------------------------------------------------------------------------------------------------------
@@ -265,11 +321,12 @@ class _Cut(NamedTuple):
     def finish(self, journal: File, file: File) -> None:
         """Write the changes to the file."""
         at = self.begin
-        for offset, length in self.changes:
-            for done in range(0, length, _STEP):
-                step = min(_STEP, length - done)
-                file.write(files.as_bytes_of(files.section(journal, at + done, step)), offset + done)
-            at += length
+        with _alone(file):
+            for offset, length in self.changes:
+                for done in range(0, length, _STEP):
+                    step = min(_STEP, length - done)
+                    file.write(files.as_bytes_of(files.section(journal, at + done, step)), offset + done)
+                at += length
         file.sync()
 
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from itertools import takewhile
 from pathlib import Path
 
@@ -207,15 +207,22 @@ def _allocate(number: int, size: int) -> None:
             raise OSError(code, os.strerror(code))
 
 
-@contextlib.contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Name the file in errors of the system, which knows its number only. The watchdog lets the call take its time."""
-    with at_files():
-        try:
-            yield
-        except OSError as error:
-            error.filename = error.filename or str(path)
-            raise
+class _naming:  # noqa: N801
+    """Name the file in errors of the system, which knows its number only. The watchdog lets the call take its time.
+
+    It is a class because calls of the system are many, and a generator takes longer than some of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        watch.file(True)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        watch.file(False)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(self._path)
 
 
 @contextlib.contextmanager
@@ -256,13 +263,17 @@ def for_reading(path: Path, *, follow: bool = True) -> File:
     return file
 
 
-def put(path: Path, data: bytes, like: Path | None = None) -> None:
-    """Write *data* to a new file, on the disk when this returns. It has the permissions of *like*, if there is one."""
+def put(path: Path, data: bytes, like: Path | None = None, *, syncs: bool = True) -> None:
+    """Write *data* to a new file, on the disk when this returns. It has the permissions of *like*, if there is one.
+
+    Without *syncs*, `sync_tree` of a folder above waits for the disk: for many files that takes a third of the time.
+    """
     with create(path) as file:
         if like is not None:
             file.take_mode_of(like)
         file.write(as_bytes_of(data), 0)
-        file.sync()
+        if syncs:
+            file.sync()
 
 
 def as_bytes_of(data: bytes) -> Bytes:
@@ -284,6 +295,15 @@ def section(file: File, offset: int, size: int) -> bytes:
     into = np.empty(size, dtype=np.uint8)
     file.read(into, offset)
     return into.tobytes()
+
+
+def identity(path: Path) -> tuple[int, int, int]:
+    """Return what tells a file from any other one that may get its name, and from itself after a change.
+
+    That is its number, its size, and when it changed. The number of the device differs between hosts.
+    """
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_ctime_ns
 
 
 def sync_folder(path: Path) -> None:
@@ -311,9 +331,12 @@ def _take_mode(new: int | str, mode: int | None) -> None:
         os.chmod(new, mode | needed | (stat.S_IMODE(now) & ~0o777))
 
 
-def sync_tree(path: Path) -> None:
-    """Wait until the names in the folder and all below it are on the disk."""
-    for root, _, _ in os.walk(path, topdown=False):
+def sync_tree(path: Path, names: Container[str]) -> None:
+    """Wait until the names in the folder and all below it are on the disk, and the files there with one of *names*."""
+    for root, _, inside in os.walk(path, topdown=False):
+        for name in (name for name in inside if name in names):
+            with for_writing(Path(root, name)) as file:
+                file.sync()
         sync_folder(Path(root))
 
 

@@ -42,6 +42,7 @@ from meshcomm.storage.small import batches, is_small
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, convert, read_tensor
 from meshcomm.storage.trees import flattened
+from meshcomm.storage.unchanged import check_unchanged
 from meshcomm.storage.values import all_values, node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
 
@@ -460,6 +461,9 @@ def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Session, limi
     """Return the tensors of *jobs* by name, filled. Collective over the team: all its ranks have to make the call."""
     small = [job for job in jobs if is_small(job.stored) and job.stored.name not in found.by_library]
     names = {job.stored.name for job in small}
+    every = [job.stored.name for job in jobs]
+    with opened.trying():
+        check_unchanged(opened.base, found, every)
     left = iter(small)
     for batch in batches((job.stored for job in small), limit):
         packed = np.zeros(batch.nbytes, np.uint8) if here.position else batch.read(opened)
@@ -471,6 +475,8 @@ def loaded(jobs: list[Job], found: Contents, opened: Opened, here: Session, limi
         if job.stored.name not in names:
             with _decoding(job, opened, limit) as stored:
                 _load_large(stored, found, opened, limit)
+    with opened.trying():
+        check_unchanged(opened.base, found, every)
     return {job.stored.name: job.target for job in jobs}
 
 

@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_path, counted, quote
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core._units import bytes_text, outline
@@ -14,11 +15,13 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.storage.by_library import read_box
 from meshcomm.storage.formats.base import Contents
-from meshcomm.storage.load import SHOWN, PathLike, base_and_contents, load
+from meshcomm.storage.load import SHOWN, PathLike, base_and_contents, load, meshes_of
+from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.routes import runs
 from meshcomm.storage.selection import Selection, selected
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened
+from meshcomm.storage.unchanged import check_unchanged
 from meshcomm.storage.values import with_numbers
 
 _SHOWN = 20  # arrays in a repr
@@ -52,8 +55,8 @@ class Store:
 
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path, "open(path)")
-        base, self._contents = base_and_contents(self.path)
-        self._opened: Opened | None = Opened(base, False)
+        self._base, self._contents = base_and_contents(self.path)
+        self._opened: Opened | None = Opened(self._base, False)
 
     @property
     def names(self) -> list[str]:
@@ -128,6 +131,16 @@ class Store:
         opened = self._opened
         if opened is None:
             raise ValueError(f"{self.path} is closed")
+        self._check(stored)
+        block = self._read(opened, stored, chosen)
+        self._check(stored)
+        return block
+
+    def _check(self, stored: Stored) -> None:
+        """Raise ``CheckpointError`` if the file has changed since it was opened."""
+        check_unchanged(self._base, self._contents, [stored.name])
+
+    def _read(self, opened: Opened, stored: Stored, chosen: Selection) -> Array:
         if stored.name in self._contents.by_library:
             return read_box(opened.base, stored, chosen)
         size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
@@ -208,6 +221,9 @@ class StoredArray:
         slices, dtype, decode, check, max_scratch_bytes: as for `load`
         out: overwrite this tensor, and return it
         """
+        mesh = common_mesh(meshes_of(layout, out))
+        what = f"load {self.name} of {self._store.path}"
+        together("load", mesh, what, lambda: self._store._check(self._stored))
         found = load(
             self._store.path,
             layout,

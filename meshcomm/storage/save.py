@@ -404,9 +404,9 @@ class Saving:
 
 
 class TreeSaving(Saving):
-    """A save of a tree of tensors, or of snapshots along the axis *grows*."""
+    """A save of a tree of tensors. Those that *grows* names are snapshots, along an axis whose name it has."""
 
-    def __init__(self, path: PathLike, tree: object, options: Options, grows: str | None = None) -> None:
+    def __init__(self, path: PathLike, tree: object, options: Options, grows: Mapping[str, str] | None = None) -> None:
         node, leaves = flattened(tree, writer_for(as_path(path, "save(path, tensors)")).separator)
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
@@ -415,7 +415,7 @@ class TreeSaving(Saving):
         plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
         self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
         self._per_rank = list(nodes_per_rank(node))
-        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows)
+        own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
         super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
         self._refuse_missing(options)
         if not self.writer.any_tree and not has_arrays_only(node):
@@ -458,29 +458,32 @@ class TreeSaving(Saving):
 
 
 def described(
-    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool, grows: str | None = None
+    tensors: Mapping[str, DTensor], options: Options, has_attributes: bool, grows: Mapping[str, str]
 ) -> tuple[dict[str, Json], list[Described]]:
     """Return the metadata of the file, and the arrays as *options* want them.
 
-    With *has_attributes*, dicts in the metadata whose keys are names of arrays are those of the arrays.
+    With *has_attributes*, dicts in the metadata whose keys are names of arrays are those of the arrays. Tensors that
+    *grows* names are snapshots, one behind the other.
     """
     metadata = dict(options.metadata or {})
     arrays = []
     for name, tensor in tensors.items():
         own = has_attributes and isinstance(metadata.get(name), Mapping)
-        axes = options.dims_of(name, tensor.shape)
+        shape = tensor.shape[1:] if name in grows else tensor.shape
+        axes = options.dims_of(name, shape)
         arrays.append(
             Described(
                 name,
-                tensor.shape,
+                shape,
                 tensor.dtype,
                 _hint(tensor),
                 axes,
-                options.chunks_of(name, tensor.shape),
+                options.chunks_of(name, shape),
                 options.codecs_of(name),
                 metadata.pop(name) if own else {},
-                grows,
+                grows.get(name),
                 tuple(axis for axis in axes or () if axis in options.unlimited),
+                tensor.shape[0] if name in grows else 1,
             )
         )
     return metadata, arrays

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import on_blocks
+from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.small import looked_up, together
 from meshcomm.core._arguments import as_dtype, as_path, as_shape, quote, refuse_masked
 from meshcomm.core._types import Array, DType, Json, Shape
@@ -75,7 +75,7 @@ class Series:
     ) -> None:
         self._mesh = common_mesh(meshes_of(layouts, None))
 
-        def make() -> tuple[Path, dict[str, Shape], dict[str, DType]]:
+        def checked() -> tuple[Path, dict[str, Shape], dict[str, DType]]:
             check_limits(max_scratch_bytes)
             where = as_path(path, "Series(path, layouts)")
             writer = writer_for(where)
@@ -84,7 +84,7 @@ class Series:
             _check_names(layouts, axis)
             return where, *_kinds(layouts, shape, dtype)
 
-        self.path, self._shapes, self._dtypes = together("Series", self._mesh, "the arguments of Series", make)
+        self.path, self._shapes, self._dtypes = together("Series", self._mesh, "the arguments of Series", checked)
         self._layouts, self._axis, self._limit = dict(layouts), axis, max_scratch_bytes
         dims, chunks, compression = (_by_name(given, layouts) for given in (dims, chunks, compression))
         self._options = Options(metadata, None, "a", dims, chunks, compression)
@@ -145,24 +145,35 @@ class Series:
         0.5
         """
 
-        def make() -> TreeSaving:
+        def saving() -> TreeSaving:
             self._check_open()
             tree = {name: self._checked(name, values) for name in self._layouts}
             given = {name: value for name, value in values.items() if name not in self._layouts}
             along = given.get(self._axis)
             if type(along) is int:
                 given[self._axis] = float(along)  # a time may begin with 0, and go on with 0.1
-            numbers = {name: _number(name, value) for name, value in given.items()}
-            self._check_numbers(tuple(numbers))
-            first = self._options if self._count == 0 else self._options._replace(metadata=None)
-            # The number with the name of the axis comes last: in zarr a snapshot is whole when it is there.
-            numbers = dict(sorted(numbers.items(), key=lambda each: each[0] == self._axis))
-            return TreeSaving(self.path, {**tree, **numbers}, first, self._axis)
+            numbers = {name: _number(name, value)[np.newaxis] for name, value in given.items()}
+            return self._saving({**{name: _as_step(tensor) for name, tensor in tree.items()}, **numbers}, {})
 
-        saving = together("append", self._mesh, "the arguments of append", make)
+        self._run(together("append", self._mesh, "the arguments of append", saving))
+
+    def _saving(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> TreeSaving:
+        """Return the save of more snapshots, which each value of *steps* has along its first axis.
+
+        *fixed* is what the file has but once, if it is new.
+        """
+        self._check_numbers(tuple(name for name in steps if name not in self._layouts))
+        options = self._options if self._count == 0 else self._options._replace(metadata=None)
+        # What has the name of the axis comes last: in zarr a snapshot is whole when it is there.
+        ordered = dict(sorted(steps.items(), key=lambda each: each[0] == self._axis))
+        return TreeSaving(self.path, {**fixed, **ordered}, options, dict.fromkeys(steps, self._axis))
+
+    def _run(self, saving: TreeSaving) -> None:
+        """Do all of a save. Collective over the mesh."""
         run("append", saving, self._limit)
-        self._numbers = tuple(name for name in values if name not in self._layouts)
-        self._count += 1
+        grown = [array for array in saving.content.arrays if array.grows]
+        self._numbers = tuple(array.name for array in grown if array.name not in self._layouts)
+        self._count += grown[0].steps
 
     def _checked(self, name: str, values: Mapping[str, object]) -> DTensor:
         if name not in values:
@@ -230,6 +241,26 @@ class Series:
     def __repr__(self) -> str:
         names = ", ".join([*self._layouts, *(self._numbers or ())])
         return f"Series({str(self.path)!r}; {self._count} snapshots of {names})"
+
+
+class StepSeries(Series):
+    """A series to which several snapshots are added at once."""
+
+    def extend(self, steps: Mapping[str, object], fixed: Mapping[str, object]) -> None:
+        """Write several snapshots, all or none of them. Collective over the mesh.
+
+        Parameters
+        ----------
+        steps: tensors, and arrays that are the same on all ranks, by name: the snapshots are along their first axis
+        fixed: other arrays, for a new file
+        """
+        self._run(together("append", self._mesh, "the arguments of append", lambda: self._saving(steps, fixed)))
+
+
+def _as_step(tensor: DTensor) -> DTensor:
+    """Return a tensor with one more axis before the others, of length 1."""
+    layout = Layout([(), *tensor.layout.axes], tensor.mesh)
+    return make(on_blocks(lambda block: block[np.newaxis], tensor), layout, (1, *tensor.shape), tensor.dtype)
 
 
 def _check_names(layouts: Mapping[str, Layout], axis: str) -> None:

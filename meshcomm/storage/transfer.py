@@ -180,8 +180,12 @@ def write_tensor(
     whole, scratch = chosen or all_of(stored.shape), limit or DEFAULT_SCRATCH
 
     def write(device: int) -> None:
-        for turn in route_of(tensor.layout, stored, whole, limit).rounds():
-            piece = _piece(tensor, turn, device)
+        route = route_of(tensor.layout, stored, whole, limit)
+        if not route.exchanges and not (route.owns(device) and opened.error is None):
+            return
+        turns = list(route.rounds())
+        for turn in turns:
+            piece = tensor if len(turns) == 1 and not route.exchanges else _piece(tensor, turn, device)
             if not stays(turn):
                 piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
             if turn.route.owns(device) and opened.error is None:

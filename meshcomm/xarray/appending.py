@@ -28,7 +28,7 @@ from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.opened import Store
 from meshcomm.storage.save import save as save_tree
-from meshcomm.storage.series import Series
+from meshcomm.storage.series import StepSeries
 from meshcomm.storage.values import node_of_value, value_of_node
 from meshcomm.xarray.encoding import Encoded, OwnOptions, encoded
 from meshcomm.xarray.objects import calendar_of
@@ -71,11 +71,9 @@ def append(
     _check_kept(path, dataset, found, {name: (there[name], steps[name]) for name in growing if name in steps}, mesh)
     fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
     _check_coordinates(path, found, fixed, mesh)
-    others = [name for name in found.arrays if name not in growing]
-    if others and not there:
-        static = found.only(others, of_file=False)
-        save_tree(path, static.arrays, mode="a", max_scratch_bytes=options.limit, **options.of(static))
-    _append_snapshots(path, found.only(growing, of_file=not there), dim, mesh, options)
+    if there:
+        found = found.only(growing, of_file=False)
+    _append_snapshots(path, found, dim, mesh, options)
 
 
 def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
@@ -332,28 +330,29 @@ def _as_texts(array: Array, ndim: int) -> Array:
 
 
 def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options: OwnOptions) -> None:
-    """Append each element of the arrays along their first axis. Collective over *mesh*."""
-    wide = {name: array for name, array in found.arrays.items() if array.ndim > 1 or isinstance(array, DTensor)}
-    if not wide:
-        wide = {name: array for name, array in found.arrays.items() if name != dim}
-    tensors = {name: _as_tensor(array, mesh) for name, array in wide.items()}
-    numbers = {name: np.asarray(array) for name, array in found.arrays.items() if name not in wide}
-    count = len(next(iter(found.arrays.values())))
-    if not count:
+    """Append what is along the dimension *dim*; the rest is for a new file. Collective over *mesh*."""
+    steps = {name: array for name, array in found.arrays.items() if found.dims[name][:1] == (dim,)}
+    fixed = {name: array for name, array in found.arrays.items() if name not in steps}
+    if not len(next(iter(steps.values()))):
+        if fixed:
+            save_tree(path, fixed, mode="a", max_scratch_bytes=options.limit, **options.of(found.only(list(fixed))))
         return
-    first = {name: tensor[0] for name, tensor in tensors.items()}
-    with Series(
+    wide = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
+    if not wide:
+        wide = {name: array for name, array in steps.items() if name != dim}
+    tensors = {name: _as_tensor(array, mesh) for name, array in wide.items()}
+    numbers = {name: np.asarray(array) for name, array in steps.items() if name not in wide}
+    dims = {name: own[1:] if name in steps else own for name, own in found.dims.items() if name not in numbers}
+    series = StepSeries(
         path,
-        {name: tensor.layout for name, tensor in first.items()},
-        shape={name: tensor.shape for name, tensor in first.items()},
-        dtype={name: tensor.dtype for name, tensor in first.items()},
+        {name: Layout(tensor.layout.axes[1:], mesh) for name, tensor in tensors.items()},
+        shape={name: tensor.shape[1:] for name, tensor in tensors.items()},
+        dtype={name: tensor.dtype for name, tensor in tensors.items()},
         axis=dim,
         max_scratch_bytes=options.limit,
-        **options.of(Encoded(first, {name: found.dims[name][1:] for name in first}, found.attributes)),
-    ) as series:
-        for k in range(count):
-            now = first if k == 0 else {name: tensor[k] for name, tensor in tensors.items()}
-            series.append(**now, **{name: values[k, ...] for name, values in numbers.items()})
+        **options.of(Encoded({**tensors, **fixed}, dims, found.attributes)),
+    )
+    series.extend(tensors | numbers, fixed)
 
 
 def _as_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:

@@ -34,7 +34,7 @@ class Encoded(NamedTuple):
     dims: dict[str, tuple[str, ...]]
     attributes: dict[str, Json]
 
-    def only(self, names: list[str], *, of_file: bool) -> "Encoded":
+    def only(self, names: list[str], *, of_file: bool = False) -> "Encoded":
         """Return the arrays *names*; *of_file* says whether the attributes of the file are kept."""
         kept = {
             key: value for key, value in self.attributes.items() if key in names or (of_file and key not in self.dims)

@@ -31,6 +31,7 @@ from meshcomm.storage.formats.known import contents, texts
 from meshcomm.storage.load import PathLike, Wanted, load_found, told_contents
 from meshcomm.storage.opened import Store
 from meshcomm.storage.stored import Stored
+from meshcomm.storage.unchanged import check_unchanged
 from meshcomm.xarray.joining import Joining
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
@@ -264,6 +265,7 @@ class File(AbstractDataStore):
 
         def read() -> list[str]:
             found: list[str] = texts(self.path, name, self.found.texts[name]).ravel().tolist()
+            check_unchanged(self.base, self.found, [name])
             return found
 
         told = looked_up("open", self.mesh, f"texts {quote(name)} of {self.path}", read)
@@ -322,6 +324,7 @@ class _OnDisk(BackendArray):
         found = on_blocks(np.asarray, tensor)
         if found is not None:
             return found
+        check_unchanged(file.base, file.found, [name])
         with Store(file.path) as store:
             return np.asarray(store[name][index], self.dtype)
 

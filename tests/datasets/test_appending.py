@@ -1,11 +1,20 @@
 """Datasets that are appended to a file: nothing is lost, and what would be lost is refused by all ranks."""
 
+import errno
+import fcntl
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import meshcomm as mc
+from meshcomm.storage import changes
+from support.sampling import sampled
+from support.system_calls import WHEN, calls_of, failing, killed, watched
 from support.tensors import on
 
+h5py = pytest.importorskip("h5py")
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("h5netcdf")
 pytest.importorskip("zarr")
@@ -166,3 +175,121 @@ def test_coordinates_of_texts_that_differ(suffix, tmp_path):
     for ranks in (1, 2, 3):
         path = tmp_path / f"{ranks}{suffix}"
         on(ranks, program)
+
+
+# -- several steps of one call ----------------------------------------------------------------------------------------
+
+
+def append_steps(path, first, count, ranks=2):
+    """Append steps, which are numbered from *first* on. Collective over so many simulated ranks."""
+    numbers = np.arange(first, first + count)
+
+    def program():
+        columns = mc.Layout([mc.UNSHARDED, "x"], mc.create_mesh([("x", -1)]))
+        field = mc.distribute(numbers[:, None] + np.zeros((1, 600)), columns)
+        data = {"v": (("time", "x"), field), "n": ("time", numbers), "w": (("x", "y"), np.ones((600, 2)))}
+        mx.save(path, xarray.Dataset(data, {"time": numbers / 2, "x": np.arange(600)}), append_dim="time")
+
+    on(ranks, program)
+
+
+def steps_in(data):
+    """Return how many steps a dataset has. Fail if one of them is not whole."""
+    numbers = np.arange(data.sizes["time"])
+    assert (data.time.values == numbers / 2).all()
+    assert (data.n.values == numbers).all()
+    assert (data.v.values == numbers[:, None]).all()
+    return len(numbers)
+
+
+def our_steps_in(path):
+    return on(2, lambda: steps_in(mx.open(path, {"x": "x"}, mesh=mc.create_mesh([("x", 2)]))))[0]
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5", ".zarr"])
+def test_steps_of_one_call_come_together(suffix, tmp_path):
+    old, counted = tmp_path / "old", tmp_path / "counted"
+    old.mkdir()
+    append_steps(old / f"a{suffix}", 0, 2)
+    shutil.copytree(old, counted)
+    calls = calls_of(lambda: append_steps(counted / f"a{suffix}", 2, 3))
+    cases = [(at, when) for at, call in enumerate(calls) for when in (*WHEN, "error") if when != "half"]
+    cases += [(at, "half") for at, call in enumerate(calls) if call.name == "pwrite"] * 4
+    for at, when in sampled(cases, 48):
+        path = Path(shutil.copytree(old, tmp_path / f"{at}-{when}")) / f"a{suffix}"
+        if when == "error":
+            with failing(at, errno.ENOSPC):
+                failed = fails(lambda path=path: append_steps(path, 2, 3))
+        else:
+            failed = killed(lambda path=path: append_steps(path, 2, 3), at, when)
+        count = our_steps_in(path)
+        assert count in (2, 5), (at, when)
+        assert count == 2 or when != "error" or not failed, (at, calls[at])
+        if count == 2:
+            append_steps(path, 2, 3)
+        assert our_steps_in(path) == steps_in(read(path)) == 5, (at, when)
+        shutil.rmtree(path.parent)
+
+
+def fails(program):
+    """Return whether an error ends a program."""
+    try:
+        program()
+    except (OSError, mc.CheckpointError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("suffix", [".nc", ".h5", ".zarr"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_steps_on_any_number_of_ranks(suffix, ranks, tmp_path):
+    path = tmp_path / f"a{suffix}"
+    for first, count in ((0, 2), (2, 3), (5, 1), (6, 20)):
+        append_steps(path, first, count, ranks)
+    assert steps_in(read(path)) == our_steps_in(path) == 26
+
+
+@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("suffix", [".nc", ".h5"])
+def test_whoever_reads_between_two_writes_sees_whole_steps(suffix, held, tmp_path, monkeypatch):
+    """Nobody can open the file while its lengths change; if somebody *held* it before, the lengths change last."""
+    path, seen = tmp_path / f"a{suffix}", []
+    monkeypatch.setattr(changes, "WAIT_FOR_READERS", 0.01)
+    append_numbers(path, 1)
+
+    def look(number, call):
+        result = call.run()
+        if call.name == "pwrite" or call.name == "ftruncate":
+            seen.append(as_others_read(path))
+        return result
+
+    with open(path) as file, watched(look):
+        if held:
+            fcntl.flock(file, fcntl.LOCK_SH)
+        append_numbers(path, 2)
+        append_numbers(path, 3)
+    assert set(seen) <= ({1, 2, 3, "error"} if held else {1, 2, 3, "locked"})
+    assert held or {1, 2, "locked"} <= set(seen)
+
+
+def append_numbers(path, number):
+    def program():
+        rows = mc.Layout(["x"], mc.create_mesh([("x", -1)]))
+        with mc.Series(path, {"v": rows}, shape=(600,), dtype=float, compression="gzip") as series:
+            series.append(v=mc.full(600, number, float, rows))
+
+    on(2, program)
+
+
+def as_others_read(path):
+    """Return how many whole steps the library reads."""
+    try:
+        with h5py.File(path, "r") as file:
+            found, length = file["v"][()], len(file.get("time", ()))
+    except BlockingIOError:
+        return "locked"
+    except (OSError, RuntimeError):
+        return "error"
+    assert (found == np.arange(1, len(found) + 1)[:, None]).all()
+    assert length <= len(found)  # netCDF would fill what is missing
+    return len(found)

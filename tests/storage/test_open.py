@@ -119,3 +119,52 @@ def test_scalars_are_those_of_numpy(index, suffix, tmp_path):
         with mc.open(path) as file:
             found = file["array"][index]
         assert (type(found), found.shape, found.tolist()) == (type(expected), expected.shape, expected.tolist())
+
+
+@pytest.mark.parametrize("how", ["replaced", "overwritten"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("suffix", [*SUFFIXES, ".npz", ".nc"])
+def test_a_file_that_is_another_one_now(suffix, ranks, how, tmp_path):
+    """What the header says is true of the file that it was read from: then come the old numbers, or an error."""
+    kinds = ("f4", "f8") if suffix == ".npy" else (None, "f4")  # None is compressed, where it can be
+
+    def save(path, number, dtype):
+        rows = Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", -1)]))
+        options = {"compression": "gzip"} if dtype is None and suffix in (".h5", ".nc", ".zarr") else {}
+        tensor = mc.distribute((BIG[: 150 * number] + number).astype(dtype or "f8"), rows)
+        mc.save(path, tensor if suffix in (".npy", ".zarr") else {"array": tensor}, **options)
+
+    def program(dtype):
+        path, other = tmp_path / f"{dtype}{suffix}", tmp_path / f"other-{dtype}{suffix}"
+        rows = Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", -1)]))
+        save(path, 1, dtype)
+        file, read_before = mc.open(path), mc.open(path)
+        assert read_before["array"][0, 0] == 1
+        save(other, 2, kinds[1 - kinds.index(dtype)])
+        if mc.is_root() and how == "replaced":
+            path.rename(tmp_path / f"old-{dtype}{suffix}")
+            other.rename(path)
+        elif mc.is_root():
+            with open(data_of(path), "r+b") as target:
+                target.write(data_of(other).read_bytes())
+                target.truncate()
+        mc.barrier(rows.mesh)
+        for read in (lambda: file["array"][...], lambda: read_before["array"][...]):
+            assert_old(read, dtype)
+        assert_old(lambda: file["array"].load(rows).to_numpy(), dtype)
+
+    def data_of(path):
+        names = {".zarr": "zarr.json", "": "manifest.json", ".safetensors.index.json": None}
+        if suffix == ".safetensors.index.json":
+            return next(each for each in path.parent.glob(f"{path.name.split('.')[0]}*.safetensors"))
+        return path / names[suffix] if suffix in names else path
+
+    def assert_old(read, dtype):
+        try:
+            found = read()
+        except (mc.CheckpointError, OSError):
+            return
+        assert found.tobytes() == (BIG[:150] + 1).astype(dtype or "f8").tobytes()
+
+    for dtype in kinds:
+        on(ranks, program, dtype)

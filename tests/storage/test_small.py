@@ -1,5 +1,7 @@
 """Many small arrays: few reads and few messages, whatever they are."""
 
+import cProfile
+import pstats
 from itertools import product
 
 import numpy as np
@@ -103,3 +105,24 @@ def test_an_error_in_a_batch(tmp_path, monkeypatch):
 
     monkeypatch.setattr(small.Batch, "read", fails)
     on(4, program)
+
+
+@pytest.mark.parametrize(("suffix", "most"), [(".h5", 640), (".nc", 720), (".zarr", 1150)])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_one_more_array_costs(suffix, most, ranks, tmp_path):
+    """Calls of Python on the rank that makes the file: nothing is done again for each array that is there."""
+
+    def cost(count):
+        def program():
+            rows = Layout(["x"], mc.create_mesh([("x", -1)]))
+            tree = {f"g{k // 30}/d{k}": mc.distribute(np.arange(6.0) + k, rows) for k in range(count)}
+            profile = cProfile.Profile() if mc.is_root() else None
+            run = profile.runcall if profile else lambda function, *args: function(*args)
+            run(mc.save, tmp_path / f"{count}{suffix}", tree)
+            return profile and pstats.Stats(profile).total_calls
+
+        return on(ranks, program)[0]
+
+    cost(10)  # what is loaded and looked up once
+    few, many = cost(50), cost(150)
+    assert many - few <= 100 * most

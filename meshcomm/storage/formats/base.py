@@ -37,8 +37,8 @@ class Described(NamedTuple):
     """An array that is to be saved; *layout* is a hint for people.
 
     *dims* are the names of its axes, *chunks* the lengths of its chunks, *codecs* what compresses them, *attributes*
-    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is a
-    snapshot, behind those that are there. Axes with the names *unlimited* may grow later.
+    its own metadata. If it *grows*, that is the name of one more axis in the file, the first one: the array is that of
+    a snapshot, and *steps* of these go behind those that are there. Axes with the names *unlimited* may grow later.
     """
 
     name: str
@@ -51,10 +51,11 @@ class Described(NamedTuple):
     attributes: Mapping[str, Json] = {}
     grows: str | None = None
     unlimited: tuple[str, ...] = ()
+    steps: int = 1
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the array."""
+        """The bytes of the array, or of one snapshot."""
         return prod(self.shape) * self.dtype.itemsize
 
 
@@ -66,7 +67,8 @@ class Contents(NamedTuple):
     which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some; an
     axis without a name has "".
     *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
-    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed.
+    *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed. *origins*
+    has, by the name of an array and "" for all, the file that says where it is, and the `identity` of that.
     """
 
     arrays: dict[str, Stored]
@@ -82,6 +84,7 @@ class Contents(NamedTuple):
     texts: Mapping[str, Shape] = {}
     unlimited: tuple[str, ...] = ()
     links: Mapping[str, str] = {}
+    origins: Mapping[str, tuple[str, int, int, int]] = {}
 
     def why_not(self, name: str) -> str | None:
         """Return why *name* cannot be loaded, if the file has something of that name."""
@@ -167,9 +170,10 @@ class Writer(ABC):
         for name in names:
             if "\0" in name or any(key in ("", ".", "..") for key in name.split("/")):
                 raise CheckpointError(f"{quote(name)} is no path of an array: keys between / are not empty, . or ..")
-            inside = next((other for other in names if other.startswith(f"{name}/")), None)
-            if inside is not None:
-                raise CheckpointError(f"array {quote(inside)} would be in {quote(name)}, which is an array, no group")
+        known = set(names)
+        within = ((name, group) for name in names for group in groups_above(name) if group in known)
+        for name, group in within:
+            raise CheckpointError(f"array {quote(name)} would be in {quote(group)}, which is an array, no group")
 
     def commit(self, pieces: list[Piece]) -> None:
         """Give the files their name. *pieces* are the checksums of what the ranks wrote."""
@@ -194,6 +198,16 @@ class Writer(ABC):
         held, self._held = self._held, []
         for file in held:
             file.close()
+
+
+def groups_above(name: str) -> list[str]:
+    """Return the paths of the groups that an array is in.
+
+    >>> groups_above("a/b/c")
+    ['a', 'a/b']
+    """
+    keys = name.split("/")
+    return ["/".join(keys[:n]) for n in range(1, len(keys))]
 
 
 class FileWriter(Writer):
@@ -299,7 +313,8 @@ def lost(found: Contents, names: Iterable[str]) -> list[str]:
     """
     first = min((s.begin for s in found.arrays.values() if s.segments), default=0)
     ours = first % PAGE == 0 and not found.by_library and not found.left_out
-    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in set(names))}
+    saved = set(names)
+    arrays = {name: stored for name, stored in found.arrays.items() if not (ours and name in saved)}
     metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
     others = [quote(name) for name in found.left_out]
     return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others

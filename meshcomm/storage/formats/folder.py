@@ -178,8 +178,8 @@ def contents(path: Path) -> Contents:
     """Return what the checkpoint holds. ``CheckpointError`` if there is none, or if it is damaged."""
     if not path.is_dir():
         raise CheckpointError(f"{path} is no checkpoint, which is a folder")
-    manifest = _manifest(path)
-    what = f"{path / MANIFEST}"
+    what, manifest = f"{path / MANIFEST}", _manifest(path)
+    origins = {"": (MANIFEST, *files.identity(path / MANIFEST))}
     data = manifest["file"]
     if not isinstance(data, dict) or not _DATA.fullmatch(str(data.get("name"))) or type(data.get("size")) is not int:
         raise CheckpointError(f"{what} names no data file")
@@ -202,7 +202,15 @@ def contents(path: Path) -> Contents:
     if missing:
         raise CheckpointError(f"{what}: the tree names {quote(missing[0])}, which is no array of the checkpoint")
     name, hints = data["name"], {name: str(entry.get("layout", "")) for name, entry in _entries(manifest, what)}
-    return Contents(arrays, manifest["metadata"], manifest["tree"], {name: checks}, {name: data["size"]}, hints=hints)
+    return Contents(
+        arrays,
+        manifest["metadata"],
+        manifest["tree"],
+        {name: checks},
+        {name: data["size"]},
+        hints=hints,
+        origins=origins,
+    )
 
 
 def _refuse_link(file: Path) -> None:

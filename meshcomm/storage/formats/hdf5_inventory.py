@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from meshcomm.core._arguments import quote
 from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE
-from meshcomm.storage.formats.hdf5_library import Dataset, Group, Thing, h5py_library
+from meshcomm.storage.formats.hdf5_library import Dataset, Group, Low, Thing, h5py_library
 
 OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))
 """Attributes that say which axes have which dimension scales."""
@@ -24,7 +24,7 @@ def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
     h5py, seen = h5py_library(), set()
 
     def attributes(name: str, found: Thing) -> Iterator[tuple[str, str, str]]:
-        for key in found.attrs:
+        for key in found.attrs if h5py.h5a.get_num_attrs(found.id) else ():
             if key not in OF_SCALES and key != MARK:
                 of = f" of {name}" if name else ""
                 yield f"{name}@{key}", f"attribute {quote(key)}{of}", repr(found.attrs.get(key))
@@ -32,17 +32,19 @@ def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
     def inside(group: Group, above: str) -> Iterator[tuple[str, str, str]]:
         for key in group:
             name = f"{above}{key}"
-            found = group.get(key) if isinstance(group.get(key, getlink=True), h5py.HardLink) else None
+            link = key.encode("utf-8", "surrogateescape")
+            is_hard = group.id.links.get_info(link).type == h5py.h5l.TYPE_HARD
+            found = _opened(h5py.h5o.open(group.id, link)) if is_hard else None
             if found is None:
                 yield name, f"link {quote(name)}", ""
                 continue
             yield from attributes(name, found)
             if isinstance(found, h5py.Dataset):
-                kind = "dimension" if is_no_variable(found) else "dataset"
+                kind, lengths, dtype = "dimension" if is_no_variable(found) else "dataset", found.shape, found.dtype
                 shape = [
-                    n if most == n else "any" for n, most in zip(found.shape or (), found.maxshape or (), strict=True)
+                    n if most == n else "any" for n, most in zip(lengths or (), found.maxshape or (), strict=True)
                 ]
-                yield name, f"{kind} {quote(name)} {found.shape} {found.dtype}", f"{kind} {shape} {found.dtype}"
+                yield name, f"{kind} {quote(name)} {lengths} {dtype}", f"{kind} {shape} {dtype}"
             elif isinstance(found, h5py.Group):
                 address = h5py.h5o.get_info(found.id).addr
                 if address not in seen:
@@ -57,9 +59,17 @@ def inventory(file: Group) -> Iterator[tuple[str, str, str]]:
     yield from inside(file, "")
 
 
+def _opened(low: Low) -> Dataset | Group:
+    """Return a thing of a file, by the library's lower interface, which looks up its name once."""
+    h5py = h5py_library()
+    kinds = {h5py.h5d.DatasetID: h5py.Dataset, h5py.h5g.GroupID: h5py.Group, h5py.h5t.TypeID: h5py.Datatype}
+    opened: Dataset | Group = next(kind for each, kind in kinds.items() if isinstance(low, each))(low)
+    return opened
+
+
 def is_no_variable(found: Dataset) -> bool:
     """Return whether the dataset is a dimension only."""
-    name = found.attrs.get("NAME", "")
+    name = found.attrs.get("NAME", "") if h5py_library().h5a.get_num_attrs(found.id) else ""
     return (name if isinstance(name, bytes) else str(name).encode()).startswith(NO_VARIABLE.encode())
 
 

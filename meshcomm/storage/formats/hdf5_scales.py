@@ -4,7 +4,7 @@ A dimension without a variable is a scale without data. A variable with the name
 itself. If it has more axes, as texts of characters have, an attribute says which: a scale has no scales.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import count
 
@@ -19,9 +19,35 @@ from meshcomm.storage.formats.hdf5_inventory import is_no_variable
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, h5py_library
 
 
-def name_axes(file: Group, made: Dataset, array: Described, *, default: bool) -> None:
+class Scales:
+    """The scales of a *file*, which is *new* or not: looked up once, and numbered, as netCDF has it."""
+
+    def __init__(self, file: Group, *, new: bool) -> None:
+        scales = (each for each in file.values() if isinstance(each, h5py_library().Dataset))
+        known = [int(each.attrs["_Netcdf4Dimid"]) for each in scales if "_Netcdf4Dimid" in each.attrs]
+        self.file, self.new, self._numbers = file, new, count(max(known, default=-1) + 1)
+        self._seen: dict[tuple[str, int, str], Dataset] = {}
+
+    def make(self, found: Dataset, text: str) -> None:
+        """Let a dataset be a scale."""
+        if not found.is_scale:
+            found.make_scale(text)
+            found.attrs["_Netcdf4Dimid"] = np.int32(next(self._numbers))
+
+    def of(self, length: int, dim: str, array: Described) -> Dataset:
+        """Return the scale *dim* of an axis of *array* of this *length*, which is made if it is not there."""
+        key = array.name.rpartition("/")[0], length, dim
+        found = self._seen.get(key)
+        if found is None:
+            found = self._seen[key] = _scale(self, length, dim, array)
+        return found
+
+
+def name_axes(scales: Scales, made: Dataset, array: Described, *, default: bool) -> None:
     """Attach a scale to each axis of the dataset *made* that has a name, or with *default* to all axes."""
-    named = made.is_scale or any(map(scales_of, made.dims))
+    if array.dims is None and not array.grows and not default:
+        return
+    named = not scales.new and (made.is_scale or any(map(scales_of, made.dims)))
     if array.grows and named:
         _grow_scales(made)
         return
@@ -34,9 +60,9 @@ def name_axes(file: Group, made: Dataset, array: Described, *, default: bool) ->
     if array.grows and dims is not None:
         dims = (array.grows, *dims)
     if dims is not None and is_scale(array.name, dims):
-        _make_scale(file, made, dims[0])
+        scales.make(made, dims[0])
         if len(dims) > 1:
-            others = [_scale(file, made.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
+            others = [scales.of(made.shape[axis], dims[axis], array) for axis in range(1, len(dims))]
             made.attrs["_Netcdf4Coordinates"] = np.array(
                 [each.attrs["_Netcdf4Dimid"] for each in (made, *others)], "i4"
             )
@@ -44,9 +70,9 @@ def name_axes(file: Group, made: Dataset, array: Described, *, default: bool) ->
     for axis, dim in enumerate(dims or ()):
         if dim == array.name:
             raise ValueError(f"the array {quote(dim)} has several axes, so only the first one can have its name")
-        for old in scales_of(made.dims[axis]):
+        for old in scales_of(made.dims[axis]) if named else ():
             made.dims[axis].detach_scale(old)
-        made.dims[axis].attach_scale(_scale(file, made.shape[axis], dim, array))
+        made.dims[axis].attach_scale(scales.of(made.shape[axis], dim, array))
 
 
 def is_scale(name: str, dims: Sequence[str]) -> bool:
@@ -61,16 +87,16 @@ def _grow_scales(made: Dataset) -> None:
             scale.resize(made.shape[0], axis=0)
 
 
-def _scale(file: Group, length: int, dim: str, array: Described) -> Dataset:
-    """Return the dimension scale *dim* of *length*, which is made if it is not there."""
-    group = array.name.rpartition("/")[0]
+def _scale(scales: Scales, length: int, dim: str, array: Described) -> Dataset:
+    """Return what `Scales.of` returns."""
+    file, group = scales.file, array.name.rpartition("/")[0]
     name = f"{group}/{dim}" if group and f"{group}/{dim}" in file else dim
     found = file.get(name)
     if found is None:
         grows = dim == array.grows or dim in array.unlimited
         more: dict[str, tuple[int | None]] = {"maxshape": (None,), "chunks": (1024,)} if grows else {}
         found = file.create_dataset(name, (length,), ">f4", **more)
-        _make_scale(file, found, f"{NO_VARIABLE}.{length:10}")
+        scales.make(found, f"{NO_VARIABLE}.{length:10}")
     if isinstance(found, h5py_library().Dataset) and found.maxshape == (None,) and is_no_variable(found):
         found.resize(max(length, found.shape[0]), axis=0)
     of_several = isinstance(found, h5py_library().Dataset) and found.is_scale and found.shape[:1] == (length,)
@@ -78,21 +104,8 @@ def _scale(file: Group, length: int, dim: str, array: Described) -> Dataset:
         shape: Shape | str = getattr(found, "shape", "no shape")
         axis = f"the axis {quote(dim)} of {quote(array.name)} has the length {length}"
         raise ShapeError(f"{axis}, but {quote(name)} in the file has {shape}")
-    _make_scale(file, found, dim)
+    scales.make(found, dim)
     return found
-
-
-def _make_scale(file: Group, found: Dataset, text: str) -> None:
-    if not found.is_scale:
-        found.make_scale(text)
-        known = [each.attrs["_Netcdf4Dimid"] for each in _scales(file)]
-        found.attrs["_Netcdf4Dimid"] = np.int32(max(known, default=-1) + 1)
-
-
-def _scales(file: Group) -> Iterator[Dataset]:
-    for found in file.values():
-        if isinstance(found, h5py_library().Dataset) and "_Netcdf4Dimid" in found.attrs:
-            yield found
 
 
 def take_scales(file: Group, old: Dataset, made: Dataset) -> None:

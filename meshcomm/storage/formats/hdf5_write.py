@@ -8,7 +8,7 @@ netCDF-4 is HDF5 in which axes have dimension scales. Source: "netCDF-4 File For
 Unidata publishes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from math import prod
 from pathlib import Path
@@ -31,14 +31,16 @@ from meshcomm.storage.formats.base import (
     reading,
 )
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
+from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
-from meshcomm.storage.formats.hdf5_scales import is_scale, name_axes, take_scales
+from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
     chunks_of_snapshots,
     copy_that_grows,
     laid_out,
+    plus,
     snapshots_of,
 )
 from meshcomm.storage.libraries import library
@@ -110,14 +112,14 @@ class Hdf5Writer(Writer):
         else:
             self._create()
         self._datasets: dict[str, Dataset] = {}
-        self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
         self._replaced: list[Dataset] = []  # while these are open, the library leaves their space alone
         with files.at_files():
             self._count = self._snapshots()
             stored = [self._grow(array) if array.grows else self._lay_out(array) for array in self.arrays]
             default = self.netcdf or any(array.grows for array in self.arrays)
+            scales = Scales(self._made, new=self._journal is None)
             for array in sorted(self.arrays, key=_is_later):
-                name_axes(self._made, self._datasets[array.name], array, default=default)
+                name_axes(scales, self._datasets[array.name], array, default=default)
                 self._put_attributes(self._datasets[array.name], array.attributes, array.dtype)
             self._put_attributes(self._made, self.metadata, None)
         ends = [segment.offset + segment.stop - segment.start for each in stored for segment in each.segments]
@@ -226,16 +228,15 @@ class Hdf5Writer(Writer):
         return snapshots_of(self.path, self.arrays, counts)
 
     def _grow(self, array: Described) -> Stored:
-        """Reserve space for a snapshot, and return where its data go."""
+        """Reserve space for snapshots, and return where their data go."""
         made, count = self._old(array.name), self._count
         if made is None:
             made = self._new(array, (0, *array.shape), self._chunks_of(array))
             self._link(array.name, made, None)
         self._datasets[array.name] = made
-        made.resize(count + 1, axis=0)
+        made.resize(count + array.steps, axis=0)
         chunk = made.chunks
         assert chunk is not None
-        self._grown[array.name] = (count // chunk[0],)
 
         def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
             return "", self._reserve(array.name, index, nbytes)
@@ -244,6 +245,8 @@ class Hdf5Writer(Writer):
 
     def _old(self, name: str) -> Dataset | None:
         """Return the dataset that the array *name* replaces, or None. ``CheckpointError`` for a group."""
+        if self._journal is None:  # the file is new
+            return None
         h5py = h5py_library()
         keys = name.split("/")
         for above in ("/".join(keys[:n]) for n in range(1, len(keys))):
@@ -284,17 +287,16 @@ class Hdf5Writer(Writer):
                 raise TypeError(f"an HDF5 file cannot hold the metadata {quote(key)}: {error}") from None
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
+        grows = any(array.name == name and array.grows for array in self.arrays)
+        first = self._count if grows else 0  # such a chunk has one snapshot
         with files.at_files():
-            return [("", self._reserve(name, index, nbytes)) for index, nbytes in chunks]
+            return [("", self._reserve(name, plus(index, first), nbytes)) for index, nbytes in chunks]
 
     def _reserve(self, name: str, index: Shape, nbytes: int) -> int:
-        """Reserve space for a chunk of *nbytes*, unless that is 0, and return where it is.
-
-        A snapshot has no index for the axis that grows.
-        """
+        """Reserve space for a chunk of *nbytes*, unless that is 0, and return where it is."""
         made = self._datasets[name].id
         lengths = made.get_create_plist().get_chunk()
-        start = tuple(i * n for i, n in zip((*self._grown.get(name, ()), *index), lengths, strict=True))
+        start = tuple(i * n for i, n in zip(index, lengths, strict=True))
         assert self._changes is not None
         if nbytes:
             self._changes.reserved = nbytes
@@ -308,16 +310,29 @@ class Hdf5Writer(Writer):
         with files.at_files():
             if self._marks:
                 made.attrs[MARK] = mark_of(made)
+            made.flush()
+            assert self._changes is not None
+            self._changes.last = [
+                span for each in self._lengthened() for span in pieces_of_header(each, self._changes)
+            ]
             self._datasets, self._replaced = {}, []
             made.close()
-        assert self._changes is not None
         self._changes.apply(self._journal)
         if self._journal is None:
             super().commit([])
             return
-        end_journal(self.path, self._journal)
-        self._journal = None
-        self.release()
+        journal, self._journal = self._journal, None
+        with suppress(OSError):  # all is on the disk: this save has not failed
+            end_journal(self.path, journal)
+        with suppress(OSError):
+            self.release()
+
+    def _lengthened(self) -> Iterator[Dataset]:
+        """Yield the datasets that have become longer: snapshots, and then the scales of their first axis."""
+        grown = [self._datasets[array.name] for array in self.arrays if array.grows]
+        yield from sorted(grown, key=lambda each: each.is_scale)
+        for each in grown:
+            yield from each.dims[0].values()
 
     def abandon(self) -> None:
         made, self._opened = self._opened, None

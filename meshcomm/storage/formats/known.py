@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from time import monotonic, sleep
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._tuning import WAIT_FOR_WRITERS
 from meshcomm.core._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -74,9 +76,30 @@ def writer_for(path: Path) -> type[Writer]:
 
 
 def contents(path: Path) -> Contents:
-    """Return what *path* holds. ``FileNotFoundError`` if nothing is there, ``CheckpointError`` for another format."""
+    """Return what *path* holds. ``FileNotFoundError`` if nothing is there, ``CheckpointError`` for another format.
+
+    What changes while it is read is read once more.
+    """
     if not path.exists():
         raise FileNotFoundError(2, "No such file or checkpoint", str(path))
+    if path.is_dir() or path.name.endswith(safetensors.INDEX):
+        return _contents(path)
+    end = monotonic() + WAIT_FOR_WRITERS
+    while True:
+        identity, error = files.identity(path), None
+        try:
+            found = _contents(path)
+        except (CheckpointError, BlockingIOError) as problem:
+            error = problem
+        changed = files.identity(path) != identity or isinstance(error, BlockingIOError)
+        if error is None and not changed:
+            return found._replace(origins={"": ("", *identity)})
+        if not changed or monotonic() > end:
+            raise error or CheckpointError(f"{path} changes while it is read: try again")
+        sleep(0.001)
+
+
+def _contents(path: Path) -> Contents:
     if path.name.endswith(safetensors.INDEX):
         return safetensors.contents(path)
     if path.suffix.lower() in FORMATS:

@@ -315,6 +315,7 @@ def _refuse_link(file: Path) -> None:
 
 
 def _of_several(path: Path) -> Contents:
+    origins = {"": (path.name, *files.identity(path))}
     names, metadata = _weight_map(path)
     arrays: dict[str, Stored] = {}
     for file in sorted(set(names.values())):
@@ -322,6 +323,7 @@ def _of_several(path: Path) -> Contents:
             raise CheckpointError(f"{path} names the file {quote(file)}; it must be a .safetensors file beside it")
         _refuse_link(path.parent / file)
         try:
+            origin = (file, *files.identity(path.parent / file))
             inside = contents(path.parent / file).arrays
         except FileNotFoundError:
             raise CheckpointError(f"{path} names the file {quote(file)}, which is not there") from None
@@ -329,5 +331,5 @@ def _of_several(path: Path) -> Contents:
             if name not in inside:
                 raise CheckpointError(f"{path}: {file} has no array {quote(name)}")
             segments = tuple(segment._replace(file=file) for segment in inside[name].segments)
-            arrays[name] = inside[name]._replace(segments=segments)
-    return Contents(arrays, metadata)
+            arrays[name], origins[name] = inside[name]._replace(segments=segments), origin
+    return Contents(arrays, metadata, origins=origins)

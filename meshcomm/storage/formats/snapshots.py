@@ -44,6 +44,11 @@ def chunks_of_snapshots(array: Described) -> Shape:
     return (together, *(max(1, n) for n in found))
 
 
+def plus(index: Shape, first: int) -> Shape:
+    """Return the numbers of a chunk, with *first* added along the first axis."""
+    return (index[0] + first, *index[1:]) if index else index
+
+
 def laid_out(
     path: Path,
     array: Described,
@@ -51,19 +56,19 @@ def laid_out(
     count: int,
     reserve: Callable[[Shape, int], tuple[str, int]],
 ) -> Stored:
-    """Return where the data of one more snapshot go. ``CheckpointError`` if they cannot go to such chunks.
+    """Return where the data of more snapshots go. ``CheckpointError`` if they cannot go to such chunks.
 
     Parameters
     ----------
     path: of the file, for errors
-    array: the snapshot
+    array: a snapshot, of which there are `steps`
     chunks: those of the file, the axis that grows first
     count: how many snapshots there are
-    reserve: returns the file of a chunk, and where it begins there, by its numbers along the axes of a snapshot, and
-        its bytes; these are 0 for a chunk that is there
+    reserve: returns the file of a chunk, and where it begins there, by its numbers along the axes, and its bytes;
+        these are 0 for a chunk that is there
     """
     (together, *lengths), codecs = chunks
-    stored = Stored(array.name, array.shape, array.dtype, ())
+    stored = Stored(array.name, (array.steps, *array.shape), array.dtype, ())
     in_rows = tuple(lengths[1:]) == array.shape[1:] and (together == 1 or tuple(lengths) == array.shape)
     if codecs or not in_rows:
         if together > 1:  # they are written as a whole
@@ -71,11 +76,22 @@ def laid_out(
                 f"{path}: the chunks of {quote(array.name)} have {together} snapshots each, so none can be added. "
                 + copy_that_grows(path)
             )
-        return stored._replace(chunks=Chunks(tuple(lengths), codecs))
-    own, segments = prod(lengths) * array.dtype.itemsize, []
-    for number, start in enumerate(range(0, stored.nbytes, max(1, own))):
-        index = (number, *[0] * (len(lengths) - 1))[: len(lengths)]
-        file, offset = reserve(index, 0 if count % together else together * own)
-        stop = min(start + own, stored.nbytes)
-        segments.append(Segment(file, start, stop, offset + count % together * stored.nbytes))
+        return stored._replace(chunks=chunks)
+    own, segments = prod(lengths) * array.dtype.itemsize, list[Segment]()
+    for step in range(array.steps if array.nbytes else 0):
+        chunk, inside = divmod(count + step, together)
+        for number, start in enumerate(range(0, array.nbytes, own)):
+            index = (chunk, *(number, *[0] * (len(lengths) - 1))[: len(lengths)])
+            file, offset = reserve(index, 0 if inside else together * own)
+            first, nbytes = step * array.nbytes + start, min(own, array.nbytes - start)
+            _append(segments, Segment(file, first, first + nbytes, offset + inside * array.nbytes))
     return stored._replace(segments=tuple(segments))
+
+
+def _append(segments: list[Segment], more: Segment) -> None:
+    """Append *more*, or make the last segment longer, if *more* follows it in the file."""
+    last = segments[-1] if segments else None
+    if last is not None and (last.file, last.offset + last.stop - last.start) == (more.file, more.offset):
+        segments[-1] = last._replace(stop=more.stop)
+    else:
+        segments.append(more)

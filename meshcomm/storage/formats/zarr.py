@@ -10,8 +10,9 @@ import json
 import os
 import struct
 from base64 import b64decode
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -28,7 +29,7 @@ from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats import zarr_store
+from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import (
     TEXTS,
     Contents,
@@ -36,6 +37,7 @@ from meshcomm.storage.formats.base import (
     Writer,
     checked_dtype,
     checked_shape,
+    groups_above,
     parsed_json,
     reading,
 )
@@ -44,6 +46,7 @@ from meshcomm.storage.formats.snapshots import (
     chunks_of_snapshots,
     copy_that_grows,
     laid_out,
+    plus,
     snapshots_of,
 )
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
@@ -69,6 +72,9 @@ class ZarrWriter(Writer):
     has_attributes: ClassVar[bool] = True
     has_chunks: ClassVar[bool] = True
 
+    _new_files: Sequence[Path] = ()
+    """Chunks of snapshots in the store itself: they go if the save fails."""
+
     @classmethod
     def check_names(cls, names: list[str]) -> None:
         super().check_names(names)
@@ -83,7 +89,7 @@ class ZarrWriter(Writer):
             return True
         return False
 
-    @property
+    @cached_property
     def _names(self) -> dict[str, str]:
         """The path of each array in the store: "" for one tensor that is saved alone."""
         alone = self.node == ["array", "array"]
@@ -98,22 +104,26 @@ class ZarrWriter(Writer):
             raise FileExistsError(f"{self.path} is there and is no zarr store; save to a new folder")
 
     def begin(self) -> tuple[Path, list[Stored]]:
+        self._new_files = ()
+        self._groups: set[str] = set()
+        self._like = self.path / METADATA if self.path.exists() else None  # what new files have the permissions of
         self._refuse_another()
         self._adding = self.mode == "a" and self.path.is_dir() and bool(files.entries(self.path))
         if self._adding:
             zarr_store.refuse_to_add(self.path, self._names.values())
-            self._found = zarr_store.look(self.path)
-        self._check_dims()
         self.remove_leftovers()
         files.make_folder(self.aside)
         folder = files.File(self.aside, 0)
         folder.take_mode_of(self.path)
         self.hold(folder)
+        if self._adding:
+            zarr_undo.undo(self.path, self.aside)
+            self._found = zarr_store.look(self.path)
+        self._check_dims()
         attributes = self._root_attributes()
         if "" not in self._names.values():
             self._put_json(self.aside, group_metadata(attributes))
         self._count = self._snapshots()
-        self._grown: dict[str, Shape] = {}  # the number of the chunk of a snapshot along the axis that grows
         return self.aside, [self._lay_out(array, attributes) for array in self.arrays]
 
     def _check_dims(self) -> None:
@@ -149,21 +159,17 @@ class ZarrWriter(Writer):
         if self._count:
             return self._grow(array)
         dims = array.dims or tuple(f"axis_{axis}_of_{n}" for axis, n in enumerate(array.shape))
-        first = array._replace(shape=(1, *array.shape), dims=(array.grows, *dims), chunks=chunks_of_snapshots(array))
-        stored = self._lay_out_array(first, root)
-        self._grown[array.name] = (0,)
-        chunks = stored.chunks and stored.chunks._replace(shape=stored.chunks.shape[1:])
-        return stored._replace(shape=array.shape, chunks=chunks)
+        shape, dims = (array.steps, *array.shape), (array.grows, *dims)
+        return self._lay_out_array(array._replace(shape=shape, dims=dims, chunks=chunks_of_snapshots(array)), root)
 
     def _grow(self, array: Described) -> Stored:
-        """Reserve space for one more snapshot, and return where its data go: to files of the store itself."""
+        """Reserve space for more snapshots, and return where their data go: to files of the store itself."""
         metadata = zarr_store.node(self.path / array.name) or {}
         chunk = checked_shape(metadata["chunk_grid"]["configuration"]["chunk_shape"], array.name)
         try:
             codecs = codecs_of(metadata["codecs"], self.path / array.name)
         except CheckpointError as error:
             raise CheckpointError(f"{error}. {copy_that_grows(self.path)}") from None
-        self._grown[array.name] = (self._count // chunk[0],)
 
         def reserve(index: Shape, nbytes: int) -> tuple[str, int]:
             with self._new_chunk(array.name, index) as file:
@@ -186,8 +192,9 @@ class ZarrWriter(Writer):
     def _lay_out_array(self, array: Described, root: dict[str, Json]) -> Stored:
         folder, shape, itemsize = self.aside / self._names[array.name], array.shape, array.dtype.itemsize
         files.make_folders(folder)
-        for group in folder.relative_to(self.aside).parents:
-            if str(group) != "." and not (self.aside / group / METADATA).exists():
+        for group in groups_above(self._names[array.name]):
+            if group not in self._groups:
+                self._groups.add(group)
                 self._put_json(self.aside / group, group_metadata({}))
         codecs = with_levels(array.codecs) if shape else ()
         chunk = array.chunks
@@ -202,7 +209,7 @@ class ZarrWriter(Writer):
         metadata = array_metadata(array, chunk, codecs, attributes)
         self._put_json(folder, metadata)
         mark = zarr_store.mark(metadata, root if self._root_is_ours else None)
-        files.put(folder / zarr_store.MARK, mark, self.path / METADATA)
+        files.put(folder / zarr_store.MARK, mark, self._like, syncs=False)
         if codecs or chunk[1:] != shape[1:]:
             return Stored(array.name, shape, array.dtype, (), chunks=Chunks(chunk, codecs))
         nbytes, size = prod(shape) * itemsize, prod(chunk) * itemsize
@@ -220,64 +227,77 @@ class ZarrWriter(Writer):
             file = self._new_chunk(array.name, index)
             with file:
                 file.sized(size)  # the last chunk is as long as the others
-                file.sync()
             yield Segment(str(file.path.relative_to(self.aside)), start, min(start + size, nbytes), 0)
 
     def _new_chunk(self, name: str, index: Shape) -> File:
         """Return the file of a chunk: a new one, or that of a snapshot, which a killed job may have left."""
         within = self.path if self._count else self.aside
-        path = within.joinpath(self._names[name], "c", *map(str, (*self._grown.get(name, ()), *index)))
+        path = within.joinpath(self._names[name], "c", *map(str, index))
         zarr_store.refuse_link(path, within)
         files.make_folders(path.parent)
-        if path.exists():
+        if self._count and path.exists():
             return files.for_writing(path)
         made = files.create(path)
-        made.take_mode_of(self.path / METADATA)
+        if self._count:
+            self._new_files = [*self._new_files, path]
+        if self._like is not None:
+            made.take_mode_of(self._like)
         return made
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
         found = []
         for index, nbytes in chunks:
-            with self._new_chunk(name, index) as file:
+            with self._new_chunk(name, plus(index, self._count)) as file:  # with snapshots there is nothing else
                 file.sized(nbytes)
             found.append((os.path.relpath(file.path, self.aside), 0))
         return found
 
     def _put_json(self, folder: Path, metadata: dict[str, Json], name: str = METADATA) -> None:
-        files.put(folder / name, json.dumps(metadata, indent=2).encode(), self.path / METADATA)
+        files.put(folder / name, _as_json(metadata), self._like, syncs=folder == self.aside)
 
     def commit(self, pieces: object) -> None:
         files.take_folder_modes(self.aside, self.path)
-        files.sync_tree(self.aside)
+        files.sync_tree(self.aside, (METADATA, zarr_store.MARK))  # who wrote chunks has done so
         if not self._adding:
             super().commit([])
             return
         root = zarr_store.node(self.path)
         assert root is not None
-        self._add(self.aside, self.path)
-        for array in self.arrays if self._count else ():  # the last one is the axis, if that has numbers
-            self._lengthen(array.name)
         changed = zarr_store.without_consolidated(root) | {"attributes": self._root_attributes()}
-        if zarr_store.is_consolidated(root):
-            changed = zarr_store.with_consolidated(changed, zarr_store.look(self.path))
-        if changed != zarr_store.node(self.path):
-            self._replace_metadata(self.path, changed)
+        if self._count:
+            self._lengthen(root, changed)
+        else:
+            self._add(self.aside, self.path)
+            if zarr_store.is_consolidated(root):
+                changed = zarr_store.with_consolidated(changed, zarr_store.look(self.path))
+            if changed != zarr_store.node(self.path):
+                self._replace_metadata(self.path, changed)
+        self._new_files = ()
         with suppress(OSError):  # the next save tries again
             files.remove(self.aside)
         self.release()
 
-    def _lengthen(self, name: str) -> None:
-        """Let the array have the new snapshot, in one step."""
-        folder = self.path / name
-        metadata = zarr_store.node(folder) or {}
-        ours = name in self._found.ours
-        metadata["shape"] = [self._count + 1, *metadata["shape"][1:]]
-        self._replace_metadata(folder, metadata)
-        if ours:
-            root = zarr_store.attributes_of(zarr_store.node(self.path))
-            mark = self.aside / zarr_store.MARK
-            files.put(mark, zarr_store.mark(metadata, root if self._root_is_ours else None), self.path / METADATA)
-            files.replace(mark, folder / zarr_store.MARK)
+    def abandon(self) -> None:
+        for path in self._new_files:
+            with suppress(OSError):
+                files.remove(path)
+        super().abandon()
+
+    def _lengthen(self, root: dict[str, Json], changed: dict[str, Json]) -> None:
+        """Let all arrays have the new snapshots, in one step; the root, which now is *root*, becomes *changed*."""
+        texts = {}
+        for array in self.arrays:  # the last one is the axis, if that has numbers
+            metadata = self._found.arrays[array.name]
+            metadata["shape"] = [self._count + array.steps, *metadata["shape"][1:]]
+            texts[f"{array.name}/{METADATA}"] = _as_json(metadata)
+            if array.name in self._found.ours:
+                own = changed["attributes"] if self._root_is_ours else None
+                texts[f"{array.name}/{zarr_store.MARK}"] = zarr_store.mark(metadata, own)
+        if zarr_store.is_consolidated(root):
+            changed = zarr_store.with_consolidated(changed, self._found)
+        if changed != root:
+            texts[METADATA] = _as_json(changed)
+        zarr_undo.change(self.path, self.aside, texts)
 
     def _add(self, new: Path, group: Path) -> None:
         """Give all that is below the folder *new* its name in *group*, each array and each new group in one step."""
@@ -297,6 +317,10 @@ class ZarrWriter(Writer):
         files.replace(self.aside / new, folder / METADATA)
 
 
+def _as_json(metadata: dict[str, Json]) -> bytes:
+    return json.dumps(metadata).encode()
+
+
 # -- reading ----------------------------------------------------------------------------------------------------------
 
 
@@ -310,10 +334,13 @@ def contents(path: Path) -> Contents:
     attributes: dict[str, dict[str, Json]] = {}
     dims: dict[str, tuple[str, ...]] = {}
     metadata: dict[str, Json] = {}
+    origins: dict[str, tuple[str, int, int, int]] = {}
+    old = zarr_undo.old_texts(path)
     for file in sorted(path.rglob(METADATA)):
-        folder = file.parent
+        folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
         zarr_store.refuse_link(file, folder)
-        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA), file)
+        text = old.get(file.relative_to(path).as_posix())
+        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
         if not isinstance(found, dict) or found.get("zarr_format") != 3:
             raise CheckpointError(f"{file} is not that of a zarr store of version 3")
         if folder == path and isinstance(found.get("attributes"), dict):
@@ -323,9 +350,10 @@ def contents(path: Path) -> Contents:
             stored = _stored(path, folder, name, found)
             if stored is None:
                 _refuse_links(folder)
-            arrays[name] = stored or _described(path, name)
+            arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
             attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
-    return _held(arrays, metadata, attributes, dims)
+            origins[name] = origin
+    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
 def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
@@ -399,12 +427,17 @@ def _by_library(path: Path) -> Contents:
         members = () if alone else opened.members(max_depth=None)
         names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
         metadata = dict(opened.attrs)
+    origins = {}
+    for name in names:
+        file = path / ("" if alone else name) / ".zarray"
+        if file.exists():
+            origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
     found = {name: _described(path, name) for name in names}
     with reading(path):
         each = {name: opened if alone else opened[name] for name in names}
         its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
     attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
-    return _held(found, metadata, attributes, dims)
+    return _held(found, metadata, attributes, dims)._replace(origins=origins)
 
 
 class _Array(Sliced, Protocol):
@@ -450,11 +483,11 @@ def _held(
     )
 
 
-def _described(path: Path, name: str) -> _Library:
-    """Return what the library says of the array."""
+def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
+    """Return what the library says of the array, but for a *shape* that counts instead."""
     array = open_array(path, name)
     with reading(path):
-        shape, dtype, chunk = array.shape, array.dtype, array.shards or array.chunks
+        shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
     if dtype.kind == "T" or "vlen-utf8" in _codecs(array.metadata.to_dict()):
         return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
     if dtype.hasobject:

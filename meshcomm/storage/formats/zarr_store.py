@@ -19,6 +19,7 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import parsed_json
 from meshcomm.storage.formats.zarr_metadata import METADATA
+from meshcomm.storage.formats.zarr_undo import UNDO
 
 LONGEST_METADATA = 2**26
 MOST_SMALL_CHUNKS = 2**20
@@ -126,7 +127,7 @@ def look(path: Path) -> Found:
             if marked.get("array") == digest(metadata):
                 found.ours.add(name)
                 found.roots.add(str(marked.get("root")))
-        known = {METADATA, MARK, "c"} if is_array else {METADATA}
+        known = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
             known = {each.name for each in files.entries(folder)} if is_array else set(_OF_VERSION_2)
         for entry in files.entries(folder):
@@ -141,9 +142,9 @@ def look(path: Path) -> Found:
 
 def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[str]:
     """Return, for people, what the store loses if arrays *names* replace it, which are written with *attributes*."""
-    found, said = look(path), []
+    found, said, saved, written = look(path), [], set(names), set(attributes)
     for name, metadata in sorted(found.arrays.items()):
-        if name not in found.ours or name not in set(names):
+        if name not in found.ours or name not in saved:
             kind = metadata.get("data_type")
             text = kind.get("name") if isinstance(kind, dict) else kind
             said.append(f"array {quote(name or 'array')} {_shape_text(metadata.get('shape'))} {text}")
@@ -151,9 +152,7 @@ def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[st
         f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
     ]
     if not found.root_is_ours:
-        said += [
-            f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in set(attributes)
-        ]
+        said += [f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in written]
     return said + [f"file {quote(name)}" for name in sorted(found.others)]
 
 
