@@ -85,12 +85,31 @@ class CollectiveTimeout(MeshcommError, RuntimeError):
 
 
 class CheckpointError(MeshcommError, RuntimeError):
-    """A file or checkpoint is damaged, incomplete, or holds something else than is asked for."""
+    """A file or checkpoint is damaged, incomplete, or holds something else than is asked for.
+
+    Names in its text are those that files have, which may hold anything: it has `printable` lines.
+    """
 
     __module__ = "meshcomm"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*(_printable_lines(each) if isinstance(each, str) else each for each in args))
 
     unknown_name = False
     """Whether a name was asked for that the file does not have, and all else may be right."""
 
     of_objects = False
     """Whether the elements are objects of Python, which are never loaded, and all else may be right."""
+
+
+def printable(text: str) -> str:
+    r"""Return *text* with escapes for what is no letter, sign or space, and could steer a terminal.
+
+    >>> print(printable("a\tb\x1b[2J\u202e"))
+    a\tb\x1b[2J\u202e
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))

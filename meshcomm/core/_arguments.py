@@ -39,15 +39,6 @@ def quote(value: object) -> str:
     return text if len(text) <= 200 else text[:197] + "..."
 
 
-def printable(text: str) -> str:
-    r"""Return *text* with escapes for what is no letter, sign or space, and could steer a terminal.
-
-    >>> print(printable("a\tb\x1b[2J\u202e"))
-    a\tb\x1b[2J\u202e
-    """
-    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
 def shortened(values: Sequence[object]) -> str:
     """Return the reprs of *values* with commas between them: of many, the first and the last.
 

@@ -12,9 +12,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import SystemRandom
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 PRIVATE, PUBLIC = 0o600, 0o666
 """Permissions of new files: for this user only, and those that the umask leaves."""
@@ -43,6 +44,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
 
     It has the permissions *mode*, or those of a file of this user that it replaces.
     """
+    path = resolved(path.parent) / path.name
     new = aside(path)
     try:
         with _naming(path, new):
@@ -57,6 +59,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[TextIO]:
 
 def check_writable(path: Path) -> None:
     """Raise ``OSError`` if no file can be made for the name *path*."""
+    path = resolved(path.parent) / path.name
     new = aside(path)
     with _naming(path, new):
         os.close(_created(path, new, PRIVATE))
@@ -69,10 +72,10 @@ def _created(path: Path, new: Path, mode: int) -> int:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "it is a device or a pipe, and no file", str(path))
-    number = opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    own = own_mode(path)
-    if own is not None:
-        os.fchmod(number, own)
+    access = own_access(path)
+    number = opened(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE if access else mode)
+    if access is not None:
+        grant(number, access)
     return number
 
 
@@ -89,18 +92,40 @@ def _naming(path: Path, new: Path) -> Iterator[None]:
         raise
 
 
-def own_mode(path: Path) -> int | None:
-    """Return the permissions of a file or folder of this user, without setuid and its kin; None for what is another's.
+class Access(NamedTuple):
+    """Who may do what with a file or folder: permissions without setuid and its kin, and the group."""
 
-    None, too, if nothing is there.
-    """
+    mode: int
+    group: int
+
+
+def own_access(path: Path) -> Access | None:
+    """Return who may do what with a file or folder of this user; None for another one's, and if nothing is there."""
     try:
         status = path.lstat()
     except OSError:
         return None
     if status.st_uid != os.geteuid() or stat.S_ISLNK(status.st_mode):
         return None
-    return stat.S_IMODE(status.st_mode) & 0o777
+    inherits = stat.S_ISGID if stat.S_ISDIR(status.st_mode) else 0  # new files get the group of the folder
+    return Access(status.st_mode & (0o777 | inherits), status.st_gid)
+
+
+def grant(number: int, access: Access) -> None:
+    """Give an open file or folder the permissions of another one, and those to write it.
+
+    Where it cannot have the group, its own one gets no more than everybody.
+    """
+    status, (mode, group) = os.fstat(number), access
+    if status.st_gid != group:
+        try:
+            os.chown(number, -1, group)
+        except OSError:
+            mode &= ~stat.S_IRWXG | (mode & stat.S_IRWXO) << 3
+    if stat.S_ISDIR(status.st_mode):
+        os.chmod(number, mode | stat.S_IRWXU | (status.st_mode & stat.S_ISGID))
+    else:
+        os.chmod(number, mode | stat.S_IRUSR | stat.S_IWUSR)
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
@@ -134,7 +159,7 @@ def _target(path: str) -> str | None:
         status = os.lstat(path)
         if not stat.S_ISLNK(status.st_mode):
             return None
-        if status.st_uid not in (0, os.geteuid()) and _is_shared(os.path.dirname(path)):
+        if status.st_uid not in (0, os.geteuid()) and _is_shared(os.path.dirname(path), status.st_uid):
             raise PermissionError(
                 errno.EACCES,
                 f"a link that belongs to {user_name(status.st_uid)}, in a folder that others can write to: nothing is "
@@ -146,10 +171,25 @@ def _target(path: str) -> str | None:
         return None
 
 
-def _is_shared(folder: str) -> bool:
-    """Return whether other users, root aside, can make files in a folder."""
+def _is_shared(folder: str, owner: int) -> bool:
+    """Return whether users other than this one and root can make files in a folder, in which *owner* has a link."""
     status = os.stat(folder)
-    return status.st_uid not in (0, os.geteuid()) or bool(status.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return True
+    if status.st_uid in (0, os.geteuid()):
+        return False
+    # In a container that does not know root, what belongs to root seems to belong to nobody.
+    return not (status.st_uid == owner == _nobody())
+
+
+@cache
+def _nobody() -> int | None:
+    """Return which user all users are that this container does not know, if root is one of them."""
+    with contextlib.suppress(OSError, ValueError):
+        rows = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+        if not any(outside == 0 for _, outside, _ in rows):
+            return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    return None
 
 
 def user_name(number: int) -> str:

@@ -13,6 +13,7 @@ long arrays are comes last, in `Changes.last`: then all that they refer to is th
 import errno
 import json
 import os
+import stat
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
@@ -211,15 +212,16 @@ def begin_journal(path: Path) -> File:
     ``CheckpointError`` if changes were cut off that this user may not end: see `recover`.
     """
     name = journal_of(path)
+    made = True
     try:
-        journal = files.create(name, PRIVATE)
+        journal = files.create(name, mode=PRIVATE)
     except FileExistsError:
-        journal = files.for_writing(name)
+        journal, made = files.for_writing(name), False
     try:
         if not (journal.lock() and journal.has_a_name()):
             raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
         _finish(path, journal)
-        if journal.owner() != os.geteuid():  # its owner could change it meanwhile
+        if not made and journal.owner() != os.geteuid():  # its owner could change it meanwhile
             raise PermissionError(errno.EACCES, f"it belongs to {user_name(journal.owner())}", str(name))
         journal.ended(0)
     except BaseException:
@@ -239,14 +241,14 @@ def recover(path: Path) -> None:
     """End the changes to *path* that were cut off while they were written, if there are any.
 
     A journal that a stranger has made could change any file of whoever reads: so a user ends only changes of a journal
-    of his own, to a file of his own. ``CheckpointError`` says whose file waits for whom.
+    of his own, to a file that he owns or shares with its group. ``CheckpointError`` says whose file waits for whom.
     """
     path = Path(os.path.realpath(path))
     name = journal_of(path)
     try:
         status = name.lstat()
-        if not status.st_size:
-            return
+        if not stat.S_ISREG(status.st_mode) or not status.st_size:
+            return  # no save has left it, or it was cut off before it wrote
         with files.for_reading(name, follow=False) as journal:
             if not journal.lock(shared=True) or not _Cut.found(path, journal):
                 return  # a save goes on, or has not come to the file
@@ -272,7 +274,7 @@ def _finish(path: Path, journal: File) -> None:
         return
     with files.for_writing(path) as file:
         for its, writers in ((journal, 0o022), (file, 0o002)):
-            if its.owner() != os.geteuid():
+            if its.owner() != os.geteuid() and (its is journal or not file.mode() & 0o020):
                 raise CheckpointError(f"{path} waits for {user_name(its.owner())}, {_WHY} {journal.path}")
             if its.mode() & writers:
                 raise CheckpointError(

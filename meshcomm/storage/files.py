@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshcomm.core._files import ASIDE, PUBLIC, opened, own_mode
+from meshcomm.core._files import ASIDE, PRIVATE, PUBLIC, Access, grant, opened, own_access
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Indices
@@ -118,6 +118,11 @@ class File:
         """Return the length in bytes."""
         return self._status().st_size
 
+    def stored(self) -> int:
+        """Return the bytes that the file has on the disk: a file with holes is longer."""
+        status = self._status()
+        return min(status.st_size, status.st_blocks * 512)
+
     def unit(self) -> int:
         """Return the bytes that the file system stores and locks as one, a stripe or a block: `unit_of`."""
         try:
@@ -130,10 +135,11 @@ class File:
         """Return whether this is a file, no folder, pipe or device."""
         return stat.S_ISREG(self._status().st_mode)
 
-    def take_mode_of(self, path: Path) -> None:
-        """Give the file, or folder, the permissions of the one at *path*, if this user has one; we must write it."""
-        with _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
-            _take_mode(self._number, own_mode(path))
+    def take(self, access: Access | None) -> None:
+        """Give the file, or folder, the permissions of another one, and those to write it."""
+        if access is not None:
+            with _naming(self.path), _ignoring(errno.EPERM, errno.EOPNOTSUPP):
+                grant(self._number, access)
 
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
@@ -141,7 +147,7 @@ class File:
 
     def is_at(self, path: Path) -> bool:
         """Return whether the file, or folder, has the name *path*."""
-        return os.path.samestat(self._status(), path.stat())
+        return os.path.samestat(self._status(), path.lstat())
 
     def _status(self) -> os.stat_result:
         with _naming(self.path):
@@ -244,9 +250,15 @@ def _ignoring(*codes: int) -> Iterator[None]:
             raise
 
 
-def create(path: Path, mode: int = PUBLIC) -> File:
-    """Return a new file for reading and writing; ``FileExistsError`` if there is one."""
-    return File(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+def create(path: Path, like: Path | None = None, mode: int = PUBLIC) -> File:
+    """Return a new file for reading and writing; ``FileExistsError`` if there is one.
+
+    It has the permissions of *like*, if this user has such a file, and never others: who opened it would keep it.
+    """
+    access = None if like is None else own_access(like)
+    file = File(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode if access is None else PRIVATE)
+    file.take(access)
+    return file
 
 
 def for_writing(path: Path) -> File:
@@ -268,9 +280,7 @@ def put(path: Path, data: bytes, like: Path | None = None, *, syncs: bool = True
 
     Without *syncs*, `sync_tree` of a folder above waits for the disk: for many files that takes a third of the time.
     """
-    with create(path) as file:
-        if like is not None:
-            file.take_mode_of(like)
+    with create(path, like) as file:
         file.write(as_bytes_of(data), 0)
         if syncs:
             file.sync()
@@ -314,21 +324,11 @@ def sync_folder(path: Path) -> None:
 
 def take_folder_modes(new: Path, old: Path) -> None:
     """Give *new* and the folders below it the permissions of the folder *old*, if this user has one."""
-    mode = own_mode(old)
+    access = own_access(old)
     with _ignoring(errno.EPERM, errno.EOPNOTSUPP):
-        for root, _, _ in os.walk(new):
-            _take_mode(root, mode)
-
-
-def _take_mode(new: int | str, mode: int | None) -> None:
-    """Give a file or folder the permissions *mode*, unless that is None, and those to write it.
-
-    A folder keeps what it has of its parent: the group that new files get.
-    """
-    if mode is not None:
-        now = os.stat(new).st_mode
-        needed = stat.S_IRWXU if stat.S_ISDIR(now) else stat.S_IRUSR | stat.S_IWUSR
-        os.chmod(new, mode | needed | (stat.S_IMODE(now) & ~0o777))
+        if access is not None:
+            for _, _, _, number in os.fwalk(new):  # which goes through no link
+                grant(number, access)
 
 
 def sync_tree(path: Path, names: Container[str]) -> None:
@@ -340,10 +340,10 @@ def sync_tree(path: Path, names: Container[str]) -> None:
         sync_folder(Path(root))
 
 
-def make_folder(path: Path) -> bool:
+def make_folder(path: Path, mode: int = 0o777) -> bool:
     """Make the folder, unless it is there; return whether it is new. ``FileNotFoundError`` without its parent."""
     try:
-        path.mkdir()
+        path.mkdir(mode)
     except FileExistsError:
         if path.is_dir():
             return False
@@ -357,17 +357,28 @@ def is_below_link(path: Path, folder: Path) -> bool:
     return any(each.is_symlink() for each in (path, *takewhile(lambda above: above != folder, path.parents)))
 
 
-def first_link(folder: Path) -> Path | None:
-    """Return a symbolic link in the folder or below it, if there is one."""
+def below(folder: Path) -> Iterator[Path]:
+    """Yield all that is in the folder and below it, but for the folders; no link is followed."""
     folders = [folder]
     while folders:
-        with os.scandir(folders.pop()) as found:
-            for entry in found:
-                if entry.is_symlink():
-                    return Path(entry.path)
-                if entry.is_dir():
+        with os.scandir(folders.pop()) as entries_of:
+            for entry in entries_of:
+                if entry.is_dir(follow_symlinks=False):
                     folders.append(Path(entry.path))
-    return None
+                else:
+                    yield Path(entry.path)
+
+
+def odd(path: Path, largest: int | None) -> str:
+    """Return, for people, why no library should open a file; nothing for a regular file of at most so many bytes."""
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        return "is a link"
+    if not stat.S_ISREG(status.st_mode):
+        return "is no regular file"
+    if largest is not None and status.st_size > largest:
+        return f"has {status.st_size} bytes, more than the {largest} that it may have"
+    return ""
 
 
 def make_folders(path: Path) -> None:

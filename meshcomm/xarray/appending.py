@@ -352,7 +352,7 @@ def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options:
         max_scratch_bytes=options.limit,
         **options.of(Encoded({**tensors, **fixed}, dims, found.attributes)),
     )
-    series.extend(tensors | numbers, fixed)
+    series.extend({**tensors, **numbers}, fixed)
 
 
 def _as_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:

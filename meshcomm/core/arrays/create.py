@@ -536,7 +536,7 @@ def plain_text(array: Array) -> str:
     """
     data = as_bytes(np.ascontiguousarray(array))
     words = data[: len(data) // 8 * 8].view("<u8")
-    digest = f"{crc32(data):08x}{int(words.sum(dtype=words.dtype)):016x}"
+    digest = f"{crc32(data.data):08x}{int(words.sum(dtype=words.dtype)):016x}"
     return f"a plain array of {array.shape} {array.dtype} with bytes {digest}"
 
 

@@ -97,6 +97,8 @@ def write(reason: str) -> str:
 
 
 def _write(where: Path, reason: str) -> None:
+    if _is_named():
+        where = resolved(where)
     if not where.is_dir():
         with contextlib.suppress(FileExistsError):
             where.mkdir(mode=0o700, parents=True)
@@ -105,7 +107,6 @@ def _write(where: Path, reason: str) -> None:
     # Another user may have made the folder first, in a folder of everybody.
     if not _is_named() and (where.is_symlink() or where.stat().st_uid != os.getuid()):
         raise PermissionError(f"{where} belongs to somebody else")
-    where = resolved(where)
     flight = _flight(reason)
     with replacing(where / f"rank-{flight['rank']}.json") as file:
         json.dump(flight, file, indent=1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import quote
+from meshcomm.core._files import resolved
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core.arrays.dtensor import DTensor
@@ -24,15 +25,23 @@ def _whole(x: Value) -> Value:
     return x.to_numpy(root=0) if isinstance(x, DTensor) else x
 
 
-def _written(name: str, file: File, arrays: list[Value], write: Callable[[list[Value]], object]) -> None:
-    """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise."""
+def _written(
+    name: str, file: File, arrays: list[Value], write: Callable[[list[Value]], object], suffix: str = ""
+) -> None:
+    """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise.
+
+    *suffix* is what NumPy adds to a name without it.
+    """
     if not isinstance(file, str | os.PathLike):
         write([x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
         return
-    found = [_whole(x) for x in arrays]
-    looked_up(
-        f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {os.fspath(file)!r}", lambda: write(found) and None
-    )
+    found, path = [_whole(x) for x in arrays], os.fspath(file)
+
+    def written() -> None:
+        resolved(path if path.endswith(suffix) else path + suffix)  # no link of another user leads elsewhere
+        write(found)
+
+    looked_up(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
 
 
 def save(file: File, arr: Value, **options: Value) -> None:
@@ -44,7 +53,7 @@ def save(file: File, arr: Value, **options: Value) -> None:
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _written("save", file, [arr], lambda found: np.save(file, found[0], **options))
+    _written("save", file, [arr], lambda found: np.save(file, found[0], **options), ".npy")
 
 
 def _zipped(name: str) -> Callable[..., None]:
@@ -53,7 +62,7 @@ def _zipped(name: str) -> Callable[..., None]:
             unnamed, named = found[: len(args)], dict(zip(kwds, found[len(args) :], strict=True))
             getattr(np, name)(file, *unnamed, **named)
 
-        _written(name, file, [*args, *kwds.values()], write)
+        _written(name, file, [*args, *kwds.values()], write, ".npz")
 
     savez.__name__ = name
     savez.__doc__ = "Write arrays to a ``.npz`` file. Collective: rank 0 has all of them in its memory."

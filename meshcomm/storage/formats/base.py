@@ -29,6 +29,9 @@ MOST_AXES = 32
 MOST_EMPTY = 2**20
 """Elements of no bytes, such as texts without characters, of an array in a file."""
 
+MOST_SMALL_CHUNKS = 2**20
+"""Chunks of less than a page in an array: zarr's library takes a minute for so many that are not there."""
+
 MOST_VALUES = 2**22
 """Values of JSON in a file. Each takes some hundred bytes of memory, and a few in the file."""
 
@@ -177,8 +180,14 @@ class Writer(ABC):
 
     def commit(self, pieces: list[Piece]) -> None:
         """Give the files their name. *pieces* are the checksums of what the ranks wrote."""
+        self.refuse_another()
         files.replace(self.aside, self.path)
         self.release()
+
+    def refuse_another(self) -> None:
+        """Raise ``FileNotFoundError`` if what was made has not its name any more."""
+        if not all(file.is_at(file.path) for file in self._held):
+            raise FileNotFoundError(f"what was written for {self.path} is not there any more: somebody has moved it")
 
     def abandon(self) -> None:
         """Remove what was made, as well as that works; what it has replaced may have the name aside by now."""
@@ -217,8 +226,7 @@ class FileWriter(Writer):
         if self.path.is_dir():
             raise IsADirectoryError(f"{self.path} is a folder, and cannot become a file")
         self.remove_leftovers()
-        with files.create(self.aside) as file:
-            file.take_mode_of(self.path)
+        with files.create(self.aside, self.path) as file:
             self.hold(files.for_writing(self.aside))
             stored = self.lay_out(file)
             file.sync()
@@ -265,6 +273,8 @@ def reading(what: object) -> Iterator[None]:
     except MemoryError as error:
         raise MemoryError(f"{what} needs more memory than there is") from error
     except Exception as error:
+        if "memory allocation failed" in str(error):  # as HDF5 says it
+            raise MemoryError(f"{what} needs more memory than there is") from error
         raise CheckpointError(f"{what} is damaged, or has another format: {quote(str(error))}") from error
 
 
@@ -296,6 +306,16 @@ def checked_shape(shape: object, what: str, itemsize: int = 1) -> Shape:
     if size >= 2**62 or (not itemsize and prod(shape) > MOST_EMPTY):
         raise CheckpointError(f"{what}: shape {quote(shape)} is too large")
     return tuple(shape)
+
+
+def refuse_many_chunks(what: str, shape: Shape, chunk: Shape, itemsize: int, stored: int = 0) -> None:
+    """Raise ``CheckpointError`` for more small chunks than anyone reads.
+
+    A chunk that is not there takes no bytes: *stored* is how many all have together, as far as that is known.
+    """
+    count = prod(-(-n // max(1, length)) for n, length in zip(shape, chunk, strict=True))
+    if count > max(MOST_SMALL_CHUNKS, stored) and prod(chunk) * itemsize < PAGE:
+        raise CheckpointError(f"{what} has {count} chunks of less than {PAGE} bytes, more than {MOST_SMALL_CHUNKS}")
 
 
 def refuse_overlaps(arrays: Mapping[str, Stored], what: object) -> None:

@@ -18,7 +18,15 @@ from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.changes import recover
-from meshcomm.storage.formats.base import TEXTS, Contents, checked_dtype, checked_shape, reading, refuse_overlaps
+from meshcomm.storage.formats.base import (
+    TEXTS,
+    Contents,
+    checked_dtype,
+    checked_shape,
+    reading,
+    refuse_many_chunks,
+    refuse_overlaps,
+)
 from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
 from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Stored, in_one_file
@@ -59,15 +67,13 @@ def contents(path: Path) -> Contents:
     """Return what the HDF5 file holds. ``CheckpointError`` for another file."""
     h5py = h5py_library()
     recover(path)
-    with files.for_reading(path) as file:
-        size = file.size()
-    with reading(path), h5py.File(path, "r") as opened:
-        return contents_in(opened, path, size)
+    with files.for_reading(path) as file, reading(path), h5py.File(path, "r") as opened:
+        return contents_in(opened, file)
 
 
-def contents_in(opened: Hdf5, path: Path, size: int) -> Contents:
-    """Return what a file of *size* bytes holds, which is open. ``CheckpointError`` if it cannot be loaded."""
-    found = _Walk(h5py_library(), path, size)
+def contents_in(opened: Hdf5, file: files.File) -> Contents:
+    """Return what a *file* holds that the library has *opened*. ``CheckpointError`` if it cannot be loaded."""
+    path, found = file.path, _Walk(h5py_library(), file.path, file.size(), file.stored())
     metadata = found.attributes_of(opened)
     for name, each in found.members(opened, "", ()):
         found.see(name, each)
@@ -89,7 +95,7 @@ def contents_in(opened: Hdf5, path: Path, size: int) -> Contents:
 class _Walk:
     """What is found in a file: a dataset under each of its names."""
 
-    def __init__(self, h5py: ModuleType, path: Path, size: int) -> None:
+    def __init__(self, h5py: ModuleType, path: Path, size: int, stored: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
         self.arrays: dict[str, Stored] = {}
         self.chunks: dict[str, Shape] = {}
@@ -100,7 +106,7 @@ class _Walk:
         self._dims: dict[str, tuple[str | None, ...]] = {}
         self._coordinates: dict[str, list[int]] = {}  # numbers of dimensions, of scales with more than one axis
         self._dimensions: dict[int, str] = {}
-        self._most_again = _NAMES_AGAIN + size // _BYTES_OF_NAME
+        self._most_again = _NAMES_AGAIN + stored // _BYTES_OF_NAME
         self._seen: set[tuple[int, int]] = set()
         self.unlimited: dict[str, int] = {}  # the lengths of dimensions that may grow, by the names of their scales
         self._first_names: dict[tuple[int, int], str] = {}
@@ -178,16 +184,18 @@ class _Walk:
             return f"NumPy has no such elements: {error}"
         if found.shape is None:
             return "it has no elements and no shape"
-        if dtype.hasobject:
-            text = h5py.check_string_dtype(dtype) is not None
-            refers = h5py.check_ref_dtype(dtype) is not None
-            return TEXTS if text else "it holds references" if refers else _UNEQUAL
         for source in found.virtual_sources() if found.is_virtual else ():
             why = self._why_not_source(found.file, source.file_name, source.dset_name)
             if why:
                 return why
         others = [file for file, *_ in found.external or ()]
-        return f"it has its data in other files: {quote(others[0])}" if others else ""
+        if others:
+            return f"it has its data in other files: {quote(others[0])}"
+        if dtype.hasobject:
+            text = h5py.check_string_dtype(dtype) is not None
+            refers = h5py.check_ref_dtype(dtype) is not None
+            return TEXTS if text else "it holds references" if refers else _UNEQUAL
+        return ""
 
     def _why_not_source(self, group: Group, file: str, name: str) -> str:
         """Return why a virtual dataset cannot have elements of the dataset *name* of a *file*; "" if it can.
@@ -200,7 +208,7 @@ class _Walk:
         what = f"it has its data in {quote(name)}, which is"
         if "%" in name:
             return f"{what} a pattern of names"
-        for key in filter(None, name.split("/")):
+        for key in (key for key in name.split("/") if key not in ("", ".")):
             if not isinstance(group, h5py.Group):
                 return f"{what} in a dataset"
             try:
@@ -214,7 +222,8 @@ class _Walk:
             group = group[key]
         if not isinstance(group, h5py.Dataset):
             return f"{what} no dataset"
-        return f"{what} virtual itself" if group.is_virtual else self._why_not(group)
+        why = f"{what} virtual itself" if group.is_virtual else self._why_not(group)
+        return "" if why == TEXTS else why
 
     def _add(self, name: str, found: Dataset) -> None:
         what = f"{self._path}: dataset {quote(name)}"
@@ -222,6 +231,8 @@ class _Walk:
         dtype = checked_dtype(kind, what)
         shape, offset = checked_shape((*found.shape, *inner), what, dtype.itemsize), found.id.get_offset()
         stored = in_one_file(name, shape, dtype, offset or 0)
+        if found.chunks is not None:
+            refuse_many_chunks(what, found.shape, found.chunks, dtype.itemsize, found.id.get_storage_size())
         plain = found.chunks is None and found.compression is None and _has_type_of(found, found.dtype)
         if plain and offset is not None and offset + stored.nbytes > self._size:
             raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {self._size}")

@@ -127,8 +127,7 @@ class Hdf5Writer(Writer):
         return self.aside if self._journal is None else self.path, stored
 
     def _create(self) -> None:
-        with files.create(self.aside) as file:
-            file.take_mode_of(self.path)
+        files.create(self.aside, self.path).close()
         self._file = files.for_writing(self.aside)
         self.hold(self._file)
         self._end = 0
@@ -155,7 +154,7 @@ class Hdf5Writer(Writer):
             grows = not self.metadata and all(array.grows for array in self.arrays) and self._snapshots()
             self._marks = not grows and is_ours(self._made)  # snapshots leave the mark as it is
             if not grows:
-                contents_in(self._made, self.path, self._file.size())  # else it would get what nobody can load
+                contents_in(self._made, self._file)  # else it would get what nobody can load
 
     def _check(self, array: Described) -> None:
         if self.netcdf and array.dtype.newbyteorder("=").str[1:] not in _NETCDF:

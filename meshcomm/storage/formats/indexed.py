@@ -53,8 +53,7 @@ class IndexedWriter(Writer):
         """
         path = self.index.parent / name
         self._data.append(path)
-        made = files.create(path)
-        made.take_mode_of(self.index)
+        made = files.create(path, self.index)
         self.hold(files.for_writing(path))
         return made
 
@@ -64,6 +63,7 @@ class IndexedWriter(Writer):
         for path, held in zip(self._data, self._held, strict=True):
             if not held.has_a_name():
                 raise FileNotFoundError(f"another save has removed {path}, the data of this one")
+        self.refuse_another()
         files.put(self._new_index, text, self.index)
         self._last_step = True
         files.replace(self._new_index, self.index)

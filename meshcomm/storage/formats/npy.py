@@ -99,8 +99,11 @@ def described(text: bytes, name: str, what: str, begin: int, size: int) -> Store
     ``CheckpointError`` if it is none, or shorter than its array.
     """
     read = io.BytesIO(text)
-    with reading(what):
-        shape, fortran, dtype = _header(read)
+    try:
+        with reading(what):
+            shape, fortran, dtype = _header(read)
+    except MemoryError:  # Python's parser has a stack of its own
+        raise CheckpointError(f"{what}: the header is nested too deep") from None
     shape = checked_shape(shape, what, checked_dtype(dtype, what).itemsize)
     stored = in_one_file(name, shape[::-1] if fortran else shape, dtype, begin + read.tell())
     if size < read.tell() + stored.nbytes:

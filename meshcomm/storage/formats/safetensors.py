@@ -309,8 +309,9 @@ def _refuse_link(file: Path) -> None:
 
     There the files of a model are links from ``snapshots/NAME/`` to ``blobs/``.
     """
-    target = Path(os.path.realpath(file))
-    if file.is_symlink() and target.parent not in (file.parent.resolve(), (file.parent / "../../blobs").resolve()):
+    target, blobs = Path(os.path.realpath(file)), file.parent.resolve().parents[:2][-1] / "blobs"
+    beside = {file.parent.resolve(), *([] if blobs.is_symlink() else [blobs])}
+    if file.is_symlink() and target.parent not in beside:
         raise CheckpointError(f"{file} is a link to {quote(str(target))}, another folder; copy it with cp -L")
 
 

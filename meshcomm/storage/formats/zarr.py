@@ -22,6 +22,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from meshcomm.core._arguments import quote
+from meshcomm.core._files import own_access
 from meshcomm.core._tuning import ZARR_CHUNK
 from meshcomm.core._types import Array, Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
@@ -40,6 +41,7 @@ from meshcomm.storage.formats.base import (
     groups_above,
     parsed_json,
     reading,
+    refuse_many_chunks,
 )
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
@@ -112,9 +114,10 @@ class ZarrWriter(Writer):
         if self._adding:
             zarr_store.refuse_to_add(self.path, self._names.values())
         self.remove_leftovers()
-        files.make_folder(self.aside)
+        access = own_access(self.path)
+        files.make_folder(self.aside, 0o777 if access is None else 0o700)
         folder = files.File(self.aside, 0)
-        folder.take_mode_of(self.path)
+        folder.take(access)
         self.hold(folder)
         if self._adding:
             zarr_undo.undo(self.path, self.aside)
@@ -237,11 +240,9 @@ class ZarrWriter(Writer):
         files.make_folders(path.parent)
         if self._count and path.exists():
             return files.for_writing(path)
-        made = files.create(path)
+        made = files.create(path, self._like)
         if self._count:
             self._new_files = [*self._new_files, path]
-        if self._like is not None:
-            made.take_mode_of(self._like)
         return made
 
     def place(self, name: str, chunks: list[tuple[Shape, int]]) -> list[tuple[str, int]]:
@@ -256,6 +257,7 @@ class ZarrWriter(Writer):
         files.put(folder / name, _as_json(metadata), self._like, syncs=folder == self.aside)
 
     def commit(self, pieces: object) -> None:
+        self.refuse_another()
         files.take_folder_modes(self.aside, self.path)
         files.sync_tree(self.aside, (METADATA, zarr_store.MARK))  # who wrote chunks has done so
         if not self._adding:
@@ -349,7 +351,7 @@ def contents(path: Path) -> Contents:
             name = str(folder.relative_to(path)) if folder != path else "array"
             stored = _stored(path, folder, name, found)
             if stored is None:
-                _refuse_links(folder)
+                _refuse_odd(folder)
             arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
             attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
             origins[name] = origin
@@ -391,7 +393,7 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stor
     if dtype is None or not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
         return None
     checked_shape(shape, what, dtype.itemsize)
-    zarr_store.refuse_many_chunks(what, shape, chunk, dtype.itemsize)
+    refuse_many_chunks(what, shape, chunk, dtype.itemsize)
     dtype = dtype.newbyteorder("<" if endian == "little" else ">")
     size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
     segments = []
@@ -411,16 +413,25 @@ def _zarr() -> ModuleType:
     return library("zarr", "this zarr array needs the library zarr")
 
 
-def _refuse_links(folder: Path) -> None:
-    """Raise ``CheckpointError`` if a link is in the *folder*: the library would follow it."""
-    link = files.first_link(folder)
-    if link is not None:
-        raise CheckpointError(f"{quote(str(link))} is a link; the chunks must be in the folder of the store")
+def _refuse_odd(folder: Path, largest: int | None = None) -> None:
+    """Raise ``CheckpointError`` if the *folder* has what the library should not open.
+
+    That is a link, a pipe, a file of metadata that is too long, and a chunk of more than *largest* bytes.
+    """
+    for entry in files.below(folder):
+        limit = (
+            zarr_store.LONGEST_METADATA
+            if entry.suffix == ".json" or entry.name in zarr_store.OF_VERSION_2
+            else largest
+        )
+        odd = files.odd(entry, limit)
+        if odd:
+            raise CheckpointError(f"{quote(str(entry))} {odd}; all of a store must be in its folder")
 
 
 def _by_library(path: Path) -> Contents:
     zarr = _zarr()
-    _refuse_links(path)
+    _refuse_odd(path)
     with reading(path):
         opened = zarr.open(str(path), mode="r")
         alone = isinstance(opened, zarr.Array)
@@ -494,7 +505,9 @@ def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
     stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
-    zarr_store.refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
+    inside = path / name
+    _refuse_odd(inside if inside.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
+    refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
     return _Library(stored, tuple(max(1, n) for n in chunk))
 
 

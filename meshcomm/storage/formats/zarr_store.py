@@ -8,13 +8,11 @@ them: so we see what another program has changed since.
 import json
 from collections.abc import Iterable
 from hashlib import blake2b
-from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import Json
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats.base import parsed_json
@@ -22,10 +20,8 @@ from meshcomm.storage.formats.zarr_metadata import METADATA
 from meshcomm.storage.formats.zarr_undo import UNDO
 
 LONGEST_METADATA = 2**26
-MOST_SMALL_CHUNKS = 2**20
-"""Chunks of less than a page in an array: the library takes a minute for so many that are not there."""
 MARK = ".meshcomm.json"
-_OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
+OF_VERSION_2 = (".zgroup", ".zarray", ".zattrs", ".zmetadata")
 _OF_NODES = (METADATA, ".zgroup", ".zarray")
 
 
@@ -52,13 +48,6 @@ def node(folder: Path) -> dict[str, Json] | None:
             more = {"data_type": found.get("dtype"), "attributes": _parsed(at) if at.is_file() else {}}
             return found | more | {"node_type": kind, "zarr_format": 2}
     return None
-
-
-def refuse_many_chunks(what: str, shape: Shape, chunk: Shape, itemsize: int) -> None:
-    """Raise ``CheckpointError`` for more small chunks than anyone reads: a chunk that is not there takes no bytes."""
-    count = prod(-(-n // max(1, length)) for n, length in zip(shape, chunk, strict=True))
-    if count > MOST_SMALL_CHUNKS and prod(chunk) * itemsize < PAGE:
-        raise CheckpointError(f"{what} has {count} chunks of less than {PAGE} bytes, more than {MOST_SMALL_CHUNKS}")
 
 
 def refuse_link(file: Path, folder: Path) -> None:
@@ -129,7 +118,7 @@ def look(path: Path) -> Found:
                 found.roots.add(str(marked.get("root")))
         known = {METADATA, MARK, "c"} if is_array else {METADATA, UNDO}
         if metadata is not None and metadata.get("zarr_format") == 2:  # its chunks have the names that it likes
-            known = {each.name for each in files.entries(folder)} if is_array else set(_OF_VERSION_2)
+            known = {each.name for each in files.entries(folder)} if is_array else set(OF_VERSION_2)
         for entry in files.entries(folder):
             if entry.name in known:
                 continue

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from meshcomm.core._arguments import counted, printable
+from meshcomm.core._arguments import counted
 from meshcomm.core._units import bytes_text
 from meshcomm.core.failures import launchers
 from meshcomm.core.ranks.meshes import create_mesh
 from meshcomm.core.ranks.simulate import simulate
-from meshcomm.errors import MeshcommError
+from meshcomm.errors import MeshcommError, printable
 from meshcomm.storage import verify as checks
 from meshcomm.storage.checkpoints import step_folders
 from meshcomm.storage.convert import convert as convert_file
@@ -43,7 +43,7 @@ def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
     code = 0
     for path in paths if _is_first() else ():
         if len(paths) > 1:
-            say(f"{path}:")
+            say(f"{printable(str(path))}:")
         code = max(code, _told(partial(look, path), partial(say, error=True)))
     return code
 
@@ -57,7 +57,7 @@ def _told(run: Callable[[], int], report: Callable[[str], None]) -> int:
     """Return what *run* returns; if it fails, *report* why, in one line."""
     try:
         return run()
-    except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError) as error:
+    except (MeshcommError, OSError, ImportError, TypeError, ValueError, KeyError, MemoryError) as error:
         report(f"meshcomm: {'; '.join(str(error).split(chr(10)))}")
         return 1
 
@@ -172,7 +172,7 @@ def _convert(source: Path, target: Path, overwrite: bool) -> int:
     except FileExistsError as error:
         raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
     if _is_first():
-        say(f"wrote {target}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
+        say(f"wrote {printable(str(target))}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
     if left_out and _is_first():
         say(f"meshcomm: {target} does not hold {left_out} of {source}", error=True)
     return 0

@@ -5,17 +5,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, get_origin, get_type_hints
 
-from meshcomm.core._arguments import printable, quote
+from meshcomm.core._arguments import quote
 from meshcomm.core._types import Json
 from meshcomm.core.failures.flights import Flight, Flown
 from meshcomm.core.failures.messages import first_of, some
 from meshcomm.core.failures.watch import kind
-from meshcomm.errors import MeshcommError
+from meshcomm.errors import MeshcommError, printable
 
 _LARGEST_FILE = 2**24
 """Bytes: a flight file that is larger is none. Those of 64 calls and a dozen threads have some 20 KiB."""
 
-_MOST_RANKS = 2**24
+_OF_LINES = ("reason", "stack")
+"""Texts of several lines."""
+
+_MOST_RANKS = 2**20
 """No job has more ranks; a file that says so is no flight file."""
 
 T = TypeVar("T")
@@ -61,7 +64,8 @@ def _plain(told: Mapping[str, Json], form: type[T]) -> T:
         value = float(told[name]) if wanted is float else told[name]
         if not isinstance(value, get_origin(wanted) or wanted):
             raise TypeError(f"{name} is a {type(value).__name__}")
-        entries[name] = "\n".join(map(printable, value.split("\n"))) if isinstance(value, str) else value
+        lines = value.split("\n") if name in _OF_LINES and isinstance(value, str) else [value]
+        entries[name] = "\n".join(map(printable, lines)) if isinstance(value, str) else value
     return form(**entries)
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from typing import NamedTuple
 
-from meshcomm.core._arguments import printable
+from meshcomm.errors import printable
 
 
 class Terminal(NamedTuple):

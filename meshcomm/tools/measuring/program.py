@@ -29,7 +29,10 @@ from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, docume
 from meshcomm.tools.measuring.totals import Totals
 from meshcomm.tools.measuring.waits import Arrivals, explained
 
-_LARGEST_FILE = 2**30
+_MOST_VALUES = 2**24
+"""Values of JSON in a file: those of an event are some dozen, and each takes a hundred bytes of memory."""
+
+_LARGEST_FILE = 2**28
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
 
 
@@ -186,7 +189,10 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _load(path: Path) -> tuple[dict[str, Json], list[Json]]:
     """Return what the file of a rank tells about itself, and its events."""
-    if path.stat().st_size > _LARGEST_FILE:
+    if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
         raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
-    told = json.loads(path.read_text())
+    text = path.read_bytes()
+    if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise ValueError(f"it has more than {_MOST_VALUES} values")
+    told = json.loads(text)
     return told["otherData"], list(told["traceEvents"])

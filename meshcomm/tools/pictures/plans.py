@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._files import PUBLIC, replacing
+from meshcomm.core._files import PUBLIC, replacing, resolved
 from meshcomm.core._units import bytes_text
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.plans.plan import Plan
@@ -52,7 +52,7 @@ def write_svg(path: str | Path, svg: str) -> None:
     file = Path(path)
     if file.suffix.lower() != ".svg":
         raise LayoutError(f"a picture is saved as SVG: {quote(str(path))} must end in .svg")
-    with replacing(file, PUBLIC) as new:
+    with replacing(resolved(file), PUBLIC) as new:
         new.write(svg + "\n")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 import meshcomm
+from meshcomm.core._files import resolved
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.bench.cases import Setting, differing, fill, held, indices_of
@@ -31,7 +32,7 @@ def new_folder(communicator: Communicator, parent: str | None) -> Iterator[Path]
     path, problem = "", ""
     if communicator.rank == 0:
         try:
-            path = tempfile.mkdtemp(prefix="meshcomm-bench-", dir=parent)
+            path = tempfile.mkdtemp(prefix="meshcomm-bench-", dir=parent and resolved(parent))
         except OSError as error:
             problem = f"no folder can be made in {parent or tempfile.gettempdir()}: {error.strerror}"
     path, problem = communicator.told([path, problem])[0]
