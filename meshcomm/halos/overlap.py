@@ -17,10 +17,10 @@ from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.halos.boundaries import as_boundaries
+from meshcomm.halos.boundaries import Boundary, as_boundaries
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
-from meshcomm.halos.widths import as_widths
+from meshcomm.halos.widths import Width, as_widths
 from meshcomm.numpy.gradients import differentiable
 
 
@@ -46,7 +46,8 @@ def map_overlap(
     args: one or several tensors of one shape; other layouts than that of the first are relaid. After them *depth* and
         *boundary* may follow by position
     depth: how many ghosts, as the width of `halo`; or a list of those, one for each tensor
-    boundary: what is beyond the edges of the array, as for `halo`; or a list of those, one for each tensor
+    boundary: what is beyond the edges of the array, as for `halo`; or a list of those, one for each tensor. An axis
+        without elements has no ghosts where the boundary repeats elements
     trim: whether to cut off as many elements as the first array has ghosts. If not, the result is made of the blocks
         as *fn* returns them, of any lengths: they are one after the other along each sharded axis (`Cuts`). Ranks
         outside of the mesh then have no shape, and may not call
@@ -74,10 +75,7 @@ def map_overlap(
     first, several = tensors[0], len(tensors) > 1
     depths = _for_each(depth, tensors, several)
     boundaries = _for_each(boundary, tensors, several)
-    settings = [
-        (as_widths(w, first.ndim, "depth"), as_boundaries(b, first.ndim))
-        for w, b in zip(depths, boundaries, strict=True)
-    ]  # raise before anything is sent
+    settings = [_setting(first, *each) for each in zip(depths, boundaries, strict=True)]  # raise before all is sent
     result_dtype = None if dtype is None else as_dtype(dtype)
     names = "".join(f", {name}=" for name in sorted(kwargs))
 
@@ -93,6 +91,13 @@ def map_overlap(
     return (
         _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
     )
+
+
+def _setting(tensor: DTensor, depth: Value, boundary: Value) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
+    """Return width and boundary of each axis. An axis without elements has none to repeat, and no ghosts then."""
+    boundaries = zip(tensor.shape, as_boundaries(boundary, tensor.ndim), strict=True)
+    kept = tuple(Boundary("none") if each.repeats and not n else each for n, each in boundaries)
+    return as_widths(depth, tensor.ndim, "depth"), kept
 
 
 def _called(
@@ -144,7 +149,7 @@ def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTe
     fn, depth, boundary, options = call
     from autograd import make_vjp  # only a program that uses autograd comes here
 
-    ghosts = halo(tensor, 0 if depth is None else depth, boundary)
+    ghosts = halo(tensor, *_setting(tensor, 0 if depth is None else depth, boundary))
 
     def propagate(inner: Array, grad_block: Array) -> None:
         arguments = {name: value for name, value in options.items() if name != "dtype"}

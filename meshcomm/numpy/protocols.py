@@ -30,7 +30,7 @@ from meshcomm.core.ranks.local_errors import note_refusal
 from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
-from meshcomm.numpy.elementwise import applied, values  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.elementwise import applied, texts, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements
 from meshcomm.numpy.elementwise.where import where
 from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, rows, taking  # noqa: F401

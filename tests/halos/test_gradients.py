@@ -46,6 +46,13 @@ def test_gradients(boundary, ranks):
 
 
 @on_ranks(2)
+def test_a_gradient_without_elements():
+    t = mc.zeros((0,), float, mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    found = autograd.grad(lambda t: anp.sum(mc.map_overlap(lambda x: x * 2, t, 1, "periodic")))(t)
+    assert (found.layout, found.shape) == (t.layout, (0,))
+
+
+@on_ranks(2)
 def test_two_tensors_have_no_gradient_yet():
     t = mc.ones((4,), float, mc.Layout(["x"], mc.create_mesh([("x", 2)])))
     with pytest.raises(NotImplementedError, match="for one tensor, with trim=True"):

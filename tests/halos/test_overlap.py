@@ -104,6 +104,19 @@ def test_no_ghosts_at_the_edges_and_several_tensors():
     assert on(2, program) == [[((2, 4), (4, 4))]] * 2
 
 
+@pytest.mark.parametrize("boundary", ["none", "periodic", "nearest", "reflect", "mirror", 1.0])
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_an_axis_without_elements_has_nothing_to_repeat(boundary, ranks):
+    def program():
+        for specs in (["x", mc.UNSHARDED], [mc.UNSHARDED, "x"]):
+            t = mc.zeros((0, 4), "f8", line(ranks, *specs))
+            check(mc.map_overlap(lambda x: x + 1, t, {0: 2, 1: 1}, boundary), np.zeros((0, 4)))
+            check(mc.map_overlap(lambda x: x + 1, t, {1: 1}, boundary, trim=False)[:, :0], np.zeros((0, 0)))
+        return True
+
+    assert on(ranks, program) == [True] * ranks
+
+
 def test_ranks_outside_of_the_mesh_know_shape_and_dtype():
     def program():
         t = mc.zeros(6, "f4", Layout(["x"], mc.create_mesh([("x", 2)], devices=[0, 1])))

@@ -31,6 +31,7 @@ from meshcomm.numpy.elementwise.values import astype
 @implements_each(
     *(np.angle, np.sinc, np.iscomplex, np.isreal, np.isneginf, np.isposinf, np.fix),
     *(np.datetime_as_string, np.is_busday),
+    *(np.strings.upper, np.strings.lower, np.strings.swapcase, np.strings.capitalize, np.strings.title),
 )
 def _of_blocks(function: Function, count: int = 1) -> Function:
     """Return NumPy's *function* for tensors: its first *count* arguments are operands, the others its own."""

@@ -47,9 +47,7 @@ def histogram(
     ([3, 1], [1.0, 3.0, 5.0])
     """
     tensor = _as_numbers(as_tensor("numpy.histogram", a))
-    if isinstance(bins, str):
-        raise TypeError(f"numpy.histogram: bins={bins!r} is not supported for DTensors; pass a number, or edges")
-    bins, factors = _agreed(tensor, bins, weights)
+    bins, factors = _agreed("numpy.histogram", tensor, bins, weights)
     range = ends(range)
     kind = _dtype(tensor, bins, range, factors)
     uniform = np.ndim(bins) == 0
@@ -67,6 +65,30 @@ def histogram(
     return _density(counts, edges) if density else counts, replicated(edges, tensor.mesh)
 
 
+@implements(np.histogram_bin_edges, partly=True)
+def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, float] | None = None) -> DTensor:
+    """Return the edges of bins, replicated, as numpy.histogram_bin_edges. Collective over the mesh.
+
+    *bins* and *range* are those of `histogram`, which it does not count for.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     t = mc.distribute(np.array([1.0, 2, 2, 5]), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    ...     return np.histogram_bin_edges(t, 2).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program)[1])
+    [1.0, 3.0, 5.0]
+    """
+    name = "numpy.histogram_bin_edges"
+    tensor = _as_numbers(as_tensor(name, a))
+    bins, _ = _agreed(name, tensor, bins, None)
+    range = ends(range)
+    _dtype(tensor, bins, range, None)
+    if np.ndim(bins) == 0 and range is None:
+        range = _limits(tensor)
+    return replicated(np.histogram_bin_edges(np.ones(1, tensor.dtype), bins, range), tensor.mesh)
+
+
 def ends(given: Value) -> Value:
     """Return the range of a histogram, whose ends may be tensors, as numbers; None on a rank outside of their mesh."""
     if given is None or any(isinstance(each, DTensor) and each.local is None for each in given):
@@ -81,9 +103,12 @@ def _as_numbers(tensor: DTensor) -> DTensor:
     return mapped(lambda block: block.view(np.uint8), tensor, dtype=np.dtype(np.uint8))
 
 
-def _agreed(tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | None) -> tuple[ArrayLike, DTensor | None]:
+def _agreed(
+    name: str, tensor: DTensor, bins: ArrayLike, weights: DTensor | ArrayLike | None
+) -> tuple[ArrayLike, DTensor | None]:
     """Return the bins, and the weights in the layout of *tensor*. Collective if they have to move, or are plain."""
-    name = "numpy.histogram"
+    if isinstance(bins, str):
+        raise TypeError(f"{name}: bins={bins!r} is not supported for DTensors; pass a number, or edges")
     given = [unwrapped(bins)] if weights is None else [unwrapped(bins), unwrapped(weights)]
     mesh = mesh_of([tensor, *given])
     first, *others = agree_on_plain(name, [np.asarray(given[0]), *given[1:]], mesh)

@@ -164,19 +164,27 @@ def _reblocked(tensor: DTensor, axes: Axes, shape: Shape) -> DTensor:
     return make(local, layout, shape, tensor.dtype)
 
 
-def c_order(name: str, order: object) -> None:
-    """Raise ``TypeError`` unless *order* is row-major."""
-    if order not in ("C", None):
-        raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; blocks are in order 'C'")
+def _is_fortran(name: str, t: DTensor, order: object) -> bool:
+    """Return whether *order* is Fortran's, the first index the fastest: ``A`` says that for a tensor that is so.
+
+    ``TypeError`` for ``K``, NumPy's ``ValueError`` for what is no order.
+    """
+    if order in ("C", None):
+        return False
+    if order in ("K", "k"):
+        raise TypeError(f"numpy.{name}: order={order!r} is not supported for DTensors; order 'A' is")
+    of = np.ravel(np.empty((1, 1)), order)  # type: ignore[call-overload]  # NumPy's error
+    return of.size == 1 and (str(order) in "Ff" or outline(as_tensor(name, t)).flags.fnc)
 
 
 @implements(np.reshape)
 def _reshape(
     a: DTensor, shape: ShapeLike | None = None, order: str | None = "C", *, copy: bool | None = None, **old: ShapeLike
 ) -> DTensor:
-    c_order("reshape", order)
     tensor = as_tensor("reshape", a)
     lengths = _new_shape(tensor, shape)
+    if _is_fortran("reshape", tensor, order):
+        return transpose(_reshape(transpose(tensor), lengths[::-1], copy=copy))
     of, how = reshaped_outline(tensor, lengths), _how(tensor, lengths)
     if copy is False and of is None:
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but the elements are not next to each other")
@@ -195,7 +203,8 @@ def _own(made: DTensor) -> DTensor:
 
 @implements(np.ravel)
 def _ravel(a: DTensor, order: str = "C") -> DTensor:
-    c_order("ravel", order)
+    if _is_fortran("ravel", a, order):
+        return _ravel(transpose(a))
     made, held = _reshaped(a, -1), unwrapped(a)
     if not isinstance(held, DTensor) or made._view is None or outline(held).flags.c_contiguous:
         return made

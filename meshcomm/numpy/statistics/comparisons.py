@@ -1,6 +1,7 @@
 """Whole tensors compared: functions of NumPy that return a bool, the same on all ranks of the mesh."""
 
 from collections.abc import Callable, Sequence
+from operator import eq
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,7 +9,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.make import make, on_blocks, on_device
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.rules import Operand, broadcast_shape, mesh_of, shape_of
+from meshcomm.blocks.rules import Operand, broadcast_shape, mesh_of, sample, shape_of
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -67,7 +68,7 @@ def array_equal(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike, equal_nan: boo
     operands = _operands("numpy.array_equal", a1, a2)
     if shape_of(operands[0]) != shape_of(operands[1]):
         return _on_members(False, operands)
-    return _everywhere("numpy.array_equal", _equal_or_nan if equal_nan else np.equal, operands)
+    return _everywhere("numpy.array_equal", _equal_or_nan if equal_nan else _equality(operands), operands)
 
 
 @implements(np.array_equiv, partly=True)
@@ -81,7 +82,7 @@ def array_equiv(a1: DTensor | ArrayLike, a2: DTensor | ArrayLike) -> bool | None
         broadcast_shape("numpy.array_equiv", [shape_of(x) for x in operands])
     except ShapeError:
         return _on_members(False, operands)
-    return _everywhere("numpy.array_equiv", np.equal, operands)
+    return _everywhere("numpy.array_equiv", _equality(operands), operands)
 
 
 @implements(np.may_share_memory, partly=True)
@@ -123,6 +124,11 @@ def _closeness(equal_nan: bool) -> Callable[..., Array]:
         return np.asarray(np.isclose(x, y, rtol=rtol, atol=atol, equal_nan=equal_nan))
 
     return close
+
+
+def _equality(operands: Sequence[Operand]) -> Callable[..., object]:
+    """Return numpy.equal, or what NumPy's == does besides: fields and raw bytes are equal, a text is no number."""
+    return eq if {np.asarray(sample(x)).dtype.kind for x in operands} & {*"VSU"} else np.equal
 
 
 def _equal_or_nan(x: Array, y: Array) -> Array:
