@@ -10,7 +10,7 @@ from meshcomm.core._tuning import WAIT_FOR_WRITERS
 from meshcomm.core._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr
+from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr, zarr_library
 from meshcomm.storage.formats.base import Contents, Reader, Writer
 from meshcomm.storage.libraries import Sliced
 
@@ -113,14 +113,14 @@ def _contents(path: Path) -> Contents:
 
 def texts(path: Path, name: str, shape: Shape) -> Array:
     """Return an array of this *shape*, of texts of any length."""
-    return zarr.texts(path, name) if path.is_dir() else hdf5.texts(path, name, shape)
+    return zarr_library.texts(path, name) if path.is_dir() else hdf5.texts(path, name, shape)
 
 
 @contextmanager
 def open_array(path: Path, name: str, shape: Shape) -> Iterator[Sliced]:
     """Have an array of this *shape* that is not in plain runs, as its library has it, while its file is open."""
     if path.is_dir():
-        yield zarr.open_array(path, name)
+        yield zarr_library.open_array(path, name)
     elif path.suffix.lower() == ".npz":
         with closing(npz.Member(path, name)) as member:
             yield member

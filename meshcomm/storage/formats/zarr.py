@@ -13,17 +13,15 @@ from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import chain
 from math import prod
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import ZARR_CHUNK
-from meshcomm.core._types import Array, Json, Shape
+from meshcomm.core._types import Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
@@ -49,19 +47,13 @@ from meshcomm.storage.formats.snapshots import (
     plus,
     snapshots_of,
 )
+from meshcomm.storage.formats.zarr_library import codecs_in, open_array, zarr_library
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
-from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Chunks, Segment, Stored
 from meshcomm.storage.values import attribute
 
 XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
-CODECS = {
-    *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
-    *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
-    *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
-}
-"""What may decode chunks. Other codecs, above all pickle, could run any code."""
 
 
 class ZarrWriter(Writer):
@@ -404,10 +396,6 @@ def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stor
     return Stored(name, shape, dtype, tuple(segments))
 
 
-def _zarr() -> ModuleType:
-    return library("zarr", "this zarr array needs the library zarr")
-
-
 def _refuse_links(folder: Path) -> None:
     """Raise ``CheckpointError`` if a link is in the *folder*: the library would follow it."""
     link = files.first_link(folder)
@@ -416,7 +404,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _by_library(path: Path) -> Contents:
-    zarr = _zarr()
+    zarr = zarr_library()
     _refuse_links(path)
     with reading(path):
         opened = zarr.open(str(path), mode="r")
@@ -435,18 +423,6 @@ def _by_library(path: Path) -> Contents:
         its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
     attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
     return _held(found, metadata, attributes, dims)._replace(origins=origins)
-
-
-class _Array(Sliced, Protocol):
-    """An array of zarr, version 2 or 3."""
-
-    chunks: Shape
-    shards: Shape | None
-    metadata: "_Metadata"
-
-
-class _Metadata(Protocol):
-    def to_dict(self) -> dict[str, Json]: ...
 
 
 class _Library(NamedTuple):
@@ -485,41 +461,10 @@ def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
     array = open_array(path, name)
     with reading(path):
         shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
-    if dtype.kind == "T" or "vlen-utf8" in _codecs(array.metadata.to_dict()):
+    if dtype.kind == "T" or "vlen-utf8" in codecs_in(array.metadata.to_dict()):
         return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
     if dtype.hasobject:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
     stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
     return _Library(stored, tuple(max(1, n) for n in chunk))
-
-
-def texts(path: Path, name: str) -> Array:
-    """Return the texts of an array of texts of any length: objects, of the class str."""
-    array = open_array(path, name)
-    with reading(path):
-        found: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
-        return found
-
-
-def open_array(path: Path, name: str) -> _Array:
-    """Return the array *name*, as the library has it."""
-    zarr = _zarr()
-    with reading(path):
-        opened = zarr.open(str(path), mode="r")
-        found: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
-        is_array = isinstance(found, zarr.Array)  # else it is a group
-        if not is_array:
-            raise CheckpointError(f"{path} has no array {quote(name)}")
-    unknown = [codec for codec in _codecs(found.metadata.to_dict()) if codec not in CODECS]
-    if unknown:
-        raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
-    return found
-
-
-def _codecs(metadata: dict[str, Json]) -> Iterator[str]:
-    """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
-    lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
-    for codec in chain(*lists, filter(None, [metadata.get("compressor")])):
-        yield str(codec.get("name", codec.get("id"))).removeprefix("numcodecs.")
-        yield from _codecs(codec.get("configuration") or {})
