@@ -1,17 +1,15 @@
 """convert: arrays from a file of one format to a file of another, a box at a time."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
-from itertools import product
-from math import prod
 from pathlib import Path
 
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Json, Shape
+from meshcomm.core._types import Json
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -22,7 +20,7 @@ from meshcomm.storage.load import Job, PathLike, loaded, told_contents
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.progress import showing
 from meshcomm.storage.save import Content, Saving, has_arrays_only
-from meshcomm.storage.selection import box_of
+from meshcomm.storage.selection import box_of, boxes
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
 from meshcomm.storage.values import as_json
@@ -78,7 +76,7 @@ class _Copy:
         """Copy one array. Collective over the mesh."""
         source, chunks = self.found.arrays[target.name], target.chunks
         most = (limit or DEFAULT_SCRATCH) * mesh.size
-        for start, box in _boxes(target.shape, source.dtype.itemsize, most, chunks and chunks.shape):
+        for start, box in boxes(target.shape, source.dtype.itemsize, most, chunks and chunks.shape):
             chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
@@ -97,26 +95,6 @@ class _Copy:
         self.reads.close()
         self.writes.error = self.writes.error or self.reads.error
         self.writes.close()
-
-
-def _boxes(shape: Shape, itemsize: int, most: int, chunk: Shape | None = None) -> Iterator[tuple[Shape, Shape]]:
-    """Yield the start and the shape of boxes of at most *most* bytes; together they are the array.
-
-    They are of whole chunks of the shape *chunk*, if that is given; then a chunk may have more.
-
-    >>> list(_boxes((3, 4), 1, 8))
-    [((0, 0), (2, 4)), ((2, 0), (1, 4))]
-    """
-    steps = [max(n, 1) for n in shape]
-    for axis in range(len(shape)):
-        row = prod(steps[axis + 1 :]) * itemsize
-        if row * steps[axis] <= most:
-            break
-        steps[axis] = max(1, most // row)
-    if chunk is not None:
-        steps = [-(-step // n) * n for step, n in zip(steps, chunk, strict=True)]
-    for start in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
-        yield start, tuple(min(step, n - s) for s, n, step in zip(start, shape, steps, strict=True))
 
 
 def _content(found: Contents, target: Path) -> tuple[Content, str]:

@@ -1,5 +1,8 @@
 """What is loaded of an array: all of it, or a box of elements, which may be steps apart, as an index of NumPy says."""
 
+from collections.abc import Iterator
+from itertools import product
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +126,26 @@ def all_of(shape: Shape) -> Selection:
 def box_of(shape: Shape, start: Shape, box: Shape) -> Selection:
     """Return the selection of a box of an array of *shape*, from *start* on."""
     return Selection(shape, start, box, (1,) * len(shape))
+
+
+def boxes(shape: Shape, itemsize: int, most: int, chunk: Shape | None = None) -> Iterator[tuple[Shape, Shape]]:
+    """Yield the start and the shape of boxes of at most *most* bytes; together they are the array.
+
+    They are of whole chunks of the shape *chunk*, if that is given; then a chunk may have more.
+
+    >>> list(boxes((3, 4), 1, 8))
+    [((0, 0), (2, 4)), ((2, 0), (1, 4))]
+    """
+    steps = [max(n, 1) for n in shape]
+    for axis in range(len(shape)):
+        row = prod(steps[axis + 1 :]) * itemsize
+        if row * steps[axis] <= most:
+            break
+        steps[axis] = max(1, most // row)
+    if chunk is not None:
+        steps = [-(-step // n) * n for step, n in zip(steps, chunk, strict=True)]
+    for start in product(*(range(0, n, step) for n, step in zip(shape, steps, strict=True))):
+        yield start, tuple(min(step, n - s) for s, n, step in zip(start, shape, steps, strict=True))
 
 
 def selected(shape: Shape, index: object) -> Selection:

@@ -17,7 +17,7 @@ def check_unchanged(base: Path, found: Contents, names: Iterable[str]) -> None:
     found: what was read
     names: of the arrays
     """
-    for origin in {found.origins[name] for name in ("", *names) if name in found.origins}:
-        path = base / origin[0] if origin[0] else base
-        if files.identity(path) != origin[1:]:
+    for file, number, size, changed in {found.origins[name] for name in ("", *names) if name in found.origins}:
+        path = base / file if file else base
+        if files.identity(path) != (number, size, changed):
             raise CheckpointError(f"{path} has changed since it was opened: open it again")

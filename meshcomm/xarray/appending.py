@@ -5,7 +5,7 @@ What xarray has encoded is decoded again, as the file will give it back, and com
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,22 +58,51 @@ def append(
     """
     growing = _growing(dataset, dim)
     mesh = common_mesh(meshes_in(dataset))
-    there = _there(path, dim, mesh)
+    there = variables_there(path, (dim,), mesh)
     _refuse_missing(path, dataset, dim, there)
-    steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
-    for name, held in there.items():
-        if name in dataset.variables and (held.grows or name in dataset.coords):
-            _check_kind(path, dataset[name], held, asked.get(name, {}))
-            steps[name] = held.step(asked.get(name, dataset[name].encoding))
-            asked[name] = held.encoding(dataset[name].variable)
-    found = _with_lengths(path, encoded(dataset, asked, path), {name: there[name] for name in steps})
-    _check_units(path, found, {name: there[name] for name in steps})
-    _check_kept(path, dataset, found, {name: (there[name], steps[name]) for name in growing if name in steps}, mesh)
+    common = {
+        name: held
+        for name, held in there.items()
+        if name in dataset.variables and (held.grows or name in dataset.coords)
+    }
+    kept = [name for name in growing if name in common]
+    found = encoded_as(path, dataset, common, asked, kept=kept, mesh=mesh)
     fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
     _check_coordinates(path, found, fixed, mesh)
     if there:
         found = found.only(growing, of_file=False)
     _append_snapshots(path, found, dim, mesh, options)
+
+
+def encoded_as(
+    path: Path,
+    dataset: xarray.Dataset,
+    there: "Mapping[str, Held]",
+    asked: dict[str, dict[str, Any]],
+    *,
+    kept: Iterable[str],
+    mesh: Mesh,
+) -> Encoded:
+    """Return a dataset in the encoding of a file. Errors on all ranks for what the file would change. Collective.
+
+    Parameters
+    ----------
+    path: of the file
+    dataset: what is encoded
+    there: variables of the file that the dataset has, too
+    asked: encodings by name, which get those of the file
+    kept: names of variables whose elements are compared with what the file will give back
+    mesh: that of the call
+    """
+    steps = {}  # how far a number may be from what it becomes, where the encoding asks for it
+    for name, held in there.items():
+        _check_kind(path, dataset[name], held, asked.get(name, {}))
+        steps[name] = held.step(asked.get(name, dataset[name].encoding))
+        asked[name] = held.encoding(dataset[name].variable)
+    found = _with_lengths(path, encoded(dataset, asked, path), there)
+    _check_units(path, found, there)
+    _check_kept(path, dataset, found, {name: (there[name], steps[name]) for name in kept}, mesh)
+    return found
 
 
 def meshes_in(dataset: xarray.Dataset) -> Iterator[Mesh]:
@@ -107,12 +136,13 @@ def _growing(dataset: xarray.Dataset, dim: str) -> list[str]:
 
 
 class Held(NamedTuple):
-    """A variable of a file: its attributes, dtype and shape, and whether it has the dimension that grows."""
+    """A variable of a file: its attributes, dtype and shape, and whether it has a dimension that is written to."""
 
     attributes: dict[str, Any]
     kind: str
     shape: Shape
     grows: bool
+    dims: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -150,8 +180,11 @@ def _is_text(variable: xarray.Variable) -> bool:
     return variable.dtype.kind in _TEXTS and not _is_time(variable)
 
 
-def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
-    """Return the variables of a file by name; nothing if it is not there. Collective."""
+def variables_there(path: Path, along: Collection[str], mesh: Mesh) -> dict[str, Held]:
+    """Return the variables of a file by name; nothing if it is not there. Collective.
+
+    *along* are the dimensions that are written to.
+    """
 
     def look() -> Json:
         if not path.exists():
@@ -159,14 +192,14 @@ def _there(path: Path, dim: str, mesh: Mesh) -> dict[str, Held]:
         found = contents(path)
         kinds = {name: (stored.dtype.str, stored.shape) for name, stored in found.arrays.items()}
         kinds |= {name: ("O", shape) for name, shape in found.texts.items()}
-        return node_of_value(
-            {
-                name: [as_netcdf(found.attributes.get(name, {})), kind, shape, dim in found.dims.get(name, ())]
-                for name, (kind, shape) in kinds.items()
-            }
-        )
+        variables = {}
+        for name, (kind, shape) in kinds.items():
+            dims = found.dims.get(name, ())
+            grows = any(dim in along for dim in dims)
+            variables[name] = [as_netcdf(found.attributes.get(name, {})), kind, shape, grows, dims]
+        return node_of_value(variables)
 
-    told = looked_up("save", mesh, f"append to {path}", look) or look()
+    told = looked_up("save", mesh, f"variables of {path}", look) or look()
     return {name: Held(*each) for name, each in value_of_node(told).items()}
 
 
@@ -246,7 +279,7 @@ def _check_kept(
             new = new.to_numpy()
         elif isinstance(values, DTensor):
             is_same = isinstance(new, DTensor) and new.layout == values.layout
-            new = new.local if is_same else relayout(_as_tensor(new, mesh), values.layout).local
+            new = new.local if is_same else relayout(as_tensor(new, mesh), values.layout).local
             values = values.local
         if not _is_text(dataset.variables[name]) and values is not None and new is not None:
             pairs[name] = values, new
@@ -340,7 +373,7 @@ def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options:
     wide = {name: array for name, array in steps.items() if array.ndim > 1 or isinstance(array, DTensor)}
     if not wide:
         wide = {name: array for name, array in steps.items() if name != dim}
-    tensors = {name: _as_tensor(array, mesh) for name, array in wide.items()}
+    tensors = {name: as_tensor(array, mesh) for name, array in wide.items()}
     numbers = {name: np.asarray(array) for name, array in steps.items() if name not in wide}
     dims = {name: own[1:] if name in steps else own for name, own in found.dims.items() if name not in numbers}
     series = StepSeries(
@@ -355,5 +388,6 @@ def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options:
     series.extend({**tensors, **numbers}, fixed)
 
 
-def _as_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:
+def as_tensor(array: Array | DTensor, mesh: Mesh) -> DTensor:
+    """Return an array that is the same on all ranks as a tensor. Collective over *mesh*."""
     return array if isinstance(array, DTensor) else distribute(array, Layout.replicated(mesh, array.ndim))

@@ -14,6 +14,7 @@ from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
 from meshcomm.xarray.encoding import KNOWN, encoded, own_options
 from meshcomm.xarray.objects import without_objects
+from meshcomm.xarray.regions import Region, save_region
 
 
 def save(
@@ -22,6 +23,7 @@ def save(
     *,
     mode: str = "w",
     append_dim: str | None = None,
+    region: Region | None = None,
     encoding: Mapping[str, Mapping[str, Any]] | None = None,
     unlimited_dims: str | Iterable[str] | None = None,
     overwrite: bool | None = None,
@@ -41,6 +43,9 @@ def save(
     mode: ``"w"``, or ``"a"`` to keep what is in the file, and add or replace these variables
     append_dim: add what lies along this dimension behind what is in the file. It is the first dimension of all
         variables that have it. The others are written only if the file is new
+    region: write to this part of what is in the file, such as ``{"time": slice(10, 20)}``, and change nothing else.
+        All variables are in the file, with these dimensions and dtypes, and have a dimension of the region. Drop
+        others first
     encoding: by the name of a variable: ``dtype``, ``scale_factor``, ``add_offset``, ``_FillValue``, ``units``,
         ``calendar``, as xarray has them, and ``zlib``, ``complevel``, ``shuffle``, ``chunksizes``
     unlimited_dims: names of dimensions that other programs may make longer, in .nc and .h5; by default those of the
@@ -74,6 +79,11 @@ def save(
     _check_names(dataset, encoding or {})
     asked = {name: dict(own) for name, own in (encoding or {}).items()}
     own = own_options(asked, chunks, compression)
+    if region is not None:
+        if append_dim is not None:
+            raise ValueError("region is for what is in the file, append_dim for what comes behind it: give one")
+        save_region(where, dataset, region, asked, max_scratch_bytes)
+        return
     if append_dim is not None:
         append(where, dataset, append_dim, asked, own._replace(limit=max_scratch_bytes))
         return

@@ -21,10 +21,9 @@ _HELD: dict[str, dict[str, tuple[Any, ...]]] = {
         "invalid_netcdf": (None, False),
     },
     "to_zarr": {
-        "mode": (None, "w", "w-", "a"),
+        "mode": (None, "w", "w-", "a", "r+"),
         "group": (None, "", "/"),
         "compute": (True,),
-        "region": (None,),
         "storage_options": (None,),
         "zarr_format": (None, 3),
         "consolidated": (None, False),
@@ -57,12 +56,15 @@ def write(name: str, dataset: xarray.Dataset, given: Mapping[str, Any]) -> None:
             f"{name} of tensors, which all ranks write, takes no {what}: meshcomm.xarray.save(path, dataset) writes "
             "an .nc, .h5 or .zarr file; of dataset.load() with arrays of NumPy, one rank may write the others"
         )
-    mode, along = given.get("mode"), given.get("append_dim")
+    mode, along, region = given.get("mode"), given.get("append_dim"), given.get("region")
+    if mode in (("r+",) if region is None else ("w", "w-")):
+        raise ValueError(f"mode {quote(mode)} with region={quote(region)}: a region is written with mode 'r+' or 'a'")
     save(
         path,
         dataset,
         mode="a" if mode == "a" and along is None else "w",
         append_dim=along,
+        region=region,
         encoding=given.get("encoding") or None,
         unlimited_dims=given.get("unlimited_dims"),
         overwrite=None if mode == "a" or along is not None else mode == "w",

@@ -82,7 +82,6 @@ def test_what_only_one_process_can_write(ranks, tmp_path):
             lambda: its.to_netcdf(tmp_path / "a.nc", compute=False),
             lambda: its.to_netcdf(tmp_path / "a.npz"),
             lambda: its.to_zarr(tmp_path / "a.zarr", zarr_format=2),
-            lambda: its.to_zarr(tmp_path / "a.zarr", region={"time": slice(0, 3)}),
             lambda: its.to_zarr({}),
             lambda: its.to_zarr(tmp_path / "a.zarr", consolidated=True),
             lambda: xarray.save_mfdataset([its], [tmp_path / "a.nc"]),

@@ -233,7 +233,7 @@ class _Walk:
         stored = in_one_file(name, shape, dtype, offset or 0)
         if found.chunks is not None:
             refuse_many_chunks(what, found.shape, found.chunks, dtype.itemsize, found.id.get_storage_size())
-        plain = found.chunks is None and found.compression is None and _has_type_of(found, found.dtype)
+        plain = found.chunks is None and found.compression is None and has_type_of(found, found.dtype)
         if plain and offset is not None and offset + stored.nbytes > self._size:
             raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {self._size}")
         if not plain or (offset is None and stored.nbytes):
@@ -335,7 +335,7 @@ def last_key(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def _has_type_of(found: Dataset, dtype: DType) -> bool:
+def has_type_of(found: Dataset, dtype: DType) -> bool:
     """Return whether elements of the dataset have the bytes of *dtype*. h5py converts others, such as bfloat16."""
     try:
         return bool(found.id.get_type() == h5py_library().h5t.py_create(dtype, logical=True))

@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.changes import Changes, begin_journal, end_journal, recover
@@ -34,6 +34,7 @@ from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, Hdf5, Low, h5py_library
+from meshcomm.storage.formats.hdf5_located import located
 from meshcomm.storage.formats.hdf5_scales import Scales, is_scale, name_axes, take_scales
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
@@ -45,6 +46,7 @@ from meshcomm.storage.formats.snapshots import (
 )
 from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
+from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Chunks, Stored, in_one_file
 
 LONGEST_NAME = 256
@@ -302,6 +304,21 @@ class Hdf5Writer(Writer):
             made.write_direct_chunk(start, np.zeros(nbytes, np.uint8))
             self._changes.reserved = 0
         return int(made.get_chunk_info_by_coord(start).byte_offset)
+
+    def located(self, name: str, chosen: Selection) -> Stored | None:
+        """Return where what is *chosen* of an array is in the file; None if the library has to write it."""
+        made = self._made[name]
+        with files.at_files():
+            return located(made, name, chosen)
+
+    def write_box(self, name: str, index: tuple[slice, ...], block: Array) -> None:
+        """Write a *block* to a box of an array, by the library: it is in the file after `commit`."""
+        made = self._made[name]
+        with files.at_files():
+            for axis, box in enumerate(index):  # netCDF says that what is not there is filled
+                if box.stop > made.shape[axis]:
+                    made.resize(box.stop, axis=axis)
+            made[index] = block
 
     def commit(self, pieces: object) -> None:
         made, self._opened = self._opened, None

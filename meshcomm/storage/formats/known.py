@@ -10,7 +10,18 @@ from meshcomm.core._tuning import WAIT_FOR_WRITERS
 from meshcomm.core._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.formats import folder, hdf5, hdf5_write, netcdf3, npy, npz, safetensors, zarr
+from meshcomm.storage.formats import (
+    folder,
+    hdf5,
+    hdf5_write,
+    netcdf3,
+    npy,
+    npz,
+    safetensors,
+    zarr,
+    zarr_library,
+    zarr_read,
+)
 from meshcomm.storage.formats.base import Contents, Reader, Writer
 from meshcomm.storage.libraries import Sliced
 
@@ -34,7 +45,7 @@ FORMATS: dict[str, tuple[type[Writer], Reader]] = {
     ".safetensors": (safetensors.SafetensorsWriter, safetensors.contents),
     **dict.fromkeys((".h5", ".hdf5", ".he5", ".hdf"), (hdf5_write.Hdf5Writer, _hdf5_or_classic)),
     **dict.fromkeys(hdf5.NETCDF, (hdf5_write.NetcdfWriter, _hdf5_or_classic)),
-    ".zarr": (zarr.ZarrWriter, zarr.contents),
+    ".zarr": (zarr.ZarrWriter, zarr_read.contents),
 }
 """What writes and reads each format, by the suffix in small letters."""
 ALMOST = 0.81
@@ -105,7 +116,7 @@ def _contents(path: Path) -> Contents:
     if path.suffix.lower() in FORMATS:
         return FORMATS[path.suffix.lower()][1](path)
     if path.is_dir():
-        return zarr.contents(path) if (path / zarr.METADATA).is_file() else folder.contents(path)
+        return zarr_read.contents(path) if (path / zarr.METADATA).is_file() else folder.contents(path)
     raise CheckpointError(
         f"{path} has no format that is known: {', '.join(FORMATS)}, or a checkpoint, which is a folder"
     )
@@ -113,14 +124,14 @@ def _contents(path: Path) -> Contents:
 
 def texts(path: Path, name: str, shape: Shape) -> Array:
     """Return an array of this *shape*, of texts of any length."""
-    return zarr.texts(path, name) if path.is_dir() else hdf5.texts(path, name, shape)
+    return zarr_library.texts(path, name) if path.is_dir() else hdf5.texts(path, name, shape)
 
 
 @contextmanager
 def open_array(path: Path, name: str, shape: Shape) -> Iterator[Sliced]:
     """Have an array of this *shape* that is not in plain runs, as its library has it, while its file is open."""
     if path.is_dir():
-        yield zarr.open_array(path, name)
+        yield zarr_library.open_array(path, name)
     elif path.suffix.lower() == ".npz":
         with closing(npz.Member(path, name)) as member:
             yield member

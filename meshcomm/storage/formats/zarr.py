@@ -8,23 +8,17 @@ A store, and each array and group that is added to one, is made beside the store
 
 import json
 import os
-import struct
-from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
-from itertools import chain
 from math import prod
 from pathlib import Path
-from types import ModuleType
-from typing import ClassVar, NamedTuple, Protocol
-
-import numpy as np
+from typing import ClassVar
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
 from meshcomm.core._tuning import ZARR_CHUNK
-from meshcomm.core._types import Array, Json, Shape
+from meshcomm.core._types import Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
 from meshcomm.storage.chunked import default_chunk
@@ -32,16 +26,10 @@ from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
 from meshcomm.storage.formats.base import (
-    TEXTS,
-    Contents,
     Described,
     Writer,
-    checked_dtype,
     checked_shape,
     groups_above,
-    parsed_json,
-    reading,
-    refuse_many_chunks,
 )
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
@@ -53,17 +41,7 @@ from meshcomm.storage.formats.snapshots import (
 )
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
-from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Chunks, Segment, Stored
-from meshcomm.storage.values import attribute
-
-XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
-CODECS = {
-    *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
-    *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
-    *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
-}
-"""What may decode chunks. Other codecs, above all pickle, could run any code."""
 
 
 class ZarrWriter(Writer):
@@ -321,222 +299,3 @@ class ZarrWriter(Writer):
 
 def _as_json(metadata: dict[str, Json]) -> bytes:
     return json.dumps(metadata).encode()
-
-
-# -- reading ----------------------------------------------------------------------------------------------------------
-
-
-def contents(path: Path) -> Contents:
-    """Return what the store holds. ``CheckpointError`` if it is none."""
-    if not (path / METADATA).is_file():
-        if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
-            return _by_library(path)
-        raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
-    arrays: dict[str, Stored | _Library] = {}
-    attributes: dict[str, dict[str, Json]] = {}
-    dims: dict[str, tuple[str, ...]] = {}
-    metadata: dict[str, Json] = {}
-    origins: dict[str, tuple[str, int, int, int]] = {}
-    old = zarr_undo.old_texts(path)
-    for file in sorted(path.rglob(METADATA)):
-        folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
-        zarr_store.refuse_link(file, folder)
-        text = old.get(file.relative_to(path).as_posix())
-        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
-        if not isinstance(found, dict) or found.get("zarr_format") != 3:
-            raise CheckpointError(f"{file} is not that of a zarr store of version 3")
-        if folder == path and isinstance(found.get("attributes"), dict):
-            metadata = found["attributes"]
-        if found.get("node_type") == "array":
-            name = str(folder.relative_to(path)) if folder != path else "array"
-            stored = _stored(path, folder, name, found)
-            if stored is None:
-                _refuse_odd(folder)
-            arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
-            attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
-            origins[name] = origin
-    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
-
-
-def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
-    """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
-
-    Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
-    base64.
-    """
-    found = dict(attributes) if isinstance(attributes, dict) else {}
-    names = found.pop(XARRAY_DIMS, None)
-    if names is not None and fill is not None:
-        found.setdefault("_FillValue", attribute(fill))
-    text, names = found.get("_FillValue"), names if dims is None else dims
-    if isinstance(text, str):
-        with suppress(ValueError, struct.error):  # it is another text
-            (found["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
-    all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-    return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
-
-
-def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stored | None:
-    """Return where the bytes of the array are; None if the library has to find out."""
-    what = f"{folder / METADATA}"
-    shape = checked_shape(found.get("shape"), what, 16)
-    try:
-        dtype = dtype_of(found["data_type"])
-        grid, keys, codecs = found["chunk_grid"], found["chunk_key_encoding"], found["codecs"]
-        chunk = checked_shape(grid["configuration"]["chunk_shape"], what)
-        endian = codecs[0].get("configuration", {}).get("endian", "little")
-        plain = grid["name"] == "regular" and keys["name"] == "default" and not found.get("storage_transformers")
-        plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
-        plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        return None
-    if dtype is None or not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
-        return None
-    checked_shape(shape, what, dtype.itemsize)
-    refuse_many_chunks(what, shape, chunk, dtype.itemsize)
-    dtype = dtype.newbyteorder("<" if endian == "little" else ">")
-    size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
-    segments = []
-    for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
-        file = folder.joinpath("c", *[str(number), *["0"] * (len(shape) - 1)][: len(shape)])
-        zarr_store.refuse_link(file, folder)
-        if not file.exists():
-            return None  # a chunk that is missing has the fill value
-        with files.for_reading(file) as opened:
-            if opened.size() != size:
-                raise CheckpointError(f"{file} has {opened.size()} bytes; a chunk of this array has {size}")
-        segments.append(Segment(str(file.relative_to(path)), start, min(start + size, nbytes), 0))
-    return Stored(name, shape, dtype, tuple(segments))
-
-
-def _zarr() -> ModuleType:
-    return library("zarr", "this zarr array needs the library zarr")
-
-
-def _refuse_odd(folder: Path, largest: int | None = None) -> None:
-    """Raise ``CheckpointError`` if the *folder* has what the library should not open.
-
-    That is a link, a pipe, a file of metadata that is too long, and a chunk of more than *largest* bytes.
-    """
-    for entry in files.below(folder):
-        limit = (
-            zarr_store.LONGEST_METADATA
-            if entry.suffix == ".json" or entry.name in zarr_store.OF_VERSION_2
-            else largest
-        )
-        odd = files.odd(entry, limit)
-        if odd:
-            raise CheckpointError(f"{quote(str(entry))} {odd}; all of a store must be in its folder")
-
-
-def _by_library(path: Path) -> Contents:
-    zarr = _zarr()
-    _refuse_odd(path)
-    with reading(path):
-        opened = zarr.open(str(path), mode="r")
-        alone = isinstance(opened, zarr.Array)
-        members = () if alone else opened.members(max_depth=None)
-        names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
-        metadata = dict(opened.attrs)
-    origins = {}
-    for name in names:
-        file = path / ("" if alone else name) / ".zarray"
-        if file.exists():
-            origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
-    found = {name: _described(path, name) for name in names}
-    with reading(path):
-        each = {name: opened if alone else opened[name] for name in names}
-        its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
-    attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
-    return _held(found, metadata, attributes, dims)._replace(origins=origins)
-
-
-class _Array(Sliced, Protocol):
-    """An array of zarr, version 2 or 3."""
-
-    chunks: Shape
-    shards: Shape | None
-    metadata: "_Metadata"
-
-
-class _Metadata(Protocol):
-    def to_dict(self) -> dict[str, Json]: ...
-
-
-class _Library(NamedTuple):
-    """An array as the library describes it: *chunk* is the shape of its chunks, None for texts of any length."""
-
-    stored: Stored
-    chunk: Shape | None
-
-
-def _held(
-    found: Mapping[str, Stored | _Library],
-    metadata: dict[str, Json],
-    attributes: dict[str, dict[str, Json]],
-    dims: dict[str, tuple[str, ...]],
-) -> Contents:
-    """Return what a store holds: *found* are its arrays, in plain runs or not."""
-    others = {name: each for name, each in found.items() if isinstance(each, _Library)}
-    texts = {name: each.stored.shape for name, each in others.items() if each.chunk is None}
-    return Contents(
-        {
-            name: each.stored if isinstance(each, _Library) else each
-            for name, each in found.items()
-            if name not in texts
-        },
-        metadata,
-        by_library={name: each.chunk for name, each in others.items() if each.chunk is not None},
-        attributes={name: its for name, its in attributes.items() if its},
-        dims={name: its for name, its in dims.items() if its},
-        left_out=dict.fromkeys(texts, TEXTS),
-        texts=texts,
-    )
-
-
-def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
-    """Return what the library says of the array, but for a *shape* that counts instead."""
-    array = open_array(path, name)
-    with reading(path):
-        shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
-    if dtype.kind == "T" or "vlen-utf8" in _codecs(array.metadata.to_dict()):
-        return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
-    if dtype.hasobject:
-        raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
-    checked_dtype(dtype, f"{path}: array {quote(name)}")
-    stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
-    inside = path / name
-    _refuse_odd(inside if inside.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
-    refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
-    return _Library(stored, tuple(max(1, n) for n in chunk))
-
-
-def texts(path: Path, name: str) -> Array:
-    """Return the texts of an array of texts of any length: objects, of the class str."""
-    array = open_array(path, name)
-    with reading(path):
-        found: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
-        return found
-
-
-def open_array(path: Path, name: str) -> _Array:
-    """Return the array *name*, as the library has it."""
-    zarr = _zarr()
-    with reading(path):
-        opened = zarr.open(str(path), mode="r")
-        found: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
-        is_array = isinstance(found, zarr.Array)  # else it is a group
-        if not is_array:
-            raise CheckpointError(f"{path} has no array {quote(name)}")
-    unknown = [codec for codec in _codecs(found.metadata.to_dict()) if codec not in CODECS]
-    if unknown:
-        raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
-    return found
-
-
-def _codecs(metadata: dict[str, Json]) -> Iterator[str]:
-    """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
-    lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
-    for codec in chain(*lists, filter(None, [metadata.get("compressor")])):
-        yield str(codec.get("name", codec.get("id"))).removeprefix("numcodecs.")
-        yield from _codecs(codec.get("configuration") or {})

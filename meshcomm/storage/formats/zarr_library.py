@@ -1,0 +1,106 @@
+"""Arrays of zarr that only the library zarr can read or write: in chunks of all kinds, and of version 2."""
+
+from collections.abc import Iterator
+from itertools import chain, product
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol
+
+import numpy as np
+
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Array, Json, Shape
+from meshcomm.errors import CheckpointError
+from meshcomm.storage import files
+from meshcomm.storage.formats import zarr_store
+from meshcomm.storage.formats.base import reading
+from meshcomm.storage.libraries import Sliced, library
+
+CODECS = {
+    *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),
+    *("fixedscaleoffset", "gzip", "jenkins_lookup3", "lz4", "lzma", "packbits", "pcodec", "quantize", "shuffle"),
+    *("sharding_indexed", "transpose", "vlen-bytes", "vlen-utf8", "zfpy", "zlib", "zstd"),
+}
+"""What may decode chunks. Other codecs, above all pickle, could run any code."""
+
+
+def zarr_library() -> ModuleType:
+    """Return zarr; ``ImportError`` says how to get it."""
+    return library("zarr", "this zarr array needs the library zarr")
+
+
+class _Array(Sliced, Protocol):
+    """An array of zarr, version 2 or 3."""
+
+    chunks: Shape
+    shards: Shape | None
+    metadata: "_Metadata"
+
+
+class _Metadata(Protocol):
+    def to_dict(self) -> dict[str, Json]: ...
+
+
+def refuse_odd(folder: Path, largest: int | None = None) -> None:
+    """Raise ``CheckpointError`` if the *folder* has what the library should not open.
+
+    That is a link, a pipe, a file of metadata that is too long, and a chunk of more than *largest* bytes.
+    """
+    for entry in files.below(folder):
+        of_metadata = entry.suffix == ".json" or entry.name in zarr_store.OF_VERSION_2
+        problem = files.odd(entry, zarr_store.LONGEST_METADATA if of_metadata else largest)
+        if problem:
+            raise CheckpointError(f"{quote(str(entry))} {problem}; all of a store must be in its folder")
+
+
+def texts(path: Path, name: str) -> Array:
+    """Return the texts of an array of texts of any length: objects, of the class str."""
+    array = open_array(path, name)
+    with reading(path):
+        found: Array = np.asarray(array[(slice(None),) * len(array.shape)], object)
+        return found
+
+
+def open_array(path: Path, name: str) -> _Array:
+    """Return the array *name*, as the library has it."""
+    zarr = zarr_library()
+    with reading(path):
+        opened = zarr.open(str(path), mode="r")
+        found: _Array = opened if isinstance(opened, zarr.Array) else opened[name]
+        is_array = isinstance(found, zarr.Array)  # else it is a group
+        if not is_array:
+            raise CheckpointError(f"{path} has no array {quote(name)}")
+    unknown = [codec for codec in codecs_in(found.metadata.to_dict()) if codec not in CODECS]
+    if unknown:
+        raise CheckpointError(f"{path}: array {quote(name)} has the codec {quote(unknown[0])}, an unknown one")
+    return found
+
+
+def write_box(path: Path, name: str, index: tuple[slice, ...], block: Array) -> None:
+    """Write a *block* to a box of an array, by the library: each chunk in one step, and on the disk afterwards."""
+    open_array(path, name)  # it refuses unknown codecs
+    zarr = zarr_library()
+    with reading(path):
+        opened = zarr.open(str(path), mode="r+")
+        array = opened if isinstance(opened, zarr.Array) else opened[name]
+    if not block.size:
+        return
+    with files.at_files():
+        array[index] = block
+    lengths = array.shards or array.chunks
+    touched = [range(box.start // n, -(-box.stop // n)) for box, n in zip(index, lengths, strict=True)]
+    folder = path if isinstance(opened, zarr.Array) else path / name
+    for numbers in product(*touched):
+        chunk = folder / array.metadata.encode_chunk_key(numbers)
+        if chunk.exists():  # one that has the fill value only is not there
+            with files.for_writing(chunk) as file:
+                file.sync()
+            files.sync_folder(chunk.parent)
+
+
+def codecs_in(metadata: dict[str, Json]) -> Iterator[str]:
+    """Yield the names of the codecs in *metadata* of version 2 or 3, with those inside of shards."""
+    lists = [metadata.get(key) or [] for key in ("codecs", "index_codecs", "filters")]
+    for codec in chain(*lists, filter(None, [metadata.get("compressor")])):
+        yield str(codec.get("name", codec.get("id"))).removeprefix("numcodecs.")
+        yield from codecs_in(codec.get("configuration") or {})

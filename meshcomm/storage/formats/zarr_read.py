@@ -1,0 +1,186 @@
+"""Stores of zarr are read here: where chunks of whole rows are in their files; others are for the library zarr."""
+
+import struct
+from base64 import b64decode
+from collections.abc import Mapping
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._arguments import quote
+from meshcomm.core._types import Json, Shape
+from meshcomm.errors import CheckpointError
+from meshcomm.storage import files
+from meshcomm.storage.formats import zarr_store, zarr_undo
+from meshcomm.storage.formats.base import (
+    TEXTS,
+    Contents,
+    checked_dtype,
+    checked_shape,
+    parsed_json,
+    reading,
+    refuse_many_chunks,
+)
+from meshcomm.storage.formats.zarr_library import codecs_in, open_array, refuse_odd, zarr_library
+from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
+from meshcomm.storage.formats.zarr_metadata import dtype_of
+from meshcomm.storage.stored import Segment, Stored
+from meshcomm.storage.values import attribute
+
+XARRAY_DIMS = "_ARRAY_DIMENSIONS"  # of version 2, which has no names of axes itself
+
+
+def contents(path: Path) -> Contents:
+    """Return what the store holds. ``CheckpointError`` if it is none."""
+    if not (path / METADATA).is_file():
+        if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
+            return _by_library(path)
+        raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
+    arrays: dict[str, Stored | _Library] = {}
+    attributes: dict[str, dict[str, Json]] = {}
+    dims: dict[str, tuple[str, ...]] = {}
+    metadata: dict[str, Json] = {}
+    origins: dict[str, tuple[str, int, int, int]] = {}
+    old = zarr_undo.old_texts(path)
+    for file in sorted(path.rglob(METADATA)):
+        folder, origin = file.parent, (file.relative_to(path).as_posix(), *files.identity(file))
+        zarr_store.refuse_link(file, folder)
+        text = old.get(file.relative_to(path).as_posix())
+        found = parsed_json(files.whole(file, zarr_store.LONGEST_METADATA) if text is None else text, file)
+        if not isinstance(found, dict) or found.get("zarr_format") != 3:
+            raise CheckpointError(f"{file} is not that of a zarr store of version 3")
+        if folder == path and isinstance(found.get("attributes"), dict):
+            metadata = found["attributes"]
+        if found.get("node_type") == "array":
+            name = str(folder.relative_to(path)) if folder != path else "array"
+            stored = _stored(path, folder, name, found)
+            if stored is None:
+                refuse_odd(folder)
+            arrays[name] = stored or _described(path, name, checked_shape(found.get("shape"), str(file), 16))
+            attributes[name], dims[name] = _described_by(found.get("attributes"), found.get("dimension_names"))
+            origins[name] = origin
+    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
+
+
+def _described_by(attributes: object, dims: object, fill: object = None) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """Return the attributes of an array, without those of libraries, and the names of its axes, if all have one.
+
+    Of an array of version 2 that xarray has written, *fill* is an attribute, too. In version 3 it writes that in
+    base64.
+    """
+    found = dict(attributes) if isinstance(attributes, dict) else {}
+    names = found.pop(XARRAY_DIMS, None)
+    if names is not None and fill is not None:
+        found.setdefault("_FillValue", attribute(fill))
+    text, names = found.get("_FillValue"), names if dims is None else dims
+    if isinstance(text, str):
+        with suppress(ValueError, struct.error):  # it is another text
+            (found["_FillValue"],) = struct.unpack("<d", b64decode(text, validate=True))
+    all_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
+    return found, tuple(names) if all_named else ()  # type: ignore[arg-type]
+
+
+def _stored(path: Path, folder: Path, name: str, found: dict[str, Json]) -> Stored | None:
+    """Return where the bytes of the array are; None if the library has to find out."""
+    what = f"{folder / METADATA}"
+    shape = checked_shape(found.get("shape"), what, 16)
+    try:
+        dtype = dtype_of(found["data_type"])
+        grid, keys, codecs = found["chunk_grid"], found["chunk_key_encoding"], found["codecs"]
+        chunk = checked_shape(grid["configuration"]["chunk_shape"], what)
+        endian = codecs[0].get("configuration", {}).get("endian", "little")
+        plain = grid["name"] == "regular" and keys["name"] == "default" and not found.get("storage_transformers")
+        plain = plain and keys.get("configuration", {}).get("separator", "/") == "/"
+        plain = plain and len(codecs) == 1 and codecs[0]["name"] == "bytes" and endian in ("little", "big")
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        return None
+    if dtype is None or not plain or len(chunk) != len(shape) or chunk[1:] != shape[1:] or 0 in chunk[:1]:
+        return None
+    checked_shape(shape, what, dtype.itemsize)
+    refuse_many_chunks(what, shape, chunk, dtype.itemsize)
+    dtype = dtype.newbyteorder("<" if endian == "little" else ">")
+    size, nbytes = prod(chunk) * dtype.itemsize, prod(shape) * dtype.itemsize
+    segments = []
+    for number, start in enumerate(range(0, nbytes, size) if nbytes else ()):
+        file = folder.joinpath("c", *[str(number), *["0"] * (len(shape) - 1)][: len(shape)])
+        zarr_store.refuse_link(file, folder)
+        if not file.exists():
+            return None  # a chunk that is missing has the fill value
+        with files.for_reading(file) as opened:
+            if opened.size() != size:
+                raise CheckpointError(f"{file} has {opened.size()} bytes; a chunk of this array has {size}")
+        segments.append(Segment(str(file.relative_to(path)), start, min(start + size, nbytes), 0))
+    return Stored(name, shape, dtype, tuple(segments))
+
+
+def _by_library(path: Path) -> Contents:
+    zarr = zarr_library()
+    refuse_odd(path)
+    with reading(path):
+        opened = zarr.open(str(path), mode="r")
+        alone = isinstance(opened, zarr.Array)
+        members = () if alone else opened.members(max_depth=None)
+        names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
+        metadata = dict(opened.attrs)
+    origins = {}
+    for name in names:
+        file = path / ("" if alone else name) / ".zarray"
+        if file.exists():
+            origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
+    found = {name: _described(path, name) for name in names}
+    with reading(path):
+        each = {name: opened if alone else opened[name] for name in names}
+        its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
+    attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
+    return _held(found, metadata, attributes, dims)._replace(origins=origins)
+
+
+class _Library(NamedTuple):
+    """An array as the library describes it: *chunk* is the shape of its chunks, None for texts of any length."""
+
+    stored: Stored
+    chunk: Shape | None
+
+
+def _held(
+    found: Mapping[str, Stored | _Library],
+    metadata: dict[str, Json],
+    attributes: dict[str, dict[str, Json]],
+    dims: dict[str, tuple[str, ...]],
+) -> Contents:
+    """Return what a store holds: *found* are its arrays, in plain runs or not."""
+    others = {name: each for name, each in found.items() if isinstance(each, _Library)}
+    texts = {name: each.stored.shape for name, each in others.items() if each.chunk is None}
+    return Contents(
+        {
+            name: each.stored if isinstance(each, _Library) else each
+            for name, each in found.items()
+            if name not in texts
+        },
+        metadata,
+        by_library={name: each.chunk for name, each in others.items() if each.chunk is not None},
+        attributes={name: its for name, its in attributes.items() if its},
+        dims={name: its for name, its in dims.items() if its},
+        left_out=dict.fromkeys(texts, TEXTS),
+        texts=texts,
+    )
+
+
+def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
+    """Return what the library says of the array, but for a *shape* that counts instead."""
+    array = open_array(path, name)
+    with reading(path):
+        shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
+    if dtype.kind == "T" or "vlen-utf8" in codecs_in(array.metadata.to_dict()):
+        return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
+    if dtype.hasobject:
+        raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
+    checked_dtype(dtype, f"{path}: array {quote(name)}")
+    stored = Stored(name, checked_shape(shape, f"{path}: {name}", dtype.itemsize), dtype, ())
+    inside = path / name
+    refuse_odd(inside if inside.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
+    refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
+    return _Library(stored, tuple(max(1, n) for n in chunk))

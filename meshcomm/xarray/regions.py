@@ -1,0 +1,96 @@
+"""Datasets that replace a region of what a file has. The rules are those of xarray's `to_zarr(region=)`."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import xarray
+
+from meshcomm.core._arguments import integer, quote
+from meshcomm.core._types import Shape
+from meshcomm.errors import DTypeError
+from meshcomm.storage.meshes import check_limits, common_mesh
+from meshcomm.storage.regions import Box, save_boxes
+from meshcomm.xarray.appending import Held, as_tensor, encoded_as, meshes_in, variables_there
+
+Region: TypeAlias = Mapping[str, slice]
+"""Where a dataset goes, along each dimension of the region; along others it has all elements."""
+
+
+def save_region(
+    path: Path, dataset: xarray.Dataset, region: Region, asked: dict[str, dict[str, Any]], limit: int | None
+) -> None:
+    """Write a dataset to a region of a file. Collective over the meshes of the tensors.
+
+    Parameters
+    ----------
+    path: of a file that has the variables
+    dataset: what is written
+    region: where it goes
+    asked: encodings by the name of a variable
+    limit: bytes that a rank may use beyond its blocks
+    """
+    check_limits(limit)
+    mesh = common_mesh(meshes_in(dataset))
+    _check_names(dataset, region)
+    there = variables_there(path, region, mesh)
+    if not there:
+        raise FileNotFoundError(2, "There is no file that has the region", str(path))
+    starts = {str(name): _start(path, dataset, str(name), there, region) for name in dataset.variables}
+    held = {name: there[name] for name in starts}
+    found = encoded_as(path, dataset, held, asked, kept=starts, mesh=mesh)
+    boxes = {}
+    for name, array in found.arrays.items():
+        kind, shape, start = held[name].dtype, held[name].shape, starts[name]
+        if kind.hasobject:
+            raise DTypeError(f"{path} has texts of any length in {quote(name)}: no region of these can be written")
+        if array.dtype.newbyteorder("=") != kind.newbyteorder("="):
+            raise DTypeError(f"{quote(name)} is {kind} in {path}, and {array.dtype} here: convert it")
+        boxes[name] = Box(as_tensor(array, mesh), start + (0,) * (len(shape) - len(start)), shape)
+    save_boxes(path, boxes, mesh, limit)
+
+
+def _check_names(dataset: xarray.Dataset, region: object) -> None:
+    """Raise errors unless *region* names dimensions of which all variables have one."""
+    if not isinstance(region, Mapping) or not region:
+        raise TypeError(f"region is a dict such as {{'time': slice(10, 20)}}, not {quote(region)}")
+    for dim, part in region.items():
+        if dim not in dataset.dims:
+            raise ValueError(f"region names {quote(dim)}; the dimensions are {', '.join(map(str, dataset.sizes))}")
+        if not isinstance(part, slice):
+            raise TypeError(f"the region along {quote(dim)} is a slice, not {quote(part)}")
+        if part.step not in (1, None):
+            raise ValueError(f"the region along {quote(dim)} has the step {quote(part.step)}; it may be 1 only")
+    without = [str(name) for name, each in dataset.variables.items() if region.keys().isdisjoint(each.dims)]
+    if without:
+        raise ValueError(
+            f"{quote(without[0])} has no dimension of the region, {', '.join(region)}: such variables are not "
+            f"written, so drop them first: dataset.drop_vars({without})"
+        )
+
+
+def _start(path: Path, dataset: xarray.Dataset, name: str, there: Mapping[str, Held], region: Region) -> Shape:
+    """Return where a variable begins in the array of the file. ``ValueError`` unless it fits there."""
+    variable, held = dataset.variables[name], there.get(name)
+    if held is None:
+        raise ValueError(f"{path} has no variable {quote(name)}: a region is of variables that are there")
+    dims = tuple(map(str, variable.dims))
+    if held.dims[: len(dims)] != dims or (len(held.dims) > len(dims) and held.kind != "|S1"):
+        raise ValueError(f"{quote(name)} has the dimensions {held.dims} in {path}, and {dims} here")
+    start = []
+    for dim, n, length in zip(dims, held.shape, variable.shape, strict=False):
+        first, last = _bounds(region[dim], n, dim) if dim in region else (0, n)
+        if last - first != length:
+            where = f"the region {first} to {last}" if dim in region else f"{n} elements"
+            raise ValueError(f"{quote(name)} has {length} elements along {quote(dim)}, which is {where} in {path}")
+        start.append(first)
+    return tuple(start)
+
+
+def _bounds(part: slice, n: int, dim: str) -> tuple[int, int]:
+    """Return where a slice of *n* elements begins and ends. ``ValueError`` if it names others."""
+    for end in (part.start, part.stop):
+        if end is not None and not -n <= integer(end, f"the region along {quote(dim)}") <= n:
+            raise ValueError(f"the region along {quote(dim)} names {end}; the file has {n} elements there")
+    first, last, _ = part.indices(n)
+    return first, max(first, last)
