@@ -1,9 +1,12 @@
 """Relayouts that are started and waited for later, on simulated ranks."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import meshcomm as mc
 from meshcomm import CollectiveMismatch, Layout, LayoutError, MeshcommError, MeshError
+from meshcomm.core.arrays import nonblocking
 from support.reference import blocks_of, numbered, on_ranks, same_bits, simulated
 from support.tensors import is_right
 
@@ -108,6 +111,21 @@ def test_a_dropped_request_is_an_error(drops):
     with pytest.raises(MeshcommError, match=r"never waited for: relayout of \(8, 5\) int64 .* and 1 more") as error:
         simulated(4, program)
     assert any(f"simulated rank {rank} of 4" in error.value.__notes__[0] for rank in drops)
+
+
+def test_a_request_is_lost_when_its_ranks_make_no_more_calls(monkeypatch):
+    """The end of the program then waits for others only."""
+    turns = [SimpleNamespace(over=over) for over in (None, "an exchange ended with an error")]
+    teams = [None, *(SimpleNamespace(turn=turn) for turn in turns)]
+    assert [nonblocking.Request(None, team).is_lost for team in teams] == [False, False, True]
+    waits = []
+    requests = [SimpleNamespace(is_lost=is_lost, wait=lambda i=is_lost: waits.append(i)) for is_lost in (True, False)]
+    monkeypatch.setattr(nonblocking, "_over_mpi", dict(enumerate(requests)))
+    monkeypatch.setattr(nonblocking, "mpi", lambda: SimpleNamespace(Is_finalized=lambda: False))
+    monkeypatch.setattr(nonblocking, "never_waited_for", len)
+    monkeypatch.setattr(nonblocking.abort, "end_job", waits.append)
+    nonblocking._check_at_exit()
+    assert waits == [False, 1], "it waits for one, and says that nobody has waited for one"
 
 
 def test_plans_dropped_and_meshes_closed_with_requests_on_their_way():

@@ -373,3 +373,35 @@ def test_ranks_of_a_team_without_a_channel_are_asked_over_one_of_more(team):
     ranks[3].ask(CALL, [1, 3])
     serve(ranks)
     assert ranks[3].report.text.startswith("ranks 1, 3 have not arrived"), "ranks outside are not asked"
+
+
+def pair_of(calls):
+    """Make the roll call of ranks 1 and 3, which are a team of their own that has made so many calls."""
+    own = SimpleNamespace(calls=calls, roll_call=None, noted=0, digest_after={}.get, turn=SimpleNamespace(over=None))
+    return RollCall(Channel([None, None], 1), own, [1, 3], ["host1", "host3"])
+
+
+@pytest.mark.parametrize(("calls", "text"), [(9, ""), (4, ""), (3, "rank 1 has ended"), (None, "rank 1 has ended")])
+def test_a_rank_that_leaves_tells_its_calls_on_each_team(team, clock, calls, text):
+    """And why it makes no more calls on all ranks is no reason for others."""
+    ranks = team(4)
+    if calls is not None:
+        pair_of(calls)
+    ranks[1].team.turn.over = "an exchange ended with an error (KeyError)"
+    ranks[1].leave()
+    for _ in range(2):
+        ranks[3].ask(CALL, [1, 3])
+        serve(ranks)
+        clock.seconds += ASK_EVERY_WITH_ERROR
+    assert ranks[3].report.ended.startswith(text)
+    assert "KeyError" not in ranks[3].report.ended
+    assert bool(ranks[3].report.ended) == bool(text)
+
+
+def test_nobody_waits_for_the_answer_of_a_rank_that_leaves_meanwhile(team):
+    ranks = team(4)
+    ranks[3].ask(CALL, [1, 3])
+    ranks[0].serve()
+    ranks[1].leave()
+    serve(ranks)
+    assert ranks[3].report.ended == "rank 1 has ended without it"

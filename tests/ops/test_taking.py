@@ -129,3 +129,43 @@ def test_tensors_choose_from_plain_arrays():
     check(np.insert(x, rows, 5, 0), np.insert(x, [3, 0, 1, 1], 5, 0))
     check(np.append(x[0], rows), [0.0, 1, 2, 3, 0, 1, 1])
     check(np.choose(x.astype(int) % 2, [rows[:3], 9]), np.choose(x.astype(int) % 2, [[3, 0, 1], 9]))
+
+
+# -- values that share memory with what they are written to -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "to", "source"),
+    [
+        ("copyto", slice(0, None, 2), slice(6)),
+        ("copyto", slice(1, 7), slice(0, None, 2)),
+        ("assign", slice(1, 7), slice(0, None, 2)),
+        ("assign", slice(1, None, 2), slice(2, 8)),
+    ],
+)
+@pytest.mark.parametrize("spec", ["x", U])
+@on_ranks(2)
+def test_slices_of_the_tensor_itself_are_read_before_they_are_written(name, to, source, spec):
+    """NumPy's own copy to other strides on one axis may read what it has written."""
+    t = mc.distribute(np.arange(12.0), Layout([spec], mc.create_mesh([("x", 2)])))
+    expected = np.arange(12.0)
+    expected[to] = expected[source].copy()
+    if name == "copyto":
+        np.copyto(t[to], t[source])
+    else:
+        t[to] = t[source]
+    check(t, expected)
+
+
+@pytest.mark.parametrize("shape", [(50,), (50, 3)])
+@on_ranks(3)
+def test_rows_of_the_tensor_itself_travel_before_others_are_written(monkeypatch, shape):
+    """In several rounds, of which each writes what has come."""
+    monkeypatch.setattr(rows, "DEFAULT_SCRATCH", 400)
+    mesh, random = mc.create_mesh([("x", 3)]), np.random.default_rng(3)
+    whole, index = random.random(shape), random.permutation(shape[0])
+    t = mc.distribute(whole, Layout(["x", U][: len(shape)], mesh)).copy()
+    t[mc.distribute(index, Layout(["x"], mesh))] = t
+    expected = np.empty(shape)
+    expected[index] = whole
+    check(t, expected)

@@ -400,6 +400,50 @@ def test_another_series(change, says, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".h5", ".nc", ".zarr"])
+@pytest.mark.parametrize(
+    ("held", "wanted", "count", "says"),
+    [
+        ("uw", "w", 2, "has 'u' along 'time', too: the series needs it"),
+        ("u", "uw", 2, "has no 'w', but other arrays of this series"),
+        ("u", "uw", 1, None),  # as if the job was killed as it added the first snapshot
+    ],
+)
+def test_a_series_has_the_names_that_it_had(held, wanted, count, says, suffix, tmp_path):
+    path = tmp_path / f"run{suffix}"
+
+    def series_of(names):
+        mesh = mc.create_mesh([("x", 2)])
+        layouts = {"u": Layout(["x", U], mesh), "w": Layout(["x"], mesh)}
+        tensors = {"u": mc.zeros((7, 10), float, layouts["u"]), "w": mc.zeros(3, "i4", layouts["w"])}
+        pick = lambda given: {name: given[name] for name in names}  # noqa: E731
+        return mc.Series(path, pick(layouts), **{key: pick(given) for key, given in KINDS.items()}), pick(tensors)
+
+    def program():
+        series, tensors = series_of(held)
+        for number in range(count):
+            series.append(**tensors, time=number / 2)
+        if says is None:
+            return len(series_of(wanted)[0])
+        with pytest.raises(mc.CheckpointError, match=says):
+            series_of(wanted)
+        return len(series)
+
+    assert on(2, program) == [0 if says is None else count] * 2
+
+
+@pytest.mark.parametrize("late", ["u", "time"])
+def test_a_snapshot_counts_when_all_of_it_is_there(late, tmp_path):
+    """A job that is killed may have added some arrays of a snapshot to a zarr, but not all."""
+    path = tmp_path / "run.zarr"
+    assert appended(path, 2) == 2
+    for name in {"u", "w", "time"} - {late}:
+        array = zarr.open(path)[name]
+        array.resize((3, *array.shape[1:]))
+    assert appended(path, 0) == 2
+    assert appended(path, 2) == 4
+
+
+@pytest.mark.parametrize("suffix", [".h5", ".nc", ".zarr"])
 def test_snapshots_without_elements_and_times_that_begin_with_0(suffix, tmp_path):
     def program():
         line = Layout(["x"], mc.create_mesh([("x", 2)]))
