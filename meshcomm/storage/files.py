@@ -223,10 +223,11 @@ class _naming:  # noqa: N801
         self._path = path
 
     def __enter__(self) -> None:
+        self._before = watch.in_file  # a library may be at this file, too
         watch.file(True)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        watch.file(False)
+        watch.file(self._before)
         if isinstance(error, OSError):
             error.filename = error.filename or str(self._path)
 
@@ -234,11 +235,12 @@ class _naming:  # noqa: N801
 @contextlib.contextmanager
 def at_files() -> Iterator[None]:
     """Tell the watchdog that this rank reads or writes a file, which may take long."""
+    before = watch.in_file
     watch.file(True)
     try:
         yield
     finally:
-        watch.file(False)
+        watch.file(before)
 
 
 @contextlib.contextmanager
