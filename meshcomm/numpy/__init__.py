@@ -24,7 +24,6 @@ from meshcomm.core._mistakes import missing as _missing
 if _typing.TYPE_CHECKING:  # checkers take tensors for arrays of NumPy
     from numpy import *  # noqa: F403
 
-_SUBMODULES = ("fft", "linalg", "random", "testing")
 __test__: dict[str, str] = {}  # for pytest, which would take numpy.test for a test
 _NAMES = "meshcomm.numpy.namespace.names"
 
@@ -33,9 +32,7 @@ if not _typing.TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         """Find a name when it is first asked for, so that the import takes no longer than NumPy's."""
-        if name in _SUBMODULES:
-            return _import_module(f"{__name__}.{name}")
-        if name not in __all__:
+        if name not in __all__ and not hasattr(_np, name):  # such as matlib, once it is imported
             raise _missing(f"module {__name__!r}", name, {}, __all__, _sys.modules[__name__])
         found = globals()[name] = _import_module(_NAMES).named(name)
         return found

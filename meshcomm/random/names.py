@@ -4,6 +4,8 @@ The numbers are those of `meshcomm.random`, the same on any number of ranks, and
 draws one for all.
 """
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,10 +14,12 @@ from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox,
 
 from meshcomm.blocks.small import looked_up
 from meshcomm.core._types import DType, Shape
+from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.random import generator
+from meshcomm.numpy.namespace.making import for_program, has_arrays, home
+from meshcomm.random import distributions, generator
 
 NAMES = frozenset(np.random.__all__)
 
@@ -31,6 +35,48 @@ class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
         return layout_on(None, shape, dtype)
+
+
+def _for_scripts(name: str) -> Callable[..., Any]:
+    """Return the method *name* of generators for scripts too, which have arrays of NumPy where nothing is cut.
+
+    An array that is drawn into, or whose elements are put into another order, is a tensor in the method: so the
+    numbers are the same on any number of ranks.
+    """
+    method = getattr(generator.Generator, name)
+
+    @wraps(method)
+    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = home()
+        if not has_arrays(here.mesh) or kwargs.get("layout") is not None:
+            return method(self, *args, **kwargs)
+        written: Any = args[0] if name == "shuffle" and args else kwargs.get("x" if name == "shuffle" else "out")
+        tensor = here.make(written) if isinstance(written, np.ndarray) and not written.dtype.hasobject else None
+        if tensor is not None:
+            args = tuple(tensor if x is written else x for x in args)
+            kwargs = {key: tensor if x is written else x for key, x in kwargs.items()}
+        result = _with_objects(self, method, *args, **kwargs)
+        if tensor is None:
+            return for_program(result) if isinstance(result, DTensor) else result
+        if tensor.local is not written:  # it has another order in memory
+            written[...] = tensor.to_numpy()
+        return written if result is tensor else result
+
+    return drawn
+
+
+def _with_objects(rng: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Return what a *method* makes; rows of an array of objects, which no tensor has, by their indices."""
+    first = args[0] if args and method.__name__ in ("permutation", "choice") else None
+    if not isinstance(first, list | tuple | np.ndarray) or not np.asarray(first).dtype.hasobject:
+        return method(rng, *args, **kwargs)
+    rows = np.asarray(first)
+    return np.take(rows, np.asarray(method(rng, len(rows), *args[1:], **kwargs)), 0)
+
+
+for _name in (*vars(distributions.Distributions), "permutation", "shuffle", "permuted", "choice"):
+    if _name[0] != "_":
+        setattr(Generator, _name, _for_scripts(_name))
 
 
 def default_rng(seed: object = None) -> Generator:

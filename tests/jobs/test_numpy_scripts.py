@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from support.paths import ROOT
+from support.paths import DATA, ROOT
 
 PAGE = (ROOT / "docs" / "one-import.md").read_text("utf-8")
 COMMAND = ("-m", "meshcomm", "run", "--numpy")
@@ -59,6 +59,16 @@ def test_it_prints_what_numpy_prints(launch, script):
     ranks = launch(None, "-m", "meshcomm", "run", "-n", "3", "--numpy", script, "a", "-b")
     assert alone.code == ranks.code == as_python.code == 0, (alone, ranks)
     assert alone.text == ranks.text == as_python.text
+
+
+def test_what_is_whole_is_numpys(launch):
+    """The statements of a table, of views, classes and other libraries, print what they print in NumPy."""
+    program = (ROOT / "tests" / "jobs" / "programs" / "whole_arrays.py", DATA / "whole_arrays.txt")
+    expected = launch(None, *program)
+    assert expected.code == 0, expected
+    assert "Error" not in re.sub("(NameError|AttributeError).*", "", expected.text), expected  # a library is missing
+    ran = launch(None, *COMMAND, *program)
+    assert (ran.code, ran.text) == (0, expected.text), ran
 
 
 def test_the_three_ways_of_the_page(launch, script):

@@ -10,6 +10,7 @@ from numpy.lib import recfunctions
 import meshcomm as mc
 import meshcomm.numpy as namespace
 from meshcomm.core.arrays.scripted import set_scripted
+from meshcomm.numpy.namespace.names import named
 from meshcomm.tools.cli.scripts import Script
 from support.numpy_law import alternatives, evaluated
 
@@ -89,7 +90,8 @@ def test_numpy_computes_what_is_whole(call, ranks):
 
     def program():
         found = evaluated(call, {"np": namespace, "x": namespace.arange(300.0)})
-        assert type(found) is (mc.DTensor if isinstance(expected, np.ndarray) else type(expected))
+        is_tensor = isinstance(expected, np.ndarray) and ranks > 1
+        assert type(found) is (mc.DTensor if is_tensor else type(expected))
         assert np.array_equal(found, expected)
         assert repr(found) == repr(expected)
         if call in LARGE and ranks == 2:
@@ -137,6 +139,38 @@ def test_what_is_not_defined_and_too_large_stays_an_error(monkeypatch):
 
     with mc.simulate(2) as world:
         world.run(program)
+
+
+DRAWS = [
+    "o = np.zeros((4, 3)).T; rng.random(out=o); o",
+    *("x = np.arange(9000.0); rng.shuffle(x); x", "x = np.arange(12.0).reshape(4, 3).T; rng.shuffle(x, 1); x"),
+    *alternatives("rng.{normal(size=(100, 100))|normal(np.arange(3), 2)|permutation(9)|choice(np.arange(9000), 4)}"),
+    "rng.permutation(np.array([None, 'a', (1,)], object))",
+]
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("call", DRAWS)
+def test_random_numbers_are_the_same_on_any_number_of_ranks(call):
+    def program():
+        found = evaluated(call, {"np": namespace, "rng": namespace.random.default_rng(5)})
+        return type(found) is np.ndarray, np.asarray(found).tolist()
+
+    outcomes = []
+    for ranks in (1, 3):
+        with mc.simulate(ranks) as world:
+            outcomes += world.run(program)
+    assert outcomes[0][0]
+    assert all(values == outcomes[0][1] for _, values in outcomes)
+
+
+def test_names_are_numpys_on_one_rank():
+    set_scripted(True, alone=True)
+    try:
+        assert all(named(name) is getattr(np, name) for name in {*np.__all__} - {"random"})
+        assert named("random") is namespace.random
+    finally:
+        set_scripted(False)
 
 
 @pytest.mark.usefixtures("scripted")

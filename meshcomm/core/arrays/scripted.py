@@ -26,19 +26,24 @@ _BETWEEN = frozenset(
 )
 """Modules with methods of tensors, which a program calls."""
 
-_scripted = False
+_scripted = _alone = False
 
 
-def set_scripted(on: bool) -> None:
-    """Say whether the program is a script of NumPy, whose calls all ranks make."""
-    global _scripted
-    _scripted = on
+def set_scripted(on: bool, alone: bool = False) -> None:
+    """Say whether the program is a script of NumPy, whose calls all ranks make, and whether it has one rank only."""
+    global _scripted, _alone
+    _scripted, _alone = on, on and alone
     _tensor.script = for_script if on else None
 
 
 def is_scripted() -> bool:
     """Return whether the program is a script of NumPy, whose calls all ranks make."""
     return _scripted
+
+
+def is_alone() -> bool:
+    """Return whether the program is a script of NumPy on one rank: then NumPy's names are NumPy's own."""
+    return _alone
 
 
 def for_script(made: Value, function: object = None, index: Value = None) -> Value:

@@ -26,7 +26,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
-from meshcomm.numpy.namespace.making import by_blocks, of_array, of_data
+from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -58,7 +58,8 @@ def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device 
         return getattr(create, name)(lengths, kind, layout_on(where, lengths, kind))
     if where is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
         return of_array(getattr(_numpys, name)(shape, dtype))
-    return getattr(create, name)(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
+    tensor = getattr(create, name)(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
+    return for_program(tensor) if where is None else tensor
 
 
 def _filler(name: str, text: str) -> Callable[..., Value]:

@@ -14,6 +14,7 @@ from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -33,19 +34,23 @@ class Home:
         here = location_in(mesh)
         self._team = None if here is None or len(here.team.ranks) == 1 else here.team
 
+    def made(self, array: Array) -> Value:
+        """Return what the program gets of an array that all ranks have: the array in a script, else its tensor."""
+        return array if has_arrays(self.mesh) else self.make(array)
+
     def make(self, array: Array) -> DTensor:
         """Return the tensor of a small array, whose memory it takes."""
         block = array if type(array) is np.ndarray and array.flags.c_contiguous else np.array(array, order="C")
         outside = not self.everyone and location_in(self.mesh) is None
         return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
 
-    def noted(self, array: Array) -> DTensor:
-        """Return the tensor of a small array, and note what it holds, as `note` does, in less time."""
+    def noted(self, array: Array) -> Value:
+        """Return what `made` does, and note what the array holds, as `note` does, in less time."""
         if watch.any_closed or watch.simulated is not None or checks_every_call():
             note(array, self.mesh)
         elif self._team is not None:
             self._team.note(crc32(array.tobytes()))
-        return self.make(array)
+        return self.made(array)
 
 
 _homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
@@ -65,6 +70,16 @@ def home() -> Home:
 _MOST_HOMES = 16
 
 
+def has_arrays(mesh: Mesh) -> bool:
+    """Return whether what is whole on each rank of *mesh* is an array of NumPy: in a script, on its only rank."""
+    return is_scripted() and mesh.size == mesh.world.size == 1
+
+
+def for_program(tensor: DTensor) -> Value:
+    """Return what the program gets for a tensor in the layout of the rule: of a whole one, a script gets the array."""
+    return tensor.local if has_arrays(tensor.mesh) and tensor.layout.is_fully_replicated() else tensor
+
+
 def is_home(mesh: Mesh) -> bool:
     """Return whether the program has made arrays on *mesh* by the rule of creation."""
     return id(mesh) in _homes
@@ -79,7 +94,7 @@ def of_array(array: Array, where: Device | None = None) -> Value:
         if array.dtype.hasobject:
             return array
         if array.nbytes < WHOLE_BELOW or layout_on(None, array.shape, array.dtype).is_fully_replicated():
-            return home().make(array)
+            return home().made(array)
     return create.distribute(array, layout_on(where, array.shape, array.dtype))
 
 
@@ -109,7 +124,7 @@ def note(array: Array, mesh: Mesh) -> None:
 
 def by_blocks(
     shape: ShapeLike, dtype: DTypeLike, where: Device | None, block: Callable[[tuple[slice, ...]], Array]
-) -> DTensor:
+) -> Value:
     """Return the tensor whose block is what *block* makes of its slices, on each rank.
 
     Parameters
@@ -119,4 +134,5 @@ def by_blocks(
     block: takes the slices of the global array that a rank holds
     """
     lengths, kind = as_shape(shape), np.dtype(dtype)
-    return create.from_callback(lengths, kind, layout_on(where, lengths, kind), block)
+    tensor = create.from_callback(lengths, kind, layout_on(where, lengths, kind), block)
+    return for_program(tensor) if where is None else tensor

@@ -1,13 +1,17 @@
 """What each name of `meshcomm.numpy` is: NumPy's own, one of ours, or an error that says what to use."""
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.scripted import is_alone
 from meshcomm.numpy.namespace import creation, files, grids
 
 _numpys: Any = np
+SUBMODULES = ("fft", "linalg", "random", "testing")
+"""Modules of NumPy that are modules here, too."""
 
 
 class _Arrays(type):
@@ -46,7 +50,11 @@ OWN = {**creation.OWN, **files.OWN, "ndarray": ndarray}
 
 
 def named(name: str) -> object:
-    """Return what *name* of NumPy is here."""
+    """Return what *name* of NumPy is here. In a script on one rank, no array is cut, and all are NumPy's own."""
+    if is_alone() and name != "random":
+        return getattr(_numpys, name)
+    if name in SUBMODULES:
+        return import_module(f"meshcomm.numpy.{name}")
     if name in OWN:
         return OWN[name]
     if name in ("mgrid", "ogrid"):

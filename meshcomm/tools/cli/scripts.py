@@ -21,7 +21,7 @@ import numpy as np
 
 from meshcomm.blocks.small import looked_up
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.scripted import set_scripted
+from meshcomm.core.arrays.scripted import is_alone, set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.core.ranks.meshes import mesh_of_program
 
@@ -41,14 +41,14 @@ class Script:
 
     def begin(self) -> None:
         """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
-        set_scripted(True)
+        rank, size = abort.comm_world()
+        set_scripted(True, alone=size == 1)
         DTensor.__module__, DTensor.__name__, DTensor.__qualname__ = (
             "numpy",
             "ndarray",
             "ndarray",
         )  # for print(type(x))
         builtins.__import__ = self._imported
-        rank, size = abort.comm_world()
         if size > 1:
             _seed_alike()
         if rank:
@@ -80,7 +80,7 @@ class Script:
         if top != "numpy" or level or not self._is_of_script(globals):
             return self._import(name, globals, locals, fromlist or (), level)
         namespace = import_module(_NAMESPACE)
-        if rest in _SUBMODULES:
+        if rest in _SUBMODULES and (rest == "random" or not is_alone()):
             ours = import_module(f"{_NAMESPACE}.{rest}")
             return ours if fromlist else namespace
         found = self._import(name, globals, locals, fromlist or (), 0)
