@@ -92,8 +92,8 @@ class CheckpointError(MeshcommError, RuntimeError):
 
     __module__ = "meshcomm"
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*(_printable_lines(each) if isinstance(each, str) else each for each in args))
+    def __str__(self) -> str:
+        return "\n".join(map(printable, super().__str__().split("\n")))
 
     unknown_name = False
     """Whether a name was asked for that the file does not have, and all else may be right."""
@@ -109,7 +109,3 @@ def printable(text: str) -> str:
     a\tb\x1b[2J\u202e
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _printable_lines(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))

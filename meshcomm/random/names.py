@@ -49,7 +49,7 @@ def _for_scripts(name: str) -> Callable[..., Any]:
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = home()
         if not has_arrays(here.mesh) or kwargs.get("layout") is not None:
-            return method(self, *args, **kwargs)
+            return _with_objects(self, method, *args, **kwargs)
         written: Any = args[0] if name == "shuffle" and args else kwargs.get("x" if name == "shuffle" else "out")
         tensor = here.make(written) if isinstance(written, np.ndarray) and not written.dtype.hasobject else None
         if tensor is not None:

@@ -36,6 +36,29 @@ def test_a_dataset_goes_to_a_file_and_back(world, folder, suffix):
         np.testing.assert_allclose(np.asarray(anomaly.data), right.values)
 
 
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize("suffix", [".nc", ".zarr"])
+def test_a_region_of_a_file(world, folder, suffix, compression):
+    pytest.importorskip("zarr")
+    mesh = mc.create_mesh([("x", SIZE)], comm=world)
+    field, path, region = np.arange(9 * 7 * 5.0).reshape(9, 7, 5), folder / f"a{suffix}", {"time": slice(2, 8)}
+    whole = xarray.Dataset({"t": (("time", "lat", "lon"), field), "n": ("time", np.arange(9.0))})
+
+    def sharded(its, *specs):
+        return its.assign(t=(its.t.dims, mc.distribute(its.t.values, mc.Layout(list(specs), mesh))))
+
+    mx.save(path, sharded(whole, mc.UNSHARDED, "x", mc.UNSHARDED), compression=compression, chunks={"t": (4, 3, 5)})
+    opened = mx.open(path, {"lat": "x"}, mesh=mesh)
+    mx.save(path, sharded(whole.isel(region) + 1000, "x", mc.UNSHARDED, mc.UNSHARDED), region=region)
+    if suffix == ".nc":  # it has changed
+        with pytest.raises(mc.CheckpointError, match="has changed since it was opened: open it again"):
+            opened.t.load()
+    whole.t[region], whole.n[region] = whole.t[region] + 1000, whole.n[region] + 1000
+    found = mx.open(path, {"lon": "x"}, mesh=mesh).load()
+    np.testing.assert_array_equal(np.asarray(found.t.data), whole.t)
+    np.testing.assert_array_equal(found.n, whole.n)
+
+
 @pytest.mark.parametrize("specs", [[mc.UNSHARDED, "x"], ["x", mc.UNSHARDED]])
 def test_groups_and_windows(world, specs):
     mesh = mc.create_mesh([("x", SIZE)], comm=world)
