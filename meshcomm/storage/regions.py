@@ -5,7 +5,6 @@ changed and written as a whole, by one owner: in zarr the rank that has most to 
 HDF5 the first rank, through the library, all of them in one step at the end.
 """
 
-import os
 from collections.abc import Mapping
 from contextlib import closing
 from math import prod
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from meshcomm.blocks.make import on_blocks
 from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import quote
+from meshcomm.core._files import resolved
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Json, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -84,7 +84,7 @@ class _Saving:
     @final_names()
     def _begin(self) -> Json:
         """Return where the file is, and of each array where its bytes are, or its chunks."""
-        path = Path(os.path.realpath(self._path))
+        path = resolved(self._path)
         found = contents(path)
         if not path.is_dir():
             self._writer = writer_for(path)(path, [], ["dict", {}], {}, mode="a")  # type: ignore[assignment]

@@ -225,6 +225,24 @@ def save_over(path):
     on(2, save_here, path, 2, lambda path, tree: mc.save(path, tree, overwrite=True))
 
 
+@as_root
+@pytest.mark.parametrize("suffix", [".h5", ".nc", ".zarr"])
+def test_no_region_is_written_through_a_link_of_a_stranger(suffix, shared, tmp_path):
+    xarray, mx = pytest.importorskip("xarray"), pytest.importorskip("meshcomm.xarray")
+    notes = tmp_path / f"notes{suffix}"
+    on(1, lambda: mx.save(notes, xarray.Dataset({"v": ("x", np.arange(4.0))})))
+    link = link_of_stranger(shared / f"run{suffix}", notes)
+
+    def program():
+        part = xarray.Dataset({"v": ("x", np.zeros(2))})
+        for how in ({"region": {"x": slice(0, 2)}}, {"append_dim": "x"}):
+            with pytest.raises(PermissionError, match="a link that belongs"):
+                mx.save(link, part, **how)
+        return mx.open(notes)["v"].values.tolist()
+
+    assert on(1, program) == [[0, 1, 2, 3]]
+
+
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_links_of_ones_own_are_followed(suffix, shared, tmp_path):
     notes, link = tmp_path / f"notes{suffix}", shared / f"run{suffix}"
