@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import meshcomm as mc
 from meshcomm import Layout, plan_relayout
+from meshcomm.core.arrays.compile import most_bytes
+from meshcomm.core.plans.step import Slice
 from support.reference import (
     blocks_of,
     lockstep,
@@ -176,6 +178,16 @@ def test_peak_memory_is_predicted_exactly_in_plain_cases(source, target, peak):
     plan = plan_relayout(array.shape, "i4", *layouts)
     run = check(plan, *(blocks_of(array, layout) for layout in layouts))
     assert set(run.peak_bytes) == {plan.peak_bytes} == {peak}
+
+
+@pytest.mark.parametrize(("ranks", "specs", "most"), [((4, 4), (["x"], [U]), 256), ((2, 4), (["x"], ["x"]), 128)])
+def test_all_ranks_know_the_largest_block_before_and_after_a_step(ranks, specs, most):
+    """By these bytes they choose the way."""
+    layouts = [Layout(spec, mesh_of(n)) for n, spec in zip(ranks, specs, strict=True)]
+    for there_and_back in (layouts, layouts[::-1]):
+        plan = plan_relayout((64,), "i4", *there_and_back)
+        assert [most_bytes(step) for step in plan.steps if not isinstance(step, Slice)] in ([most], [])
+    assert plan_relayout((64,), "i4", *layouts).steps
 
 
 @pytest.mark.parametrize(

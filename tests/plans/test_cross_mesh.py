@@ -70,7 +70,8 @@ def test_the_chosen_plan_costs_no_more_than_any_other():
 def exchanges():
     """Cases that are one exchange between meshes, its step, and what is sent: (sender, receiver) -> (start, stop)."""
     found = []
-    for number, case in [*((number, random_case(number)) for number in CASES), ("by hand", one_holder_on_a_node())]:
+    by_hand = [("one holder", one_holder_on_a_node()), *holders_on_a_node().items()]
+    for number, case in [*((number, random_case(number)) for number in CASES), *by_hand]:
         plan = plan_of(case, None)
         if plan.steps and isinstance(plan.steps[0], AllToAllBetween):
             found.append((f"case {number}: {case}", case, plan.steps[0], pairs(plan.steps[0], plan.steps[0].sends)))
@@ -81,6 +82,23 @@ def one_holder_on_a_node():
     """Each of two nodes has one rank with the whole array and one that wants half of it: by turns they would cross."""
     source, target = Layout([U], Mesh([0, 2], [("x", 2)])), Layout(["y"], Mesh([3, 1], [("y", 2)]))
     return Case((4,), np.dtype("f8"), source, target, Machine(nodes=2), None)
+
+
+def holders_on_a_node():
+    """Each of two nodes has two ranks with a block, and two that want a piece of it: each holder serves one of them.
+
+    Neither a rank that is in no mesh, nor a holder, nor a rank that wants another block takes a turn.
+    """
+    found = {}
+    for name, here, blocks, there, ranks_per_node in [
+        ("a rank outside", [0, 1, 5, 6], 1, [9, 8, 4, 3], 5),
+        ("a holder", [0, 1, 4, 5], 1, [7, 6, 3, 2, 0], 4),
+        ("another block", [0, 1, 2, 3, 8, 9, 10, 11], 2, [4, 6, 12, 14, 5, 7, 13, 15], 8),
+    ]:
+        source = Layout(["x"], Mesh(here, [("replicas", len(here) // blocks), ("x", blocks)]))
+        target = Layout(["y"], Mesh(there, [("y", len(there))]))
+        found[name] = Case((80,), np.dtype("f8"), source, target, Machine(nodes=ranks_per_node), None)
+    return found
 
 
 def test_every_box_that_is_sent_is_received_once(exchanges):
