@@ -108,7 +108,10 @@ def test_a_convolved_axis_is_computed_in_double_precision_or_better(dtype, mesh)
     result = mc.fft.fft(mc.distribute(a, mc.Layout(["x"], mesh))).to_numpy()
     expected = scipy.fft.fft(a.astype("G"))
     assert result.dtype == a.dtype
-    assert np.abs(result - expected).max() <= (0.3 if dtype == "c8" else 20) * np.finfo(dtype).eps * np.abs(expected).max()
+    assert (
+        np.abs(result - expected).max()
+        <= (0.3 if dtype == "c8" else 20) * np.finfo(dtype).eps * np.abs(expected).max()
+    )
 
 
 @on_mesh(2)
