@@ -21,15 +21,15 @@ SIZE = 40
 
 
 class Ranks:
-    """Ranks that have a channel with each other, and a block each in their pools."""
+    """Ranks that have a channel with those that they are *near*, by default all, and a block each in their pools."""
 
-    def __init__(self, size, pools=None, sends=lambda sender, receiver: True):
+    def __init__(self, size, pools=None, sends=lambda sender, receiver: True, near=lambda rank, other: True):
         self.pools = pools or [Pool(MIB) for _ in range(size)]
         self.size, memories = size, [mapped(pool) for pool in self.pools]
         self.blocks = [pool.allocate(2 * size * SIZE) for pool in self.pools]
         at = [pool.locate(its) for pool, its in zip(self.pools, self.blocks, strict=True)]
-        peers = {rank: [p for p in range(size) if p != rank] for rank in range(size)}
-        reserved = [reserve(pool, size - 1) for pool in self.pools]
+        peers = {rank: [p for p in range(size) if p != rank and near(rank, p)] for rank in range(size)}
+        reserved = [reserve(pool, len(peers[rank])) for rank, pool in enumerate(self.pools)]
         self.lines = [lines for lines, _ in reserved]
         clock = max(pool.clock for pool in self.pools)
         self.channels = []
@@ -179,6 +179,33 @@ def test_another_call_is_found_out_by_all_and_copies_nothing():
         )
         with pytest.raises(MeshError, match="ended with an error"):
             channel.start(0)
+
+
+@pytest.mark.parametrize("ask", [Channel.test, lambda channel: channel.wait(nothing)])
+@pytest.mark.parametrize("sends", [True, False])
+def test_who_was_first_learns_of_another_call_when_it_asks(ask, sends):
+    """By its peer's line, and from a peer that it exchanges nothing with, by the digest."""
+    first, second, third = Ranks(3, sends=lambda *pair: sends or 2 in pair).channels
+    first.start(0)
+    assert not first.test()
+    with pytest.raises(CollectiveMismatch, match="made another collective call"):
+        second.start(1)
+    with pytest.raises(CollectiveMismatch, match="rank 0 made another collective call than rank 1"):
+        ask(first)
+    with pytest.raises(CollectiveMismatch, match="made another collective call"):
+        third.start(0)
+
+
+@pytest.mark.parametrize("ask", [Channel.test, lambda channel: channel.wait(nothing)])
+def test_a_rank_learns_that_its_peer_has_failed_with_another_rank(ask):
+    """Ranks 0 and 1 make the same call, but rank 1 fails with rank 2, which rank 0 has no channel with."""
+    first, second, third = Ranks(3, near=lambda rank, other: abs(rank - other) == 1).channels
+    third.start(1)
+    first.start(0)
+    with pytest.raises(CollectiveMismatch, match="rank 1 made another collective call than rank 2"):
+        second.start(0)
+    with pytest.raises(CollectiveMismatch, match="rank 0 made another collective call than rank 1"):
+        ask(first)
 
 
 def test_a_rank_that_fails_does_not_leave_others_waiting():
