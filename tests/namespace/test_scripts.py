@@ -1,6 +1,7 @@
 """What a script of NumPy gets under ``run --numpy``: numbers where there are no axes, and NumPy's text."""
 
 import pickle
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import meshcomm as mc
 import meshcomm.numpy as namespace
 from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.numpy.namespace.names import named
-from meshcomm.tools.cli.scripts import Script
+from meshcomm.tools.cli.scripts import Script, SharedInput
 from support.numpy_law import alternatives, evaluated
 
 CALLS = [
@@ -162,6 +163,17 @@ def test_random_numbers_are_the_same_on_any_number_of_ranks(call):
             outcomes += world.run(program)
     assert outcomes[0][0]
     assert all(values == outcomes[0][1] for _, values in outcomes)
+
+
+def test_all_ranks_read_the_standard_input_of_rank_0():
+    texts = "bob\n3\nrest\nof it\n"
+
+    def program():
+        own = SharedInput(StringIO(texts if mc.is_root() else "of another rank\n"))
+        return own.readline(), next(own), own.read(), own.readline()
+
+    with mc.simulate(3) as world:
+        assert world.run(program) == [("bob\n", "3\n", "rest\nof it\n", "")] * 3
 
 
 def test_names_are_numpys_on_one_rank():

@@ -33,7 +33,7 @@ def snapshots_of(path: Path, arrays: Iterable[Described], counts: Mapping[str, i
     if missing and max(counts.values(), default=0) == 1:
         return 0  # a job was killed as it added the first snapshot
     if count and missing:
-        raise ValueError(f"{path} has {counted(count, 'snapshot')} without {quote(missing[0])}")
+        raise CheckpointError(f"{path} has {counted(count, 'snapshot')} without {quote(missing[0])}")
     return count
 
 

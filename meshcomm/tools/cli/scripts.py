@@ -8,10 +8,10 @@ import builtins
 import os
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from io import TextIOWrapper
+from io import TextIOBase, TextIOWrapper
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import FrameType, ModuleType
@@ -24,6 +24,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.storage.files import at_files
 
 _NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
@@ -51,6 +52,7 @@ class Script:
         builtins.__import__ = self._imported
         if size > 1:
             _seed_alike()
+            sys.stdin = SharedInput(sys.stdin)
         if rank:
             hold_back()
         if rank == 1:
@@ -98,6 +100,32 @@ class Script:
                 f"all ranks open {arguments[0]!r} for writing, at {line}. "
                 "Let one rank write it: import meshcomm as mc, and if mc.is_root(): ..."
             )
+
+
+class SharedInput(TextIOBase):
+    """Standard input of rank 0, which all ranks read together: a launcher gives it to none of the others."""
+
+    def __init__(self, lines: TextIO) -> None:
+        self._lines = lines
+
+    def readable(self) -> bool:
+        return True
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]  # which takes None, too
+        """Return the next line. Collective."""
+        return self._shared(lambda: self._lines.readline(size))
+
+    def read(self, size: int | None = -1) -> str:
+        """Return the rest, or so many characters. Collective."""
+        return self._shared(lambda: self._lines.read(size))
+
+    def _shared(self, read: Callable[[], str]) -> str:
+        def look() -> str:
+            with at_files():  # whoever types takes his time
+                return read()
+
+        text: str = looked_up("input", mesh_of_program(), "standard input", look)
+        return text
 
 
 def _seed_alike() -> None:
