@@ -117,7 +117,7 @@ class SharedInput(TextIOBase):
 
     def read(self, size: int | None = -1) -> str:
         """Return the rest, or so many characters. Collective."""
-        return self._shared(lambda: self._lines.read(size))
+        return self._shared(lambda: self._lines.read(-1 if size is None else size))
 
     def _shared(self, read: Callable[[], str]) -> str:
         def look() -> str:
