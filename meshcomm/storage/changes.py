@@ -249,8 +249,8 @@ def recover(path: Path) -> None:
         status = name.lstat()
         if not stat.S_ISREG(status.st_mode) or not status.st_size:
             return  # no save has left it, or it was cut off before it wrote
-        with files.for_reading(name, follow=False) as journal:
-            if not journal.lock(shared=True) or not _Cut.found(path, journal):
+        with files.for_reading(name, follow=False) as journal, files.for_reading(path) as file:
+            if not journal.lock(shared=True) or not _Cut.found(file, journal):
                 return  # a save goes on, or has not come to the file
         with files.for_writing(name) as journal:
             if journal.lock() and journal.has_a_name():
@@ -269,10 +269,12 @@ _WHY = "whose save to it may have been cut off, and who ends that by opening the
 
 def _finish(path: Path, journal: File) -> None:
     """Write to the file what its journal has, if that is complete. ``CheckpointError`` unless this user may do so."""
-    cut = _Cut.found(path, journal)
-    if cut is None:
+    if not journal.size():
         return
     with files.for_writing(path) as file:
+        cut = _Cut.found(file, journal)  # of the file that is open: the path may lead to another one soon
+        if cut is None:
+            return
         for its, writers in ((journal, 0o022), (file, 0o002)):
             if its.owner() != os.geteuid() and (its is journal or not file.mode() & 0o020):
                 raise CheckpointError(f"{path} waits for {user_name(its.owner())}, {_WHY} {journal.path}")
@@ -291,15 +293,14 @@ class _Cut(NamedTuple):
     changes: list[tuple[int, int]]
 
     @classmethod
-    def found(cls, path: Path, journal: File) -> "_Cut | None":
-        """Return the changes to the file at *path* that the *journal* has.
+    def found(cls, file: File, journal: File) -> "_Cut | None":
+        """Return the changes to the *file* that the *journal* has.
 
         None if it is not complete, as its save was cut off before the file changed, and if it belongs to another file.
         All that it says is compared with the bytes that are there, before memory is asked for.
         """
-        with files.for_reading(path) as file:
-            size, limit, number = journal.size(), file.size(), file.number()
-            is_hdf5 = files.section(file, 0, min(8, limit)) == HDF5
+        size, limit, number = journal.size(), file.size(), file.number()
+        is_hdf5 = files.section(file, 0, min(8, limit)) == HDF5
         head = files.section(journal, 0, min(size, _LONGEST_HEAD))
         end = head.find(b"\n", len(_KIND))
         if not (is_hdf5 and head.startswith(_KIND) and end >= 0):

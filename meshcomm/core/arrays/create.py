@@ -532,7 +532,7 @@ def _scattered(array: ArrayLike | None, layout: Layout, here: Location, root: in
 def plain_text(array: Array) -> str:
     """Return what ranks compare about an array that all of them have.
 
-    Its bytes are summed up in two ways, which finds mistakes and is four times as fast as a cryptographic digest.
+    Its bytes are summed up in two ways, which finds mistakes and takes less time than a cryptographic digest.
     """
     data = as_bytes(np.ascontiguousarray(array))
     words = data[: len(data) // 8 * 8].view("<u8")

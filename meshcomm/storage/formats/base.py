@@ -30,10 +30,10 @@ MOST_EMPTY = 2**20
 """Elements of no bytes, such as texts without characters, of an array in a file."""
 
 MOST_SMALL_CHUNKS = 2**20
-"""Chunks of less than a page in an array: zarr's library takes a minute for so many that are not there."""
+"""Chunks of less than a page in an array: zarr's library takes five minutes for so many that are not there."""
 
 MOST_VALUES = 2**22
-"""Values of JSON in a file. Each takes some hundred bytes of memory, and a few in the file."""
+"""Values of JSON in a file. An empty object takes 72 bytes of memory, and three in the file."""
 
 
 class Described(NamedTuple):

@@ -18,7 +18,7 @@ _LARGEST_FILE = 2**24
 _OF_LINES = ("reason", "stack")
 """Texts of several lines."""
 
-_MOST_RANKS = 2**20
+_MOST_RANKS = 2**23
 """No job has more ranks; a file that says so is no flight file."""
 
 T = TypeVar("T")

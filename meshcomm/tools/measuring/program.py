@@ -30,7 +30,7 @@ from meshcomm.tools.measuring.totals import Totals
 from meshcomm.tools.measuring.waits import Arrivals, explained
 
 _MOST_VALUES = 2**24
-"""Values of JSON in a file: those of an event are some dozen, and each takes a hundred bytes of memory."""
+"""Values of JSON in a file: those of an event are some dozen, and each takes up to 72 bytes of memory."""
 
 _LARGEST_FILE = 2**28
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
