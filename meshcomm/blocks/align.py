@@ -1,6 +1,7 @@
 """Operands in one layout: tensors move, numbers stay, plain arrays are compared and cut."""
 
 from collections.abc import Sequence
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,13 +11,15 @@ from meshcomm.blocks.rules import NUMBERS, Operand, aligned_axes, is_plain, mesh
 from meshcomm.blocks.small import everywhere, is_passing, together
 from meshcomm.core._arguments import as_array, as_dtype
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Shape
+from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.create import plain_text
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.core.ranks.agreement import checks_every_call
 from meshcomm.core.ranks.calls import collective
@@ -37,7 +40,24 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
     def make() -> list[Operand]:
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
 
+    if is_scripted():  # all ranks make its arrays alike: the next call that communicates compares them
+        arrays = make()
+        for x in arrays:
+            if isinstance(x, np.ndarray) and not x.dtype.hasobject:
+                note(x, mesh)
+        return arrays
     return together(name, mesh, call, make)
+
+
+def note(array: Array, mesh: Mesh) -> None:
+    """Let the next collective call compare what an array holds that all ranks pass."""
+    here = location_in(mesh)
+    if here is None or len(here.team.ranks) == 1:
+        return
+    if checks_every_call():
+        together("numpy.array", mesh, lambda _: f"numpy.array of {plain_text(array)}", lambda: None)
+    else:  # a checksum: it is to find what differs, not to keep anybody out, and small arrays are made fast
+        here.team.note(crc32(as_bytes(np.ascontiguousarray(array)).data))
 
 
 def replicated(x: ArrayLike, mesh: Mesh) -> DTensor:

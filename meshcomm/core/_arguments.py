@@ -159,7 +159,7 @@ def as_array(x: object) -> Array:
     An array of another library shares its memory, if that is in the host.
     """
     refuse_masked(x)
-    if type(getattr(x, "layout", None)).__module__ == "meshcomm":
+    if not isinstance(x, np.ndarray) and type(getattr(x, "layout", None)).__module__ == "meshcomm":
         raise DTypeError(
             "this is a DTensor, not a plain array: pass its t.local, or use relayout; t.sum() and others reduce it"
         )

@@ -1,7 +1,7 @@
 """Calls upwards: what a method of a lower layer does when its work lives in a higher one.
 
 Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
-them. There are four such calls; the module that does the work registers it here once, when it is imported. The first
+them. There are five such calls; the module that does the work registers it here once, when it is imported. The first
 call imports it.
 """
 
@@ -13,6 +13,7 @@ Hook: TypeAlias = Literal[
     "world",  # of a mesh that is bound to none: the simulated one around, else that of COMM_WORLD
     "relayout",  # by a plan, or to a layout, as a method of the plan or of the tensor
     "numpy",  # NumPy's functions and universal functions, called with tensors
+    "whole",  # what a script of NumPy gets for a tensor that each rank has whole
     "traced",  # an operation on values that autograd follows
 ]
 F = TypeVar("F", bound=Callable[..., object])
@@ -21,6 +22,7 @@ _PROVIDERS: dict[Hook, str] = {
     "world": "meshcomm.core.ranks.meshes",
     "relayout": "meshcomm.core.arrays.relayout",
     "numpy": "meshcomm.numpy.protocols",
+    "whole": "meshcomm.numpy.namespace.making",
     "traced": "meshcomm.adapters.autograd",
 }
 """The module that provides each hook."""

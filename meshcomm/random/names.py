@@ -58,7 +58,7 @@ def _for_scripts(name: str) -> Callable[..., Any]:
         result = _with_objects(self, method, *args, **kwargs)
         if tensor is None:
             return for_program(result) if isinstance(result, DTensor) else result
-        if tensor.local is not written:  # it has another order in memory
+        if not written.flags.c_contiguous:  # it has another order in memory
             written[...] = tensor.to_numpy()
         return written if result is tensor else result
 

@@ -67,8 +67,9 @@ def test_what_is_whole_is_numpys(launch):
     expected = launch(None, *program)
     assert expected.code == 0, expected
     assert "Error" not in re.sub("(NameError|AttributeError).*", "", expected.text), expected  # a library is missing
-    ran = launch(None, *COMMAND, *program)
-    assert (ran.code, ran.text) == (0, expected.text), ran
+    for ranks in (None, 2):
+        ran = launch(ranks, *COMMAND, *program)
+        assert (ran.code, ran.text) == (0, expected.text), ran
 
 
 def test_the_three_ways_of_the_page(launch, script):

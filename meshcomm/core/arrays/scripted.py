@@ -8,6 +8,7 @@ from types import FrameType
 
 import numpy as np
 
+from meshcomm.core import _hooks
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _tensor
 from meshcomm.core.arrays._tensor import TensorBase
@@ -56,19 +57,21 @@ def for_script(made: Value, function: object = None, index: Value = None) -> Val
     index: of an element or a slice
     """
     if isinstance(made, TensorBase):
-        if made.shape != () or function in _ARRAYS or _has_ellipsis(index) or not _asked_by_program():
+        if not made.layout.is_fully_replicated() or not _asked_by_program():
             return made
-        return _number(made)
-    several = isinstance(made, tuple) and any(isinstance(x, TensorBase) and x.shape == () for x in made)
-    if not several or not _asked_by_program():
+        is_array = function in _ARRAYS or _has_ellipsis(index)
+        return _hooks.call("whole", made) if is_array or made.shape != () else _number(made)
+    if not isinstance(made, tuple | list) or not any(isinstance(x, TensorBase) for x in made) or not _asked_by_program():
         return made
-    found = map(_number, made)
-    return type(made)(*found) if hasattr(made, "_fields") else tuple(found)
+    results = [_number(x) for x in made]
+    return type(made)(*results) if hasattr(made, "_fields") else type(made)(results)
 
 
 def _number(x: Value) -> Value:
-    is_number = isinstance(x, TensorBase) and x.shape == () and x.local is not None
-    return x.local[()] if is_number else x
+    """Return the number of a tensor without axes, and of another one what a script gets."""
+    if not isinstance(x, TensorBase):
+        return x
+    return x.local[()] if x.shape == () and x.local is not None else _hooks.call("whole", x)
 
 
 def _has_ellipsis(index: Value) -> bool:
@@ -76,8 +79,11 @@ def _has_ellipsis(index: Value) -> bool:
 
 
 def _asked_by_program() -> bool:
-    """Return whether the program made this call, and no function of this package."""
+    """Return whether the program made this call, itself or by a function of NumPy, and no function of this package."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+    while frame is not None:
+        name = str(frame.f_globals.get("__name__"))
+        if name not in _BETWEEN and not name.startswith("numpy."):
+            return not name.startswith("meshcomm.")
         frame = frame.f_back
-    return frame is None or not str(frame.f_globals.get("__name__")).startswith("meshcomm.")
+    return True

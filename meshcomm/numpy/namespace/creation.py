@@ -25,6 +25,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.numpy.namespace.arrays import ScriptArray
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
 from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data
 
@@ -50,14 +51,16 @@ def own(function: Made) -> Made:
 # -- filled with one value --------------------------------------------------------------------------------------------
 
 
-def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None) -> Value:
+def _filled(
+    name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C"
+) -> Value:
     try:
         probe = _numpys.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
     except MemoryError:
         lengths, kind = as_shape(shape), np.dtype(dtype)
         return getattr(create, name)(lengths, kind, layout_on(where, lengths, kind))
     if where is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
-        return of_array(getattr(_numpys, name)(shape, dtype))
+        return of_array(getattr(_numpys, name)(shape, dtype, order=order))
     tensor = getattr(create, name)(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
     return for_program(tensor) if where is None else tensor
 
@@ -72,7 +75,7 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
         like: object = None,
         layout: Layout | None = None,
     ) -> Value:
-        return _filled(name, shape, dtype, device if layout is None else layout)
+        return _filled(name, shape, dtype, device if layout is None else layout, order)
 
     made.__name__, made.__doc__ = name, text
     return own(made)
@@ -95,7 +98,7 @@ def full(
 ) -> Value:
     """Return a tensor of *fill_value*: a number, or what broadcasts to *shape*."""
     kind = np.dtype(dtype) if dtype is not None else _numpys.asarray(fill_value).dtype
-    return _with_value(_filled("empty", shape, kind, device if layout is None else layout), fill_value)
+    return _with_value(_filled("empty", shape, kind, device if layout is None else layout, order), fill_value)
 
 
 def _with_value(made: Value, fill_value: Value) -> Value:
@@ -216,6 +219,8 @@ def asarray(
         return _of_tensor(a, dtype, copy, where)
     if _has_tensors(a):
         return _stacked(a, dtype, where)
+    if type(a) is ScriptArray and where is None and order is None:
+        return of_data(_numpys.asanyarray(a, dtype, copy=copy))
     held = _numpys.asarray(a, dtype, copy=copy)
     if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
         raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
@@ -377,7 +382,7 @@ def _whole(name: str) -> Callable[..., Value]:
 
 def as_tensors(made: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
     """Return what NumPy has made with its arrays as tensors, which *make* makes, also in tuples and lists."""
-    if type(made) is np.ndarray:
+    if type(made) is np.ndarray or (type(made) is ScriptArray and where is not None):
         return make(made, where)
     if type(made) in (tuple, list):
         return type(made)(as_tensors(each, where, make) for each in made)
@@ -505,7 +510,7 @@ def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
 @own
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
     """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says."""
-    if sparse or not xi:
+    if sparse or prod(map(np.size, xi)) * 8 < WHOLE_BELOW:
         return as_tensors(_numpys.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
     lines = [asarray(x).reshape(-1) for x in xi]
     order = [*range(len(lines))]

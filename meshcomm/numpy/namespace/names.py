@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.scripted import is_alone
+from meshcomm.core.arrays.scripted import is_alone, is_scripted
 from meshcomm.numpy.namespace import creation, files, grids
+from meshcomm.numpy.namespace.arrays import ScriptArray
 
 _numpys: Any = np
 SUBMODULES = ("fft", "linalg", "random", "testing")
@@ -53,6 +54,8 @@ def named(name: str) -> object:
     """Return what *name* of NumPy is here. In a script on one rank, no array is cut, and all are NumPy's own."""
     if is_alone() and name != "random":
         return getattr(_numpys, name)
+    if is_scripted() and name == "ndarray":
+        return ScriptArray
     if name in SUBMODULES:
         return import_module(f"meshcomm.numpy.{name}")
     if name in OWN:

@@ -1,9 +1,7 @@
-"""Calls of a script of NumPy that NumPy's own function computes, on arrays that each rank has whole.
+"""Calls that NumPy's own function computes, on arrays that each rank has whole; a large result is cut by the rule.
 
-1. Where all tensors are whole on each rank already: so numbers are NumPy's to the last digit, and nothing is sent.
-2. Where the call is not defined for tensors: up to 64 MiB of a tensor (`WHOLE_ARRAY`) come to all ranks. Collective.
-
-A large result is cut as the rule of creation says. All ranks make the same call with the same numbers.
+1. Large results of small tensors, such as a row and a column.
+2. In a script, calls that are not defined for tensors: up to 64 MiB of a tensor (`WHOLE_ARRAY`) come to all ranks.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,32 +11,20 @@ from typing import TypeAlias
 
 import numpy as np
 
+from meshcomm.blocks.align import note
 from meshcomm.blocks.small import gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY, WHOLE_BELOW
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.operators import LIKE
-from meshcomm.numpy.namespace.making import is_home, note, of_array
+from meshcomm.numpy.namespace.arrays import is_array
+from meshcomm.numpy.namespace.making import is_home, of_array
 
 Called: TypeAlias = Callable[..., Value]
-
-_NUMERIC = frozenset("?bhilqBHILQefdgFDG")
-_OPERANDS = (bool, int, float, complex, np.number, np.bool_)
 
 
 class Unfit(Exception):
     """A tensor is not whole, or NumPy's result is a view, which tensors have of their own."""
-
-
-def by_numpy(function: Called, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
-    """Return what NumPy's *function* makes of whole tensors; ``NotImplemented`` if it has to go another way."""
-    if function in LIKE or (method == "__call__" and not kwargs and all(map(_is_common, args))):
-        return NotImplemented  # universal functions of numbers have the same digits, and recipes
-    try:
-        return _Whole(None).call(function, method, args, kwargs)
-    except Unfit:
-        return NotImplemented
 
 
 def grown(ufunc: np.ufunc, operands: tuple[Value, ...]) -> Value:
@@ -62,10 +48,6 @@ def by_gathering(function: Called, method: str | None, args: tuple[Value, ...], 
     ``Unfit`` if they are too large, or if the result is a view of them.
     """
     return _Whole(f"numpy.{function.__name__}").call(function, method, args, kwargs)
-
-
-def _is_common(x: Value) -> bool:
-    return x.dtype.char in _NUMERIC if type(x) is DTensor else isinstance(x, _OPERANDS)
 
 
 class _Whole:
@@ -96,7 +78,7 @@ class _Whole:
             return type(x)([self._array(each) for each in x])
         if isinstance(x, DTensor):
             raise Unfit
-        if type(x) is np.ndarray and self._held:
+        if is_array(x) and self._held:
             note(x, self._held[0][0].mesh)
         return x
 
@@ -110,7 +92,7 @@ class _Whole:
         return gathered(self._name, x)
 
     def _tensors(self, made: Value) -> Value:
-        if type(made) is np.ndarray:
+        if is_array(made):
             for tensor, array in self._held:  # all of them first: an out= may be a view of an operand
                 if made is array:
                     return tensor

@@ -1,0 +1,219 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, binding=True, embedsignature=True
+# cython: auto_pickle=False
+"""What operators, indices and functions of NumPy do with arrays that each rank of a script has whole; knows no MPI.
+
+An operator looks at the shapes of its operands before NumPy computes. Where the result is large, each rank makes its
+block only. It is in C because it is on the way of each operation on small arrays, where it takes a tenth of a
+microsecond.
+"""
+
+import numpy as np
+
+from meshcomm.core._tuning import WHOLE_BELOW
+from meshcomm.core.arrays.dtensor import DTensor
+
+ctypedef object (*_Binary)(object, object)
+
+cdef extern from *:
+    """
+    static PyTypeObject *numpys;  /* numpy.ndarray, from set_numpys on */
+    #define set_numpys(kind) (numpys = (PyTypeObject *)(kind))
+    #define numpys_numbers (numpys->tp_as_number)
+    #define numpys_item(array, index) (numpys->tp_as_mapping->mp_subscript(array, index))
+    #define numpys_compared(a, b, how) (numpys->tp_richcompare(a, b, how))
+    """
+    ctypedef struct PyNumberMethods:
+        _Binary nb_add, nb_subtract, nb_multiply, nb_true_divide, nb_floor_divide, nb_remainder
+        _Binary nb_and, nb_or, nb_xor, nb_matrix_multiply
+    ctypedef struct PyType_Slot:
+        int slot
+        void *pfunc
+    ctypedef struct PyType_Spec:
+        const char *name
+        int basicsize
+        int itemsize
+        unsigned int flags
+        PyType_Slot *slots
+    object PyType_FromSpecWithBases(PyType_Spec *, object)
+    unsigned int Py_TPFLAGS_DEFAULT, Py_TPFLAGS_BASETYPE
+    int Py_mp_subscript, Py_nb_add, Py_nb_subtract, Py_nb_multiply, Py_nb_true_divide, Py_nb_floor_divide
+    int Py_nb_remainder, Py_nb_and, Py_nb_or, Py_nb_xor, Py_nb_matrix_multiply, Py_tp_richcompare, Py_tp_hash
+    void *PyObject_HashNotImplemented
+    void set_numpys(object)
+    PyNumberMethods *numpys_numbers
+    object numpys_item(object, object)
+    object numpys_compared(object, object, int)
+
+set_numpys(np.ndarray)
+cdef object _ndarray = np.ndarray, _view = np.ndarray.view, _may_share_memory = np.may_share_memory
+cdef object _kind = None, _grown = None, _cut = None, _item = None
+cdef Py_ssize_t _limit = WHOLE_BELOW
+
+
+def set_kind(kind, grown, cut, item):
+    """Set the class of a script's arrays, and what makes tensors of them.
+
+    Parameters
+    ----------
+    kind: the class
+    grown: takes a universal function and two arrays; returns their result, cut, or None if it is not to be cut
+    cut: takes an array that NumPy has made, and returns what a script gets of it
+    item: takes an array, and an index that has tensors
+    """
+    global _kind, _grown, _cut, _item
+    _kind, _grown, _cut, _item = kind, grown, cut, item
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+cdef object _number(_Binary numpys_way, object ufunc, object a, object b):
+    """Return what an operator makes of two operands, of which one at least is an array of ours."""
+    cdef object made = _larger(ufunc, a, b)
+    return numpys_way(a, b) if made is None else made
+
+
+cdef object _larger(object ufunc, object a, object b):
+    """Return a result that is cut, NotImplemented if another class decides, or None if NumPy is to compute."""
+    cdef object first = type(a), second = type(b), one, other
+    cdef Py_ssize_t size = 16  # bytes of an element, at most
+    if (first is not _kind and first is not _ndarray) or (second is not _kind and second is not _ndarray):
+        # A class that derives from NumPy's arrays decides first, and it does not derive from ours.
+        return NotImplemented if first is _kind and second is not _kind and isinstance(b, _ndarray) else None
+    one, other = a.shape, b.shape
+    if one == other:
+        return None
+    for n in <tuple>one:
+        size *= <Py_ssize_t>n
+    for n in <tuple>other:
+        size *= <Py_ssize_t>n
+    return None if size < _limit else _grown(ufunc, a, b)
+
+
+cdef object _compared(object a, object b, int how):
+    cdef object made = _larger(_COMPARISONS[how], a, b)
+    return numpys_compared(a, b, how) if made is None else made
+
+
+cdef object _add(object a, object b): return _number(numpys_numbers.nb_add, np_add, a, b)
+cdef object _subtract(object a, object b): return _number(numpys_numbers.nb_subtract, np_subtract, a, b)
+cdef object _multiply(object a, object b): return _number(numpys_numbers.nb_multiply, np_multiply, a, b)
+cdef object _divide(object a, object b): return _number(numpys_numbers.nb_true_divide, np_divide, a, b)
+cdef object _floor_divide(object a, object b): return _number(numpys_numbers.nb_floor_divide, np_floor_divide, a, b)
+cdef object _remainder(object a, object b): return _number(numpys_numbers.nb_remainder, np_remainder, a, b)
+cdef object _and(object a, object b): return _number(numpys_numbers.nb_and, np_bitwise_and, a, b)
+cdef object _or(object a, object b): return _number(numpys_numbers.nb_or, np_bitwise_or, a, b)
+cdef object _xor(object a, object b): return _number(numpys_numbers.nb_xor, np_bitwise_xor, a, b)
+cdef object _matmul(object a, object b): return _number(numpys_numbers.nb_matrix_multiply, np_matmul, a, b)
+
+cdef object np_add = np.add, np_subtract = np.subtract, np_multiply = np.multiply, np_divide = np.divide
+cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_matmul = np.matmul
+cdef object np_bitwise_and = np.bitwise_and, np_bitwise_or = np.bitwise_or, np_bitwise_xor = np.bitwise_xor
+cdef tuple _COMPARISONS = (np.less, np.less_equal, np.equal, np.not_equal, np.greater, np.greater_equal)  # as Py_LT...
+
+
+# -- indices ----------------------------------------------------------------------------------------------------------
+
+
+cdef object _getitem(object array, object index):
+    cdef object kind = type(index)
+    if kind is DTensor:
+        return _item(array, index)
+    if kind is tuple:
+        for each in <tuple>index:
+            if type(each) is DTensor:
+                return _item(array, index)
+    return numpys_item(array, index)
+
+
+# -- the class --------------------------------------------------------------------------------------------------------
+
+
+cdef PyType_Slot _slots[14]
+_slots[:] = [
+    PyType_Slot(Py_mp_subscript, <void *>_getitem),
+    PyType_Slot(Py_nb_add, <void *>_add),
+    PyType_Slot(Py_nb_subtract, <void *>_subtract),
+    PyType_Slot(Py_nb_multiply, <void *>_multiply),
+    PyType_Slot(Py_nb_true_divide, <void *>_divide),
+    PyType_Slot(Py_nb_floor_divide, <void *>_floor_divide),
+    PyType_Slot(Py_nb_remainder, <void *>_remainder),
+    PyType_Slot(Py_nb_and, <void *>_and),
+    PyType_Slot(Py_nb_or, <void *>_or),
+    PyType_Slot(Py_nb_xor, <void *>_xor),
+    PyType_Slot(Py_nb_matrix_multiply, <void *>_matmul),
+    PyType_Slot(Py_tp_richcompare, <void *>_compared),
+    PyType_Slot(Py_tp_hash, PyObject_HashNotImplemented),
+    PyType_Slot(0, NULL),
+]
+cdef PyType_Spec _spec = PyType_Spec(
+    "meshcomm.numpy.namespace._arrays.Operated", 0, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, &_slots[0]
+)
+Operated = PyType_FromSpecWithBases(&_spec, (np.ndarray,))
+"""NumPy's arrays, with the operators and the indices above."""
+
+
+def array_wrap(self, array, context=None, return_scalar=False):
+    """Return what a universal function has made, as ``__array_wrap__`` of the class does."""
+    if return_scalar:
+        return array[()]
+    if array is self or type(self) is not _kind:
+        return array
+    return _cut(array) if array.nbytes >= _limit else _view(array, _kind)
+
+
+def array_function(self, function, types, args, kwargs):
+    """Return what a function of NumPy makes of plain views of the arrays, as ``__array_function__`` does.
+
+    A class of another library decides itself, and so do tensors.
+    """
+    cdef list views = []
+    for kind in types:
+        if kind is not _kind and not issubclass(kind, _ndarray):
+            return NotImplemented
+    made = function(*_plain(args, views), **(_plain(kwargs, views) if kwargs else kwargs))
+    return _given(made, views)
+
+
+cdef object _plain(object x, list views):
+    """Return *x* with plain views of the arrays of a script, also in lists, tuples and dicts."""
+    cdef object kind = type(x)
+    if kind is _kind:
+        for view, array in views:
+            if array is x:
+                return view
+        view = _view(x, _ndarray)
+        views.append((view, x))
+        return view
+    if kind is tuple:
+        return tuple([_plain(each, views) for each in <tuple>x])
+    if kind is list:
+        return [_plain(each, views) for each in <list>x]
+    if kind is dict:
+        return {key: _plain(each, views) for key, each in (<dict>x).items()}
+    return x
+
+
+cdef bint _is_shared(object made, list views) except -1:
+    """Return whether NumPy has made a view of an argument."""
+    for view, _ in views:
+        if made.base is not None and _may_share_memory(made, view):
+            return True
+    return False
+
+
+cdef object _given(object made, list views):
+    """Return what a script gets of what NumPy has made."""
+    cdef object kind = type(made)
+    if kind is _ndarray:
+        for view, array in views:
+            if view is made:
+                return array
+        return _cut(made) if made.nbytes >= _limit and not _is_shared(made, views) else _view(made, _kind)
+    if kind is tuple:
+        return tuple([_given(each, views) for each in <tuple>made])
+    if kind is list:
+        return [_given(each, views) for each in <list>made]
+    if isinstance(made, tuple) and hasattr(made, "_fields"):
+        return kind(*[_given(each, views) for each in made])
+    return made

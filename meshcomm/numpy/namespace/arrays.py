@@ -1,0 +1,124 @@
+"""The arrays of a script on several ranks that each rank has whole: NumPy's own, whose large results are cut.
+
+NumPy computes with them, and libraries take them for its arrays. Two things are ours. A large result of small arrays,
+such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace._arrays`). And ``np.ndarray`` of the
+script is their class, which also takes tensors for its instances.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any, SupportsIndex
+
+import numpy as np
+
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wrap
+
+
+class _Arrays(type):
+    """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **options: Any) -> Any:
+        if ScriptArray not in bases:
+            return super().__new__(cls, name, bases, names, **options)
+        names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
+        kinds = tuple(np.ndarray if base is ScriptArray else base for base in bases)
+        return type(kinds[0])(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, np.ndarray | DTensor)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, np.ndarray | DTensor)
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other or other is np.ndarray or other is DTensor
+
+    def __hash__(cls) -> int:
+        return hash(np.ndarray)
+
+    def __call__(cls, shape: Any, dtype: Any = float, *args: Any, **kwargs: Any) -> Any:
+        if args or kwargs:
+            return super().__call__(shape, dtype, *args, **kwargs)
+        return import_module("meshcomm.numpy.namespace.creation").empty(shape, dtype)
+
+
+ScriptArray: Any = None
+
+
+class _ScriptArray(Operated, metaclass=_Arrays):
+    """An array that each rank of a script has whole."""
+
+    __hash__ = None  # type: ignore[assignment]
+    __array_priority__ = -1.0  # other classes of arrays decide what the result is, as they do with NumPy's arrays
+    _baseclass = np.ndarray  # of masked arrays that are made of it
+    __array_wrap__, __array_function__ = array_wrap, array_function
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the tensor as which it takes part in a call with tensors."""
+        return Layout.replicated(self.mesh, self.ndim)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The mesh of the script."""
+        return mesh_of_program()
+
+    @property
+    def local(self) -> Array:
+        """What this rank has: all of it."""
+        return np.asarray(self)
+
+    def to_numpy(self) -> Array:
+        """Return a copy."""
+        return np.array(self)
+
+    @property
+    def base(self) -> Any:
+        """The array whose memory this one shares; None if it has its own."""
+        base: Any = np.ndarray.base.__get__(self)
+        is_own = type(base) is np.ndarray and base.base is None and base.nbytes == self.nbytes
+        return None if is_own else base
+
+    def __repr__(self) -> str:
+        return np.ndarray.__repr__(np.asarray(self))
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        return np.ndarray.__reduce_ex__(np.asarray(self), protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return np.ndarray.__deepcopy__(self, memo).view(ScriptArray)
+
+    def dot(self, b: Any, out: Any = None) -> Any:
+        """Return the product, as `numpy.dot` does, which also takes tensors."""
+        return np.dot(self, b, out)
+
+    def repeat(self, repeats: Any, axis: Any = None) -> Any:
+        """Return the elements repeated, as `numpy.repeat` does: a large result is cut."""
+        return np.repeat(self, repeats, axis)
+
+    def take(self, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Any:
+        """Return elements, as `numpy.take` does, also by the indices in a tensor."""
+        return np.take(self, indices, axis, out, mode)
+
+    def searchsorted(self, v: Any, side: Any = "left", sorter: Any = None) -> Any:
+        """Return where elements belong, as `numpy.searchsorted` does, also those of a tensor."""
+        return np.searchsorted(self, v, side, sorter)
+
+    def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
+        """Write the elements to a file, once, as `numpy.ndarray.tofile` does."""
+        import_module("meshcomm.numpy.namespace.files").tofile(np.asarray(self), fid, sep, format)
+
+
+ScriptArray = _ScriptArray
+ScriptArray.__module__, ScriptArray.__name__, ScriptArray.__qualname__ = "numpy", "ndarray", "ndarray"
+
+
+def is_array(x: object) -> bool:
+    """Return whether *x* is an array of NumPy, of no other class than that of scripts."""
+    kind = type(x)
+    return kind is np.ndarray or kind is ScriptArray

@@ -1,0 +1,81 @@
+"""Arrays of a script where they meet tensors: they take part as tensors that each rank has whole."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from inspect import signature
+from typing import Any
+
+import numpy as np
+
+from meshcomm.blocks.align import note
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.numpy.namespace.arrays import is_array
+from meshcomm.numpy.namespace.making import home_of
+
+_OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
+"""Functions whose other arguments than the first are shapes, axes and lengths."""
+
+_WRITTEN = frozenset(("out", "dst"))
+"""Parameters whose arrays are only written to: so they may have any content, another one on each rank."""
+
+
+class Promotion:
+    """The arrays in the arguments of a call, as tensors on the mesh of its tensors, which share their memory."""
+
+    def __init__(self, function: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
+        first = _first_tensor((args, tuple(kwargs.values())))
+        self._home = None if first is None else home_of(first.mesh)
+        self._pairs: list[tuple[Array, DTensor]] = []
+        self.args, self.kwargs = args, kwargs
+        if self._home is None or not self._home.everyone:
+            return
+        if function in _OF_SHAPES:
+            self.args = self._promoted(args[0]), *args[1:]
+            return
+        written = _written(function)
+        self.args = tuple(self._promoted(x, number not in written) for number, x in enumerate(args))
+        self.kwargs = {key: self._promoted(x, key not in _WRITTEN) for key, x in kwargs.items()}
+
+    def __bool__(self) -> bool:
+        return bool(self._pairs)
+
+    def call(self, function: Callable[..., Any]) -> Value:
+        """Return what *function* makes of the tensors; of a tensor that stands for an array, that array."""
+        result = function(*self.args, **self.kwargs)
+        for array, tensor in self._pairs:
+            if not array.flags.c_contiguous and array.flags.writeable and (result is None or result is tensor):
+                array[...] = tensor.to_numpy()
+            if result is tensor:
+                result = array
+        return result
+
+    def _promoted(self, x: Value, is_read: bool = True) -> Value:
+        if type(x) in (list, tuple):
+            return type(x)(self._promoted(each, is_read) for each in x)
+        if not is_array(x) or x.dtype.hasobject or self._home is None:
+            return x
+        for array, tensor in self._pairs:
+            if array is x:
+                return tensor
+        if is_read:
+            note(x, self._home.mesh)
+        self._pairs.append((x, self._home.make(x)))
+        return self._pairs[-1][1]
+
+
+@lru_cache(maxsize=512)
+def _written(function: Any) -> frozenset[int]:
+    """Return the positions of arguments that are only written to."""
+    if isinstance(function, np.ufunc):
+        return frozenset()
+    return frozenset(number for number, name in enumerate(signature(function).parameters) if name in _WRITTEN)
+
+
+def _first_tensor(x: Value) -> DTensor | None:
+    if type(x) is DTensor:
+        return x
+    if type(x) in (list, tuple):
+        return next((tensor for each in x if (tensor := _first_tensor(each)) is not None), None)
+    return None
