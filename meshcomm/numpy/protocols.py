@@ -36,8 +36,8 @@ from meshcomm.numpy.elementwise.where import where
 from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, rows, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.namespace.gathering import Unfit, by_gathering
 from meshcomm.numpy.namespace.promotion import Promotion
-from meshcomm.numpy.namespace.whole import Unfit, by_gathering, grown
 from meshcomm.numpy.order import editing, order, searching, sets  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.reductions import histogram, locating  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.reductions.reductions import max, min, sum
@@ -83,14 +83,10 @@ def guarded(function: Function, args: tuple[object, ...], kwargs: dict[str, obje
 def _called(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    if is_scripted():
-        promotion = Promotion(function, args, kwargs)
-        if promotion:
-            return promotion.call(function if method is None else getattr(function, method))
+    promotion = Promotion(function, args, kwargs)
+    if promotion:
+        return promotion.call(function if method is None else getattr(function, method))
     if isinstance(function, np.ufunc) and method is not None:
-        made = grown(function, args) if method == "__call__" and not kwargs else NotImplemented
-        if made is not NotImplemented:
-            return made
         given: Value = kwargs.get("out")
         if not given:
             return _ufunc(function, method, args, kwargs)

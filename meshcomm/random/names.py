@@ -18,7 +18,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import for_program, has_arrays, home
+from meshcomm.numpy.namespace.making import for_program, home
 from meshcomm.random import distributions, generator
 
 NAMES = frozenset(np.random.__all__)
@@ -48,7 +48,7 @@ def _for_scripts(name: str) -> Callable[..., Any]:
     @wraps(method)
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         here = home()
-        if not has_arrays(here.mesh) or kwargs.get("layout") is not None:
+        if not here.everyone or kwargs.get("layout") is not None:
             return _with_objects(self, method, *args, **kwargs)
         written: Any = args[0] if name == "shuffle" and args else kwargs.get("x" if name == "shuffle" else "out")
         tensor = here.make(written) if isinstance(written, np.ndarray) and not written.dtype.hasobject else None

@@ -34,7 +34,7 @@ def test_save_and_load(tmp_path, name):
         x.tofile(tmp_path / "e.bin")
         found.append(namespace.fromfile(tmp_path / "e.bin", x.dtype).reshape(x.shape))
         for each in found:
-            assert isinstance(each, mc.DTensor)
+            assert isinstance(each, mc.DTensor if x.nbytes >= 2**16 else np.ndarray)
             assert each.layout == x.layout
             assert same_bits(each.to_numpy(), array)
 

@@ -322,15 +322,20 @@ Tensor: TypeAlias = Held | ArrayLike
 
 
 def unwrapped(x: T) -> DTensor | T:
-    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself."""
-    if isinstance(x, DTensor | np.ndarray | np.generic | int | float | complex | list | tuple):
+    """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself.
+
+    An array of `meshcomm.numpy` that each rank has whole is a tensor, too.
+    """
+    if isinstance(x, DTensor | np.generic | int | float | complex | list | tuple):
         return x
+    if isinstance(x, np.ndarray):
+        return x._as_tensor() if hasattr(x, "_as_tensor") else x  # type: ignore[no-any-return]
     value = getattr(x, "value", None)
     return value if isinstance(value, DTensor) else x
 
 
 def as_tensor(name: str, operand: object) -> DTensor:
-    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array."""
+    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array that `meshcomm.numpy` did not make."""
     if isinstance(operand, DTensor):
         return operand
     tensor = unwrapped(operand)

@@ -61,7 +61,11 @@ def for_script(made: Value, function: object = None, index: Value = None) -> Val
             return made
         is_array = function in _ARRAYS or _has_ellipsis(index)
         return _hooks.call("whole", made) if is_array or made.shape != () else _number(made)
-    if not isinstance(made, tuple | list) or not any(isinstance(x, TensorBase) for x in made) or not _asked_by_program():
+    if (
+        not isinstance(made, tuple | list)
+        or not any(isinstance(x, TensorBase) for x in made)
+        or not _asked_by_program()
+    ):
         return made
     results = [_number(x) for x in made]
     return type(made)(*results) if hasattr(made, "_fields") else type(made)(results)

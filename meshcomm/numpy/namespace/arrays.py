@@ -1,8 +1,8 @@
-"""The arrays of a script on several ranks that each rank has whole: NumPy's own, whose large results are cut.
+"""The arrays that each rank has whole: NumPy's own, whose large results are cut.
 
 NumPy computes with them, and libraries take them for its arrays. Two things are ours. A large result of small arrays,
-such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace._arrays`). And ``np.ndarray`` of the
-script is their class, which also takes tensors for its instances.
+such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace._arrays`). And ``ndarray`` of
+`meshcomm.numpy` is their class, which also takes tensors for its instances.
 """
 
 import sys
@@ -23,10 +23,10 @@ class _Arrays(type):
     """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **options: Any) -> Any:
-        if ScriptArray not in bases:
+        if WholeArray not in bases:
             return super().__new__(cls, name, bases, names, **options)
         names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
-        kinds = tuple(np.ndarray if base is ScriptArray else base for base in bases)
+        kinds = tuple(np.ndarray if base is WholeArray else base for base in bases)
         return type(kinds[0])(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -47,11 +47,11 @@ class _Arrays(type):
         return import_module("meshcomm.numpy.namespace.creation").empty(shape, dtype)
 
 
-ScriptArray: Any = None
+WholeArray: Any = None
 
 
-class _ScriptArray(Operated, metaclass=_Arrays):
-    """An array that each rank of a script has whole."""
+class _WholeArray(Operated, metaclass=_Arrays):
+    """An array that each rank has whole."""
 
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = -1.0  # other classes of arrays decide what the result is, as they do with NumPy's arrays
@@ -65,7 +65,7 @@ class _ScriptArray(Operated, metaclass=_Arrays):
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of the script."""
+        """The default mesh."""
         return mesh_of_program()
 
     @property
@@ -91,7 +91,7 @@ class _ScriptArray(Operated, metaclass=_Arrays):
         return np.ndarray.__reduce_ex__(np.asarray(self), protocol)
 
     def __deepcopy__(self, memo: Any) -> Any:
-        return np.ndarray.__deepcopy__(self, memo).view(ScriptArray)
+        return np.ndarray.__deepcopy__(self, memo).view(WholeArray)
 
     def dot(self, b: Any, out: Any = None) -> Any:
         """Return the product, as `numpy.dot` does, which also takes tensors."""
@@ -114,11 +114,11 @@ class _ScriptArray(Operated, metaclass=_Arrays):
         import_module("meshcomm.numpy.namespace.files").tofile(np.asarray(self), fid, sep, format)
 
 
-ScriptArray = _ScriptArray
-ScriptArray.__module__, ScriptArray.__name__, ScriptArray.__qualname__ = "numpy", "ndarray", "ndarray"
+WholeArray = _WholeArray
+WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"
 
 
 def is_array(x: object) -> bool:
     """Return whether *x* is an array of NumPy, of no other class than that of scripts."""
     kind = type(x)
-    return kind is np.ndarray or kind is ScriptArray
+    return kind is np.ndarray or kind is WholeArray

@@ -25,7 +25,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.numpy.namespace.arrays import ScriptArray
+from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
 from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data
 
@@ -51,9 +51,7 @@ def own(function: Made) -> Made:
 # -- filled with one value --------------------------------------------------------------------------------------------
 
 
-def _filled(
-    name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C"
-) -> Value:
+def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device | None, order: Any = "C") -> Value:
     try:
         probe = _numpys.empty(shape, dtype)  # NumPy's errors; of a large array, no memory is touched
     except MemoryError:
@@ -219,7 +217,7 @@ def asarray(
         return _of_tensor(a, dtype, copy, where)
     if _has_tensors(a):
         return _stacked(a, dtype, where)
-    if type(a) is ScriptArray and where is None and order is None:
+    if type(a) is WholeArray and where is None and order is None:
         return of_data(_numpys.asanyarray(a, dtype, copy=copy))
     held = _numpys.asarray(a, dtype, copy=copy)
     if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
@@ -382,7 +380,7 @@ def _whole(name: str) -> Callable[..., Value]:
 
 def as_tensors(made: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
     """Return what NumPy has made with its arrays as tensors, which *make* makes, also in tuples and lists."""
-    if type(made) is np.ndarray or (type(made) is ScriptArray and where is not None):
+    if type(made) is np.ndarray or (type(made) is WholeArray and where is not None):
         return make(made, where)
     if type(made) in (tuple, list):
         return type(made)(as_tensors(each, where, make) for each in made)

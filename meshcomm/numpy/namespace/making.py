@@ -1,11 +1,10 @@
-"""New arrays of a program: tensors on the default mesh, of arrays that all ranks have or of each rank's block.
+"""New arrays of a program, by the rule of creation: NumPy's arrays where each rank has all of it, else tensors.
 
-In a script of NumPy, an array that the rule of creation leaves whole is no tensor: each rank has NumPy's array, and NumPy
-computes with it. `has_arrays` decides so, and `for_program` and `Home.made` are the doors.
+`Home.has_arrays` and `for_program` decide which. In a script of NumPy whatever is whole on all ranks is an array. In
+other programs only what is small is one, on any number of ranks.
 """
 
 from collections.abc import Callable
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -20,14 +19,12 @@ from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.scripted import is_scripted
-from meshcomm.core.failures.watch import watch
+from meshcomm.core.arrays.scripted import is_alone, is_scripted
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.agreement import checks_every_call
 from meshcomm.core.ranks.meshes import location_in, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
-from meshcomm.numpy.namespace.arrays import ScriptArray
+from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
 from meshcomm.numpy.namespace.rule import layout_for
 
@@ -39,30 +36,20 @@ class Home:
         self.mesh = mesh
         self.everyone: bool = mesh.size == mesh.world.size
         self.whole = [Layout.replicated(mesh, ndim) for ndim in range(65)]
-        here = location_in(mesh)
-        self._team = None if here is None or len(here.team.ranks) == 1 else here.team
 
     def made(self, array: Array) -> Value:
-        """Return what the program gets of an array that all ranks have: the array in a script, else its tensor."""
-        return self.script_array(array) if has_arrays(self.mesh) else self.make(array)
+        """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
+        return self.whole_array(array) if self.everyone else self.make(array)
 
-    def script_array(self, array: Array) -> Array:
-        """Return an array as that of a script: on several ranks, large results of it are to be cut."""
-        return array.view(ScriptArray) if type(array) is np.ndarray and self.mesh.size > 1 else array
+    def whole_array(self, array: Array) -> Array:
+        """Return an array as NumPy's that meets tensors: in a script on one rank there are none."""
+        return array if type(array) is not np.ndarray or is_alone() else array.view(WholeArray)
 
     def make(self, array: Array) -> DTensor:
         """Return the tensor of a small array, whose memory it takes."""
         block = np.asarray(array) if array.flags.c_contiguous else np.array(array, order="C")
         outside = not self.everyone and location_in(self.mesh) is None
         return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
-
-    def noted(self, array: Array) -> Value:
-        """Return what `made` does, and note what the array holds, as `note` does, in less time."""
-        if watch.any_closed or watch.simulated is not None or checks_every_call():
-            note(array, self.mesh)
-        elif self._team is not None:
-            self._team.note(crc32(array.tobytes()))
-        return self.made(array)
 
 
 _homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
@@ -86,27 +73,24 @@ def home_of(mesh: Mesh) -> Home:
 _MOST_HOMES = 16
 
 
-def has_arrays(mesh: Mesh) -> bool:
-    """Return whether what is whole on each rank of *mesh*, and so on all ranks, is an array of NumPy: in a script."""
-    return is_scripted() and mesh.size == mesh.world.size
+def has_arrays(tensor: DTensor) -> bool:
+    """Return whether the program gets an array for a new tensor: it is whole on all ranks."""
+    if not tensor.layout.is_fully_replicated() or tensor.mesh.size != tensor.mesh.world.size:
+        return False
+    return is_scripted() or tensor.nbytes < WHOLE_BELOW
 
 
 @_hooks.provides("whole")
 def for_program(tensor: DTensor) -> Value:
-    """Return what the program gets for a new tensor: of one that is whole on all ranks, a script gets the array.
+    """Return what the program gets for a new tensor, by the rule of creation or, in a script, by any call.
 
     A copy of what NumPy gives as a view stays a tensor, which knows where it came from.
     """
-    if not has_arrays(tensor.mesh) or not tensor.layout.is_fully_replicated():
-        return tensor
     view = tensor._view
     is_copy = view is None or (view.writeable and not view.origins)
-    return home_of(tensor.mesh).script_array(tensor.local) if is_copy and tensor.local is not None else tensor
-
-
-def is_home(mesh: Mesh) -> bool:
-    """Return whether the program has made arrays on *mesh* by the rule of creation."""
-    return id(mesh) in _homes
+    if not is_copy or tensor.local is None or not has_arrays(tensor):
+        return tensor
+    return home_of(tensor.mesh).whole_array(tensor.local)
 
 
 def of_array(array: Array, where: Device | None = None) -> Value:
@@ -116,19 +100,19 @@ def of_array(array: Array, where: Device | None = None) -> Value:
     """
     if where is None:
         if array.dtype.hasobject:
-            return home().script_array(array) if is_scripted() else array
-        if array.nbytes < WHOLE_BELOW or layout_on(None, array.shape, array.dtype).is_fully_replicated():
+            return home().whole_array(array)
+        if array.nbytes < WHOLE_BELOW:
             return home().made(array)
-    return create.distribute(array, layout_on(where, array.shape, array.dtype))
+    tensor = create.distribute(np.asarray(array), layout_on(where, array.shape, array.dtype))
+    return for_program(tensor) if where is None else tensor
 
 
 def of_data(array: Array, where: Device | None = None) -> Value:
-    """Return an array as `of_array` does, and note what it holds: the next collective call compares it.
+    """Return an array as `of_array` does, and note what a tensor holds: the next collective call compares it.
 
-    ``CollectiveMismatch`` there if the arrays of the ranks differ.
+    ``CollectiveMismatch`` there if the arrays of the ranks differ. Those that stay arrays are noted where they meet a
+    tensor.
     """
-    if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
-        return home().noted(array)
     made = of_array(array, where)
     if isinstance(made, DTensor):
         note(array, made.mesh)
@@ -160,7 +144,7 @@ def _grown(ufunc: np.ufunc, a: Array, b: Array) -> Value:
     except (TypeError, ValueError):
         return None  # NumPy says so
     layout = layout_for(shape, dtype, mesh)
-    if layout.is_fully_replicated() or not has_arrays(mesh):
+    if layout.is_fully_replicated() or mesh.size != mesh.world.size:
         return None
     return ufunc(*(cut(np.asarray(x), Layout(aligned_axes(x.shape, shape, layout), mesh)) for x in (a, b)))
 
@@ -173,4 +157,10 @@ def _item(array: Array, index: Value) -> Value:
     return home_of(mesh).make(array)[index]
 
 
-set_kind(ScriptArray, _grown, of_array, _item)
+def _as_tensor(array: Array) -> DTensor:
+    """Return the tensor that shares the memory of an array, for functions of tensors only."""
+    return home().make(array)
+
+
+set_kind(WholeArray, _grown, of_array, _item)
+WholeArray._as_tensor = _as_tensor

@@ -1,4 +1,4 @@
-"""Arrays of a script where they meet tensors: they take part as tensors that each rank has whole."""
+"""Whole arrays where they meet tensors: they take part as tensors that each rank has whole."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -11,7 +11,8 @@ from meshcomm.blocks.align import note
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.numpy.namespace.arrays import is_array
+from meshcomm.core.arrays.scripted import is_scripted
+from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.making import home_of
 
 _OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
@@ -54,7 +55,9 @@ class Promotion:
     def _promoted(self, x: Value, is_read: bool = True) -> Value:
         if type(x) in (list, tuple):
             return type(x)(self._promoted(each, is_read) for each in x)
-        if not is_array(x) or x.dtype.hasobject or self._home is None:
+        if type(x) is not WholeArray and not (is_scripted() and type(x) is np.ndarray):
+            return x
+        if self._home is None or x.dtype.hasobject:
             return x
         for array, tensor in self._pairs:
             if array is x:

@@ -1,0 +1,65 @@
+"""Calls of a script of NumPy that are not defined for tensors: NumPy's own function computes them on each rank."""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.blocks.small import gathered
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import WHOLE_ARRAY
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.numpy.namespace.making import of_array
+
+_Pairs: TypeAlias = list[tuple[DTensor, Array]]
+
+
+class Unfit(Exception):
+    """A tensor is too large, or NumPy's result is a view, which tensors have of their own."""
+
+
+def by_gathering(
+    function: Callable[..., Value], method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]
+) -> Value:
+    """Return what NumPy's *function* makes of tensors that come to all ranks, up to 64 MiB of each. Collective.
+
+    What it writes to an argument, the tensor gets. ``Unfit`` if a tensor is larger, or if the result is a view.
+    """
+    pairs: _Pairs = []
+    name = f"numpy.{function.__name__}"
+    called = function if method is None else getattr(function, method)
+    result = called(
+        *(_array(name, x, pairs) for x in args), **{key: _array(name, x, pairs) for key, x in kwargs.items()}
+    )
+    for tensor, array in pairs:
+        if result is None or result is array:
+            tensor[...] = array
+    return _given(result, pairs)
+
+
+def _array(name: str, x: Value, pairs: _Pairs) -> Value:
+    """Return the array of a tensor, also in lists and tuples; anything else as it is."""
+    if type(x) in (list, tuple):
+        return type(x)(_array(name, item, pairs) for item in x)
+    if not isinstance(x, DTensor):
+        return x
+    if type(x) is not DTensor or x.nbytes > WHOLE_ARRAY:
+        raise Unfit
+    pairs.append((x, gathered(name, x)))
+    return pairs[-1][1]
+
+
+def _given(result: Value, pairs: _Pairs) -> Value:
+    """Return what the program gets of a result."""
+    if type(result) is np.ndarray:
+        for tensor, array in pairs:  # all of them first: an out= may be a view of an operand
+            if result is array:
+                return tensor
+        if result.base is not None and any(np.may_share_memory(result, array) for _, array in pairs):
+            raise Unfit
+        return of_array(result)
+    if isinstance(result, tuple | list):
+        results = (_given(item, pairs) for item in result)
+        return type(result)(*results) if hasattr(result, "_fields") else type(result)(results)
+    return result
