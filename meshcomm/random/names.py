@@ -1,11 +1,14 @@
-"""The names of numpy.random for `meshcomm.numpy`: one stream of numbers for all ranks, cut by the rule of creation.
+"""The names of numpy.random for `meshcomm.numpy`: small draws are NumPy's own, large ones are cut.
 
-The numbers are those of `meshcomm.random`, the same on any number of ranks, and not NumPy's. Without a seed, rank 0
-draws one for all.
+A draw of less than 64 KiB is the same array on every rank: NumPy's own generator makes it, so with a seed the numbers
+are NumPy's. Larger ones are made block by block, by `meshcomm.random`, from streams of the same seed. Both are the same
+on any number of ranks. Without a seed, rank 0 draws one for all.
 """
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,145 +16,277 @@ import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
 
 from meshcomm.blocks.small import looked_up
+from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.scripted import is_scripted
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.numpy.namespace.making import for_program, home
-from meshcomm.random import distributions, generator
+from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
 
+_ORDERS = ("permutation", "permuted", "shuffle")
+_VECTORS = ("multinomial", "dirichlet", "multivariate_normal", "multivariate_hypergeometric")
+_MANY = WHOLE_BELOW // 8  # elements, of which an array is large
+_TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draws have
+
+
+# -- which draws are small --------------------------------------------------------------------------------------------
+
+
+def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether method *name* draws less than 64 KiB, and takes no tensors. It depends on the arguments only.
+
+    *at* is the position of the argument ``size``.
+    """
+    values = (*args, *kwargs.values())
+    if kwargs.get("layout") is not None or any(isinstance(x, DTensor) or _is_large(x) for x in values):
+        return False
+    if name in _ORDERS:
+        return _length(args[0] if args else kwargs.get("x", 0)) < _MANY
+    size = args[at] if at is not None and len(args) > at else kwargs.get("size")
+    count = prod(size) if isinstance(size, tuple | list) else 1 if size is None else size
+    if name == "choice":
+        is_simple = (args[2] if len(args) > 2 else kwargs.get("replace", True)) and kwargs.get("p") is None
+        return count < _MANY and (is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _MANY)
+    shapes = [np.shape(x) for x in values if isinstance(x, np.ndarray | list | tuple) and x is not size]
+    if name in _VECTORS and shapes:
+        count *= prod(shapes[0])
+    elif size is None and shapes:
+        try:
+            count = prod(np.broadcast_shapes(*shapes))
+        except ValueError:
+            return True  # NumPy says so
+    return not isinstance(count, int | np.integer) or count < _MANY
+
+
+def _is_large(x: Any) -> bool:
+    """Return whether *x* is an array that is a tensor on several ranks."""
+    return isinstance(x, np.ndarray) and x.nbytes >= WHOLE_BELOW and not x.dtype.hasobject
+
+
+def _length(x: Any) -> int:
+    """Return how many indices a number says that there are; a small array has few."""
+    return int(x) if isinstance(x, int | np.integer) else 0
+
+
+def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at: int | None) -> Callable[..., Any]:
+    """Return the method *name*: that of NumPy for what is small, *ours* for the rest."""
+
+    @wraps(ours)
+    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        here = home()
+        if here.everyone and _is_small(name, at, args, kwargs):
+            plain = [_plain(x) for x in args]
+            result = numpys(self, *plain, **{key: _plain(x) for key, x in kwargs.items() if key != "layout"})
+            if type(result) is not np.ndarray:
+                return result
+            return next((x for x, view in zip(args, plain, strict=True) if view is result), here.made(result))
+        tensors = [(x, here.make(x)) for x in (*args, *kwargs.values()) if _is_large(x)]
+        result = ours(
+            self, *(_instead(x, tensors) for x in args), **{k: _instead(x, tensors) for k, x in kwargs.items()}
+        )
+        for array, tensor in tensors:
+            if not array.flags.c_contiguous and (result is None or result is tensor):  # it has another order in memory
+                array[...] = tensor.to_numpy()
+            result = array if result is tensor else result
+        return for_program(result) if isinstance(result, DTensor) and "layout" not in kwargs else result
+
+    return drawn
+
+
+def _instead(x: Any, tensors: list[tuple[Any, DTensor]]) -> Any:
+    """Return the tensor of a large array: so the numbers are those on several ranks."""
+    return next((tensor for array, tensor in tensors if array is x), x)
+
+
+def _plain(x: Any) -> Any:
+    return np.asarray(x) if type(x) is WholeArray else x
+
+
+# -- generators -------------------------------------------------------------------------------------------------------
+
 
 class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
-    """Random tensors in the layouts of the rule: see `default_rng`. Libraries take it for a generator of NumPy."""
+    """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a generator of NumPy."""
 
     def __init__(self, bit_generator: Any) -> None:
-        super().__init__(_seeds(bit_generator) if isinstance(bit_generator, BitGenerator) else bit_generator)
-        np.random.Generator.__init__(self, Philox(self._seeds))
+        self._begin(_as_on_root(bit_generator))
 
-    __reduce__ = object.__reduce__  # type: ignore[assignment]  # as ours is pickled
+    def _begin(self, bit_generator: Any) -> None:
+        seeds = bit_generator.seed_seq
+        super().__init__(SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, _TILES)))
+        np.random.Generator.__init__(self, bit_generator)
+
+    def __reduce__(self) -> Any:
+        return _restored, (self.bit_generator, self.state)
+
+    def spawn(self, n_children: int) -> "list[Generator]":  # type: ignore[override]
+        """Return so many generators that are independent of this one and of each other."""
+        return [_restored(bit_generator) for bit_generator in self.bit_generator.spawn(n_children)]
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
         return layout_on(None, shape, dtype)
 
 
-def _for_scripts(name: str) -> Callable[..., Any]:
-    """Return the method *name* of generators for scripts too, which have arrays of NumPy where nothing is cut.
-
-    An array that is drawn into, or whose elements are put into another order, is a tensor in the method: so the
-    numbers are the same on any number of ranks.
-    """
-    method = getattr(generator.Generator, name)
-
-    @wraps(method)
-    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = home()
-        if not here.everyone or kwargs.get("layout") is not None:
-            return _with_objects(self, method, *args, **kwargs)
-        written: Any = args[0] if name == "shuffle" and args else kwargs.get("x" if name == "shuffle" else "out")
-        tensor = here.make(written) if isinstance(written, np.ndarray) and not written.dtype.hasobject else None
-        if tensor is not None:
-            args = tuple(tensor if x is written else x for x in args)
-            kwargs = {key: tensor if x is written else x for key, x in kwargs.items()}
-        result = _with_objects(self, method, *args, **kwargs)
-        if tensor is None:
-            return for_program(result) if isinstance(result, DTensor) else result
-        if not written.flags.c_contiguous:  # it has another order in memory
-            written[...] = tensor.to_numpy()
-        return written if result is tensor else result
-
-    return drawn
+def _restored(bit_generator: Any, state: Any = None) -> Generator:
+    """Return a generator that all ranks make alike."""
+    rng = Generator.__new__(Generator)
+    rng._begin(bit_generator)
+    if state is not None:
+        rng.state = state
+    return rng
 
 
-def _with_objects(rng: Any, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Return what a *method* makes; rows of an array of objects, which no tensor has, by their indices."""
-    first = args[0] if args and method.__name__ in ("permutation", "choice") else None
-    if not isinstance(first, list | tuple | np.ndarray) or not np.asarray(first).dtype.hasobject:
-        return method(rng, *args, **kwargs)
-    rows = np.asarray(first)
-    return np.take(rows, np.asarray(method(rng, len(rows), *args[1:], **kwargs)), 0)
+def _size_at(method: Callable[..., Any]) -> int | None:
+    names = [*signature(method).parameters][1:]
+    return names.index("size") if "size" in names else None
 
 
-for _name in (*vars(distributions.Distributions), "permutation", "shuffle", "permuted", "choice"):
-    if _name[0] != "_":
-        setattr(Generator, _name, _for_scripts(_name))
+for _name, _numpys in vars(np.random.Generator).items():
+    _ours = getattr(generator.Generator, _name, None)
+    if _name[0] != "_" and _ours is not None and _name not in ("spawn", "bytes", "bit_generator"):
+        setattr(Generator, _name, _by_size(_name, _numpys, _ours, _size_at(_ours)))
 
 
 def default_rng(seed: object = None) -> Generator:
-    """Return a generator of random tensors, with the methods of numpy.random.Generator.
+    """Return a generator of random arrays and tensors, with the methods of numpy.random.Generator.
 
     Without a *seed* it is Collective: rank 0 draws one for all.
     """
     if isinstance(seed, Generator):
         return seed
-    return Generator(_seed_of_root(lambda: SeedSequence()) if seed is None else seed)
+    if seed is None or isinstance(seed, BitGenerator | np.random.Generator | np.random.RandomState):
+        return Generator(np.random.default_rng(seed).bit_generator)  # type: ignore[arg-type]
+    return _restored(np.random.default_rng(seed).bit_generator)  # type: ignore[arg-type]
 
 
-def _seeds(bit_generator: Any) -> SeedSequence:
-    """Return the seeds of a generator of NumPy on rank 0. Collective, as other ranks may have drawn others."""
-    return _seed_of_root(lambda: bit_generator.seed_seq)
+def _as_on_root(bit_generator: Any) -> Any:
+    """Return a generator of bits with the seed that it has on rank 0. Collective: other ranks may have drawn others."""
+    seeds = bit_generator.seed_seq
+    told = _seed_of_root(seeds)
+    is_same = np.array_equal(seeds.entropy, told.entropy) and seeds.spawn_key == told.spawn_key
+    return bit_generator if is_same else type(bit_generator)(told)
 
 
 def _seed_of_root(seeds: Any) -> SeedSequence:
     def drawn() -> Any:
-        found = seeds()
-        return [np.asarray(found.entropy).tolist(), list(map(int, found.spawn_key))]
+        return [np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))]
 
     told = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
     entropy, key = drawn() if told is None else told
     return SeedSequence(entropy, spawn_key=tuple(key))
 
 
-class RandomState:
+# -- the old interface ------------------------------------------------------------------------------------------------
+
+
+class _State(tuple):  # type: ignore[type-arg]
+    """A state as NumPy's, and that of the generator of large draws."""
+
+    large: Any = None
+
+
+class RandomState(np.random.RandomState):
     """The old interface of numpy.random: its functions are the methods of one of these."""
 
-    def __init__(self, seed: object = None) -> None:
-        self._generator = default_rng(seed)
+    def __init__(self, seed: Any = None) -> None:
+        if isinstance(seed, BitGenerator):
+            super().__init__(_as_on_root(seed))
+            self._generator = _restored(seed)
+        else:
+            super().__init__(0)
+            self.seed(seed)
 
-    def __getattr__(self, name: str) -> Any:
-        if name[0] == "_" or name not in NAMES:
-            raise AttributeError(f"numpy.random.RandomState has no attribute {name!r}")
-        return getattr(self._generator, name)
+    def __reduce__(self) -> Any:
+        return _with_state, (self.get_state(),)
 
     def seed(self, seed: Any = None) -> None:
-        """Begin the stream of this *seed*; Collective without one. Numbers that libraries draw begin anew, too."""
-        self._generator = default_rng(seed)
-        np.random.seed([*self._generator.bytes(4)] if seed is None else seed)
+        """Begin the streams of this *seed*; Collective without one."""
+        first = int(_seed_of_root(SeedSequence()).generate_state(1)[0]) if seed is None else seed
+        super().seed(first)
+        self._generator = default_rng(np.asarray(first).ravel().astype(np.uint64))
 
-    def get_state(self, legacy: bool = True) -> dict[str, Any]:
-        """Return what the next numbers depend on, for `set_state`."""
-        return self._generator.state
+    def get_state(self, legacy: bool = True) -> Any:
+        """Return what the next numbers depend on, for `set_state`: NumPy's state, which also knows large draws."""
+        state: Any = super().get_state(legacy)
+        if legacy:
+            state = _State(state)
+            state.large = self._generator.state
+            return state
+        return {**state, "large": self._generator.state}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._generator.state = state
+    def set_state(self, state: Any) -> None:
+        """Go on from a state of `get_state`, or from one of NumPy."""
+        large = state.get("large") if isinstance(state, dict) else getattr(state, "large", None)
+        if large is not None:
+            self._generator.state = large
+        super().set_state(state if isinstance(state, dict) else tuple(state))
 
-    def random_sample(self, size: Any = None) -> Any:
-        """Draw floats that are uniform in [0, 1)."""
+    def _large_random_sample(self, size: Any = None) -> Any:
         return self._generator.random(size)
 
-    random = ranf = sample = random_sample
+    _large_random = _large_random_sample
 
-    def rand(self, *shape: int) -> Any:
-        """Draw floats that are uniform in [0, 1), in an array of this *shape*."""
+    def _large_rand(self, *shape: int) -> Any:
         return self._generator.random(shape or None)
 
-    def randn(self, *shape: int) -> Any:
-        """Draw from the standard normal distribution, in an array of this *shape*."""
+    def _large_randn(self, *shape: int) -> Any:
         return self._generator.standard_normal(shape or None)
 
-    def randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
-        """Draw integers from *low* to below *high*, or below *low* if *high* is None."""
-        made = self._generator.integers(low, high, size, dtype)
-        return int(made) if size is None and dtype is int and np.ndim(made) == 0 else made
+    def _large_randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
+        return self._generator.integers(low, high, size, dtype)
 
-    def random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
-        """Draw integers from *low* to *high*, or from 1 to *low* if *high* is None."""
+    def _large_random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
         first, last = (1, low) if high is None else (low, high)
         return self._generator.integers(first, last, size, endpoint=True)
 
+
+def _with_state(state: Any) -> RandomState:
+    rng = RandomState(0)
+    rng.set_state(state)
+    return rng
+
+
+def _large(name: str) -> Callable[..., Any]:
+    own = getattr(RandomState, f"_large_{name}", None)
+
+    def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._generator, name)(*args, **kwargs)
+
+    return own or drawn
+
+
+_SIZES = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
+"""Where ``size`` is in functions of the old interface only."""
+
+
+def _old(name: str, numpys: Callable[..., Any]) -> Callable[..., Any]:
+    ours = _large(name)
+    at = _SIZES.get(name)
+    if at is None and hasattr(generator.Generator, name):
+        at = _size_at(getattr(generator.Generator, name))
+    method = _by_size(name, numpys, ours, at)
+    if name not in ("rand", "randn"):
+        return method
+
+    def by_lengths(self: Any, *shape: Any) -> Any:
+        return method(self, *shape) if prod(shape) < _MANY else ours(self, *shape)
+
+    return by_lengths
+
+
+for _name, _numpys in vars(np.random.RandomState).items():
+    if _name in NAMES and _name not in ("seed", "get_state", "set_state", "bytes"):
+        setattr(RandomState, _name, wraps(_numpys)(_old(_name, _numpys)))
+
+
+# -- the module -------------------------------------------------------------------------------------------------------
 
 _states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
 """By worlds, as each rank sees its own."""
@@ -160,9 +295,25 @@ _states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
 def _state() -> RandomState:
     """Return the state of the functions of the module, of this rank. Collective when it is first needed."""
     world = mesh_of_program().world.here()
-    if world not in _states:
-        _states[world] = RandomState()
-    return _states[world]
+    state = _states.get(world)
+    if state is None:
+        state = _states[world] = RandomState() if not is_scripted() or watch.simulated else _shared_state()
+    return state
+
+
+def _shared_state() -> RandomState:
+    """Return the state of a script: it draws from NumPy's global stream, as libraries do. Collective."""
+    state = _with_state(np.random.get_state())
+    np.random.RandomState.__init__(state, np.random.mtrand._rand._bit_generator)
+    state._generator = default_rng()
+    return state
+
+
+def _seed(seed: Any = None) -> None:
+    """Begin the streams of the module, and that of libraries. Collective without a *seed*."""
+    state = _state()
+    state.seed(seed)
+    np.random.set_state(np.random.RandomState.get_state(state))
 
 
 _KINDS = {each.__name__: each for each in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
@@ -174,9 +325,12 @@ def named(name: str) -> Any:
         return _KINDS[name]
     if name in ("Generator", "RandomState", "default_rng"):
         return globals()[name]
+    if name == "seed":
+        return _seed
+    method: Any = getattr(RandomState, {"ranf": "random_sample", "sample": "random_sample"}.get(name, name))
 
     def function(*args: object, **kwargs: object) -> Any:
-        return getattr(_state(), name)(*args, **kwargs)
+        return method(_state(), *args, **kwargs)
 
     function.__name__, function.__doc__ = name, getattr(np.random, name).__doc__
     return function

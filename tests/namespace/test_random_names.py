@@ -1,4 +1,6 @@
-"""numpy.random's names: one stream for all ranks, the same numbers on any number of them."""
+"""numpy.random's names: the same numbers on any number of ranks, NumPy's where an array is small."""
+
+import pickle
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ DRAWS = {
     "randn": lambda r: r.randn(100, 100),
     "randint": lambda r: r.randint(10),
     "randint of many": lambda r: r.randint(0, 10, (2, 2)),
-    "random_integers": lambda r: r.random_integers(1, 6, 5),
+    "randint of a dtype": lambda r: r.randint(1, 6, 5, "u1"),
     "random": lambda r: r.random((3, 9000)),
     "random_sample": lambda r: r.random_sample(4),
     "normal": lambda r: r.normal(1.0, 2.0, size=4),
@@ -76,9 +78,26 @@ def test_without_a_seed_all_ranks_have_that_of_rank_0():
     assert found[0] == found[1] == found[2]
 
 
-def test_generators_are_those_of_meshcomm():
-    rng = namespace.random.default_rng(7)
+@pytest.mark.parametrize("draw", [name for name in DRAWS if name not in ("randn", "random", "permutation of many")])
+def test_numbers_of_small_arrays_are_numpys(draw):
+    def program():
+        namespace.random.seed(5)
+        return value(DRAWS[draw](namespace.random))
+
+    np.random.seed(5)
+    expected = np.asarray(DRAWS[draw](np.random))
+    with mc.simulate(2) as world:
+        assert all(same_bits(found, expected) for found in world.run(program))
+
+
+def test_generators_are_numpys():
+    rng, numpys = namespace.random.default_rng(7), np.random.default_rng(7)
     assert isinstance(rng, namespace.random.Generator)
+    assert isinstance(rng, np.random.Generator)
     assert namespace.random.default_rng(rng) is rng
+    assert same_bits(rng.random(4), numpys.random(4))
+    assert same_bits(rng.spawn(2)[1].normal(size=3), numpys.spawn(2)[1].normal(size=3))
+    assert same_bits(pickle.loads(pickle.dumps(rng)).random(3), numpys.random(3))
     layout = mc.Layout([mc.UNSHARDED], mc.create_mesh([("x", 1)]))
-    assert same_bits(rng.random(4).to_numpy(), mc.random.default_rng(7).random(4, layout=layout).to_numpy())
+    assert rng.random(4, layout=layout).layout == layout
+    assert isinstance(namespace.random.RandomState(1), np.random.RandomState)
