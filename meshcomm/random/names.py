@@ -22,10 +22,10 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import for_program, home
+from meshcomm.numpy.namespace.making import for_program, home, small
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
@@ -80,13 +80,14 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
 
     @wraps(ours)
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
-        here = home()
-        if here.everyone and _is_small(name, at, args, kwargs):
+        if _is_small(name, at, args, kwargs) and (get_default_mesh() is None or home().everyone):
             plain = [_plain(x) for x in args]
             result = numpys(self, *plain, **{key: _plain(x) for key, x in kwargs.items() if key != "layout"})
             if type(result) is not np.ndarray:
                 return result
-            return next((x for x, view in zip(args, plain, strict=True) if view is result), here.made(result))
+            written = kwargs.get("out")
+            return small(result) if written is None else written
+        here = home()
         tensors = [(x, here.make(x)) for x in (*args, *kwargs.values()) if _is_large(x)]
         result = ours(
             self, *(_instead(x, tensors) for x in args), **{k: _instead(x, tensors) for k, x in kwargs.items()}
@@ -288,13 +289,14 @@ for _name, _numpys in vars(np.random.RandomState).items():
 
 # -- the module -------------------------------------------------------------------------------------------------------
 
+_job = SeedSequence  # any object that lives as long as the process, in place of its only world
 _states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
-"""By worlds, as each rank sees its own."""
+"""By worlds, as each simulated rank sees its own."""
 
 
 def _state() -> RandomState:
     """Return the state of the functions of the module, of this rank. Collective when it is first needed."""
-    world = mesh_of_program().world.here()
+    world = _job if watch.simulated is None else mesh_of_program().world.here()
     state = _states.get(world)
     if state is None:
         state = _states[world] = RandomState() if not is_scripted() or watch.simulated else _shared_state()

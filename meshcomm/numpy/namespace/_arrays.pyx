@@ -46,6 +46,7 @@ cdef extern from *:
 
 set_numpys(np.ndarray)
 cdef object _ndarray = np.ndarray, _view = np.ndarray.view, _may_share_memory = np.may_share_memory
+cdef object _growing = frozenset(), _by_blocks = None
 cdef object _kind = None, _grown = None, _cut = None, _item = None
 cdef Py_ssize_t _limit = WHOLE_BELOW
 
@@ -62,6 +63,12 @@ def set_kind(kind, grown, cut, item):
     """
     global _kind, _grown, _cut, _item
     _kind, _grown, _cut, _item = kind, grown, cut, item
+
+
+def set_growing(functions, by_blocks):
+    """Set the *functions* of which *by_blocks* makes a large result, or returns NotImplemented."""
+    global _growing, _by_blocks
+    _growing, _by_blocks = functions, by_blocks
 
 
 # -- operators --------------------------------------------------------------------------------------------------------
@@ -171,8 +178,14 @@ def array_function(self, function, types, args, kwargs):
     for kind in types:
         if kind is not _kind and not issubclass(kind, _ndarray):
             return NotImplemented
-    made = function(*_plain(args, views), **(_plain(kwargs, views) if kwargs else kwargs))
-    return _given(made, views)
+    args = _plain(args, views)
+    if kwargs:
+        kwargs = _plain(kwargs, views)
+    if function in _growing:
+        made = _by_blocks(function, args, kwargs)
+        if made is not NotImplemented:
+            return made
+    return _given(function(*args, **kwargs), views)
 
 
 cdef object _plain(object x, list views):

@@ -27,7 +27,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
-from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data
+from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data, small
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 
@@ -64,6 +64,8 @@ def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device 
 
 
 def _filler(name: str, text: str) -> Callable[..., Value]:
+    numpys: Any = getattr(np, name)
+
     def made(
         shape: ShapeLike,
         dtype: DTypeLike | None = None,
@@ -73,7 +75,12 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
         like: object = None,
         layout: Layout | None = None,
     ) -> Value:
-        return _filled(name, shape, dtype, device if layout is None else layout, order)
+        where = device if layout is None else layout
+        if where is None and (type(shape) is int or type(shape) is tuple):
+            size: Value = shape if type(shape) is int else prod(shape)
+            if size < _FEW and (few := numpys(shape, dtype, order)).nbytes < WHOLE_BELOW:
+                return small(few)
+        return _filled(name, shape, dtype, where, order)
 
     made.__name__, made.__doc__ = name, text
     return own(made)
@@ -184,6 +191,8 @@ def array(
     layout: Layout | None = None,
 ) -> Value:
     """Return a tensor of an array, of lists, or of tensors. Collective if there are tensors in lists."""
+    if layout is None and ndmin == 0 and (type(object) is WholeArray or type(object) is np.ndarray):
+        return of_data(_numpys.array(object, dtype, copy=copy, order=order, subok=subok))
     if isinstance(object, DTensor):
         made = _of_tensor(object, dtype, copy, layout)
     elif _has_tensors(object):
@@ -310,7 +319,7 @@ def arange(
     """Return the numbers from *start* up to *stop*, *step* apart, with NumPy's bits."""
     where = device if layout is None else layout
     if stop is step is start is where is None and type(start_or_stop) is int and start_or_stop <= _FEW:
-        return of_array(_numpys.arange(start_or_stop, dtype=dtype))
+        return small(_numpys.arange(start_or_stop, dtype=dtype))
     begin = start_or_stop if start is None else start
     if (start is None and begin is None) or (stop is None and start is not None):  # NumPy's errors
         given = {"start": start, "stop": stop, "step": step, "dtype": dtype}

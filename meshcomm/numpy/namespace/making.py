@@ -22,7 +22,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, is_scripted
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.meshes import location_in, mesh_of_program
+from meshcomm.core.ranks.meshes import get_default_mesh, location_in, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
@@ -73,6 +73,13 @@ def home_of(mesh: Mesh) -> Home:
 _MOST_HOMES = 16
 
 
+def small(array: Array) -> Value:
+    """Return what the program gets of a small array that all ranks have."""
+    if get_default_mesh() is None and not is_alone():  # as in most programs: it takes less time than `home`
+        return array.view(WholeArray)
+    return home().made(array)
+
+
 def has_arrays(tensor: DTensor) -> bool:
     """Return whether the program gets an array for a new tensor: it is whole on all ranks."""
     if not tensor.layout.is_fully_replicated() or tensor.mesh.size != tensor.mesh.world.size:
@@ -102,7 +109,7 @@ def of_array(array: Array, where: Device | None = None) -> Value:
         if array.dtype.hasobject:
             return home().whole_array(array)
         if array.nbytes < WHOLE_BELOW:
-            return home().made(array)
+            return small(array)
     tensor = create.distribute(np.asarray(array), layout_on(where, array.shape, array.dtype))
     return for_program(tensor) if where is None else tensor
 
@@ -113,6 +120,8 @@ def of_data(array: Array, where: Device | None = None) -> Value:
     ``CollectiveMismatch`` there if the arrays of the ranks differ. Those that stay arrays are noted where they meet a
     tensor.
     """
+    if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
+        return small(array)
     made = of_array(array, where)
     if isinstance(made, DTensor):
         note(array, made.mesh)

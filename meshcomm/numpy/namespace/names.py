@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from meshcomm.core.arrays.scripted import is_alone
-from meshcomm.numpy.namespace import creation, files, grids
+from meshcomm.numpy.namespace import creation, files, grids, growing  # noqa: F401 - growing registers its functions
 from meshcomm.numpy.namespace.arrays import WholeArray
 
 _numpys: Any = np

@@ -1,0 +1,105 @@
+"""Functions of small arrays with a large result, of which each rank makes its block: as the shapes say before."""
+
+from collections.abc import Callable, Sequence
+from math import prod
+from operator import index
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import WHOLE_BELOW
+from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.ranks.meshes import mesh_of_program
+from meshcomm.numpy.namespace._arrays import set_growing
+from meshcomm.numpy.namespace.making import by_blocks
+from meshcomm.numpy.namespace.rule import layout_for
+
+Growing: TypeAlias = Callable[..., Value]
+
+_GROWING: dict[Callable[..., Value], Growing] = {}
+
+
+def _grows(numpys: Callable[..., Value]) -> Callable[[Growing], Growing]:
+    def register(function: Growing) -> Growing:
+        _GROWING[numpys] = function
+        return function
+
+    return register
+
+
+def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], Array]) -> Value:
+    """Return the large array whose block is what *block* makes of the indices of its rows, columns...
+
+    ``NotImplemented`` if NumPy is to compute all of it.
+    """
+    mesh = mesh_of_program()
+    is_cut = prod(shape) * dtype.itemsize >= WHOLE_BELOW and not dtype.hasobject and mesh.size == mesh.world.size
+    if not is_cut or layout_for(shape, dtype, mesh).is_fully_replicated():
+        return NotImplemented
+    return by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
+
+
+@_grows(np.outer)
+def _outer(a: Value, b: Value) -> Value:
+    rows, columns = np.ravel(a), np.ravel(b)
+    dtype = np.multiply.resolve_dtypes((rows.dtype, columns.dtype, None))[-1]
+    return _by_indices(
+        (rows.size, columns.size), dtype, lambda indices: np.outer(rows[indices[0]], columns[indices[1]])
+    )
+
+
+@_grows(np.kron)
+def _kron(a: Value, b: Value) -> Value:
+    first, second = np.asarray(a), np.asarray(b)
+    ndim = max(first.ndim, second.ndim)
+    first, second = (x.reshape((1,) * (ndim - x.ndim) + x.shape) for x in (first, second))
+    dtype = np.multiply.resolve_dtypes((first.dtype, second.dtype, None))[-1]
+
+    def block(indices: Sequence[Array]) -> Array:
+        outer = first[np.ix_(*(i // n for i, n in zip(indices, second.shape, strict=True)))]
+        inner = second[np.ix_(*(i % n for i, n in zip(indices, second.shape, strict=True)))]
+        return outer * inner  # type: ignore[no-any-return]
+
+    shape = tuple(n * m for n, m in zip(first.shape, second.shape, strict=True))
+    return _by_indices(shape, dtype, block)
+
+
+@_grows(np.tile)
+def _tile(A: Value, reps: Value) -> Value:  # noqa: N803 - NumPy's name
+    array = np.asarray(A)
+    counts = tuple(map(index, reps)) if np.ndim(reps) else (index(reps),)
+    ndim = max(array.ndim, len(counts))
+    array = array.reshape((1,) * (ndim - array.ndim) + array.shape)
+    shape = tuple(n * m for n, m in zip(array.shape, (1,) * (ndim - len(counts)) + counts, strict=True))
+    if 0 in array.shape:
+        return NotImplemented
+    return _by_indices(
+        shape,
+        array.dtype,
+        lambda indices: array[np.ix_(*(i % n for i, n in zip(indices, array.shape, strict=True)))],
+    )
+
+
+@_grows(np.repeat)
+def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
+    if np.ndim(repeats):
+        return NotImplemented
+    array, count = (np.ravel(a), index(repeats)) if axis is None else (np.asarray(a), index(repeats))
+    number = 0 if axis is None else range(array.ndim)[axis]
+    shape = tuple(n * count if each == number else n for each, n in enumerate(array.shape))
+
+    def block(indices: Sequence[Array]) -> Array:
+        return array[np.ix_(*(i // count if each == number else i for each, i in enumerate(indices)))]  # type: ignore[no-any-return]
+
+    return _by_indices(shape, array.dtype, block)
+
+
+def _grown(function: Callable[..., Value], args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
+    try:
+        return _GROWING[function](*args, **kwargs)
+    except (TypeError, ValueError, IndexError):
+        return NotImplemented  # NumPy says what is wrong, or knows more arguments
+
+
+set_growing(frozenset(_GROWING), _grown)
