@@ -41,7 +41,7 @@ def agree_on_plain(name: str, operands: Sequence[object], mesh: Mesh) -> list[Op
         return [as_array(x) if is_plain(x) else x for x in operands]  # type: ignore[misc]
 
     plain = list(filter(is_plain, operands))
-    if is_scripted() or all(hasattr(x, "_as_tensor") for x in plain):
+    if is_scripted() or all(hasattr(x, "as_tensor") for x in plain):
         # All ranks make these arrays alike: the next call that communicates compares them.
         arrays = make()
         for x in arrays:

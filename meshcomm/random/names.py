@@ -1,8 +1,8 @@
 """The names of numpy.random for `meshcomm.numpy`: small draws are NumPy's own, large ones are cut.
 
-A draw of less than 64 KiB is the same array on every rank: NumPy's own generator makes it, so with a seed the numbers
-are NumPy's. Larger ones are made block by block, by `meshcomm.random`, from streams of the same seed. Both are the same
-on any number of ranks. Without a seed, rank 0 draws one for all.
+A draw of less than 64 KiB is the same array on every rank: NumPy's own generator makes it, so with a seed the
+numbers are NumPy's. Larger ones are made block by block, by `meshcomm.random`, from streams of the same seed. Both are
+the same on any number of ranks. Without a seed, rank 0 draws one for all.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,12 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import for_program, home, small
+from meshcomm.numpy.namespace.making import for_program, home, in_script, small
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
@@ -53,7 +52,8 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
     count = prod(size) if isinstance(size, tuple | list) else 1 if size is None else size
     if name == "choice":
         is_simple = (args[2] if len(args) > 2 else kwargs.get("replace", True)) and kwargs.get("p") is None
-        return count < _MANY and (is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _MANY)
+        is_few = is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _MANY
+        return bool(is_few and count < _MANY)
     shapes = [np.shape(x) for x in values if isinstance(x, np.ndarray | list | tuple) and x is not size]
     if name in _VECTORS and shapes:
         count *= prod(shapes[0])
@@ -62,7 +62,7 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
             count = prod(np.broadcast_shapes(*shapes))
         except ValueError:
             return True  # NumPy says so
-    return not isinstance(count, int | np.integer) or count < _MANY
+    return not isinstance(count, int | np.integer) or bool(count < _MANY)
 
 
 def _is_large(x: Any) -> bool:
@@ -116,31 +116,26 @@ def _plain(x: Any) -> Any:
 class Generator(generator.Generator, np.random.Generator):  # type: ignore[misc]  # its methods take layouts, too
     """Random arrays, and tensors in the layouts of the rule: see `default_rng`. It is a generator of NumPy."""
 
-    def __init__(self, bit_generator: Any) -> None:
-        self._begin(_as_on_root(bit_generator))
-
-    def _begin(self, bit_generator: Any) -> None:
-        seeds = bit_generator.seed_seq
-        super().__init__(SeedSequence(seeds.entropy, spawn_key=(*seeds.spawn_key, _TILES)))
-        np.random.Generator.__init__(self, bit_generator)
+    def __init__(self, bit_generator: Any, *, is_same: bool = False) -> None:
+        """Take a generator of bits. Collective, unless *is_same*: all ranks have made it alike."""
+        bits = bit_generator if is_same else _as_on_root(bit_generator)
+        super().__init__(SeedSequence(bits.seed_seq.entropy, spawn_key=(*bits.seed_seq.spawn_key, _TILES)))
+        np.random.Generator.__init__(self, bits)
 
     def __reduce__(self) -> Any:
         return _restored, (self.bit_generator, self.state)
 
     def spawn(self, n_children: int) -> "list[Generator]":  # type: ignore[override]
         """Return so many generators that are independent of this one and of each other."""
-        return [_restored(bit_generator) for bit_generator in self.bit_generator.spawn(n_children)]
+        return [Generator(bits, is_same=True) for bits in self.bit_generator.spawn(n_children)]
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
         return layout_on(None, shape, dtype)
 
 
-def _restored(bit_generator: Any, state: Any = None) -> Generator:
-    """Return a generator that all ranks make alike."""
-    rng = Generator.__new__(Generator)
-    rng._begin(bit_generator)
-    if state is not None:
-        rng.state = state
+def _restored(bit_generator: Any, state: Any) -> Generator:
+    rng = Generator(bit_generator, is_same=True)
+    rng.state = state
     return rng
 
 
@@ -155,7 +150,7 @@ for _name, _numpys in vars(np.random.Generator).items():
         setattr(Generator, _name, _by_size(_name, _numpys, _ours, _size_at(_ours)))
 
 
-def default_rng(seed: object = None) -> Generator:
+def default_rng(seed: Any = None) -> Generator:
     """Return a generator of random arrays and tensors, with the methods of numpy.random.Generator.
 
     Without a *seed* it is Collective: rank 0 draws one for all.
@@ -163,15 +158,15 @@ def default_rng(seed: object = None) -> Generator:
     if isinstance(seed, Generator):
         return seed
     if seed is None or isinstance(seed, BitGenerator | np.random.Generator | np.random.RandomState):
-        return Generator(np.random.default_rng(seed).bit_generator)  # type: ignore[arg-type]
-    return _restored(np.random.default_rng(seed).bit_generator)  # type: ignore[arg-type]
+        return Generator(np.random.default_rng(seed).bit_generator)
+    return Generator(np.random.default_rng(seed).bit_generator, is_same=True)
 
 
 def _as_on_root(bit_generator: Any) -> Any:
-    """Return a generator of bits with the seed that it has on rank 0. Collective: other ranks may have drawn others."""
+    """Return a generator of bits with the seed that it has on rank 0. Collective: ranks may have drawn others."""
     seeds = bit_generator.seed_seq
     told = _seed_of_root(seeds)
-    is_same = np.array_equal(seeds.entropy, told.entropy) and seeds.spawn_key == told.spawn_key
+    is_same = np.array_equal(np.asarray(seeds.entropy), np.asarray(told.entropy)) and seeds.spawn_key == told.spawn_key
     return bit_generator if is_same else type(bit_generator)(told)
 
 
@@ -198,8 +193,8 @@ class RandomState(np.random.RandomState):
 
     def __init__(self, seed: Any = None) -> None:
         if isinstance(seed, BitGenerator):
-            super().__init__(_as_on_root(seed))
-            self._generator = _restored(seed)
+            self.large = Generator(seed)
+            super().__init__(self.large.bit_generator)
         else:
             super().__init__(0)
             self.seed(seed)
@@ -211,41 +206,41 @@ class RandomState(np.random.RandomState):
         """Begin the streams of this *seed*; Collective without one."""
         first = int(_seed_of_root(SeedSequence()).generate_state(1)[0]) if seed is None else seed
         super().seed(first)
-        self._generator = default_rng(np.asarray(first).ravel().astype(np.uint64))
+        self.large = default_rng(np.asarray(first).ravel().astype(np.uint64))
 
     def get_state(self, legacy: bool = True) -> Any:
         """Return what the next numbers depend on, for `set_state`: NumPy's state, which also knows large draws."""
-        state: Any = super().get_state(legacy)
+        state: Any = super().get_state(legacy)  # type: ignore[call-overload]
         if legacy:
             state = _State(state)
-            state.large = self._generator.state
+            state.large = self.large.state
             return state
-        return {**state, "large": self._generator.state}
+        return {**state, "large": self.large.state}
 
     def set_state(self, state: Any) -> None:
         """Go on from a state of `get_state`, or from one of NumPy."""
         large = state.get("large") if isinstance(state, dict) else getattr(state, "large", None)
         if large is not None:
-            self._generator.state = large
+            self.large.state = large
         super().set_state(state if isinstance(state, dict) else tuple(state))
 
     def _large_random_sample(self, size: Any = None) -> Any:
-        return self._generator.random(size)
+        return self.large.random(size)
 
     _large_random = _large_random_sample
 
     def _large_rand(self, *shape: int) -> Any:
-        return self._generator.random(shape or None)
+        return self.large.random(shape or None)
 
     def _large_randn(self, *shape: int) -> Any:
-        return self._generator.standard_normal(shape or None)
+        return self.large.standard_normal(shape or None)
 
     def _large_randint(self, low: Any, high: Any = None, size: Any = None, dtype: Any = int) -> Any:
-        return self._generator.integers(low, high, size, dtype)
+        return self.large.integers(low, high, size, dtype)
 
     def _large_random_integers(self, low: Any, high: Any = None, size: Any = None) -> Any:
         first, last = (1, low) if high is None else (low, high)
-        return self._generator.integers(first, last, size, endpoint=True)
+        return self.large.integers(first, last, size, endpoint=True)
 
 
 def _with_state(state: Any) -> RandomState:
@@ -258,7 +253,7 @@ def _large(name: str) -> Callable[..., Any]:
     own = getattr(RandomState, f"_large_{name}", None)
 
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self._generator, name)(*args, **kwargs)
+        return getattr(self.large, name)(*args, **kwargs)
 
     return own or drawn
 
@@ -299,15 +294,16 @@ def _state() -> RandomState:
     world = _job if watch.simulated is None else mesh_of_program().world.here()
     state = _states.get(world)
     if state is None:
-        state = _states[world] = RandomState() if not is_scripted() or watch.simulated else _shared_state()
+        state = _states[world] = RandomState() if not in_script() or watch.simulated else _shared_state()
     return state
 
 
 def _shared_state() -> RandomState:
     """Return the state of a script: it draws from NumPy's global stream, as libraries do. Collective."""
     state = _with_state(np.random.get_state())
-    np.random.RandomState.__init__(state, np.random.mtrand._rand._bit_generator)
-    state._generator = default_rng()
+    numpys: Any = np.random
+    numpys.RandomState.__init__(state, numpys.get_bit_generator())
+    state.large = default_rng()
     return state
 
 

@@ -329,13 +329,13 @@ def unwrapped(x: T) -> DTensor | T:
     if isinstance(x, DTensor | np.generic | int | float | complex | list | tuple):
         return x
     if isinstance(x, np.ndarray):
-        return x._as_tensor() if hasattr(x, "_as_tensor") else x  # type: ignore[no-any-return]
+        return x.as_tensor() if hasattr(x, "as_tensor") else x
     value = getattr(x, "value", None)
     return value if isinstance(value, DTensor) else x
 
 
 def as_tensor(name: str, operand: object) -> DTensor:
-    """Return the tensor that *operand* is or holds; ``LayoutError`` for an array that `meshcomm.numpy` did not make."""
+    """Return the tensor that *operand* is or holds; ``LayoutError`` for a plain array."""
     if isinstance(operand, DTensor):
         return operand
     tensor = unwrapped(operand)

@@ -56,7 +56,7 @@ class _WholeArray(Operated, metaclass=_Arrays):
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = -1.0  # other classes of arrays decide what the result is, as they do with NumPy's arrays
     _baseclass = np.ndarray  # of masked arrays that are made of it
-    __array_wrap__, __array_function__ = array_wrap, array_function
+    __array_wrap__, __array_function__ = array_wrap, array_function  # type: ignore[assignment]  # Any, not mappings
 
     @property
     def layout(self) -> Layout:
@@ -76,6 +76,11 @@ class _WholeArray(Operated, metaclass=_Arrays):
     def to_numpy(self) -> Array:
         """Return a copy."""
         return np.array(self)
+
+    def as_tensor(self) -> DTensor:
+        """Return the tensor that shares the memory, whole on each rank. Functions of tensors only take this one."""
+        tensor: DTensor = import_module("meshcomm.numpy.namespace.making").home().make(self)
+        return tensor
 
     @property
     def base(self) -> Any:

@@ -77,7 +77,8 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
     ) -> Value:
         where = device if layout is None else layout
         if where is None and (type(shape) is int or type(shape) is tuple):
-            size: Value = shape if type(shape) is int else prod(shape)
+            lengths: Value = shape
+            size = lengths if type(lengths) is int else prod(lengths)
             if size < _FEW and (few := numpys(shape, dtype, order)).nbytes < WHOLE_BELOW:
                 return small(few)
         return _filled(name, shape, dtype, where, order)

@@ -73,6 +73,11 @@ def home_of(mesh: Mesh) -> Home:
 _MOST_HOMES = 16
 
 
+def in_script() -> bool:
+    """Return whether the program is a script of NumPy, whose libraries draw NumPy's random numbers."""
+    return is_scripted()
+
+
 def small(array: Array) -> Value:
     """Return what the program gets of a small array that all ranks have."""
     if get_default_mesh() is None and not is_alone():  # as in most programs: it takes less time than `home`
@@ -166,10 +171,4 @@ def _item(array: Array, index: Value) -> Value:
     return home_of(mesh).make(array)[index]
 
 
-def _as_tensor(array: Array) -> DTensor:
-    """Return the tensor that shares the memory of an array, for functions of tensors only."""
-    return home().make(array)
-
-
 set_kind(WholeArray, _grown, of_array, _item)
-WholeArray._as_tensor = _as_tensor
