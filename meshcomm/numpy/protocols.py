@@ -8,7 +8,6 @@ mesh agree on a digest of their bytes, and then each rank uses the block that it
 no block.
 """
 
-from contextlib import suppress
 from importlib import import_module
 
 import numpy as np
@@ -63,8 +62,12 @@ def numpy_protocol(
         return guarded(_called, (function, method, args, kwargs), {})
     except Exception as error:
         if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError):
-            with suppress(Unfit):
+            try:
                 return guarded(by_gathering, (function, method, args, kwargs), {})
+            except Unfit:
+                pass
+            except Exception as numpys:
+                raise numpys from None
         if watch.count == begun and _may_move(function, args, error):
             note_refusal(_name_of(function), error, (args, kwargs))
         raise

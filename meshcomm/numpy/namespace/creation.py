@@ -4,7 +4,7 @@ Without ``layout=`` the rule of `meshcomm.numpy.namespace.rule` says how a tenso
 arguments, and nothing is sent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import wraps
 from inspect import getdoc
 from math import ceil, prod
@@ -467,72 +467,6 @@ def eye(
 def identity(n: int, dtype: DTypeLike | None = None, *, like: object = None, layout: Layout | None = None) -> Value:
     """Return the identity matrix of *n* rows."""
     return eye(n, dtype=float if dtype is None else dtype, layout=layout)
-
-
-@own
-def indices(
-    dimensions: Sequence[int], dtype: DTypeLike = int, sparse: bool = False, layout: Layout | None = None
-) -> Value:
-    """Return the indices of a grid: a tensor, or with *sparse* a tuple of them."""
-    shape = tuple(map(int, dimensions))
-    if sparse:
-        return as_tensors(_numpys.indices(shape, dtype, True), layout)
-
-    def block(slices: tuple[slice, ...]) -> Array:
-        inside = [_numpys.arange(each.start, each.stop, dtype=dtype) for each in slices[1:]]
-        whole = _numpys.meshgrid(*inside, indexing="ij", copy=False)[slices[0]] if inside else []
-        lengths = [each.stop - each.start for each in slices]
-        return _numpys.array(whole, dtype).reshape(lengths)  # type: ignore[no-any-return]
-
-    return by_blocks((len(shape), *shape), dtype, layout, block)
-
-
-@own
-def fromfunction(
-    function: Callable[..., Value],
-    shape: Sequence[int],
-    *,
-    dtype: DTypeLike = float,
-    like: object = None,
-    layout: Layout | None = None,
-    **kwargs: Value,
-) -> Value:
-    """Return what *function* makes of the indices of a grid, which are tensors."""
-    lengths = tuple(map(int, shape))
-    cut = layout_on(layout, lengths, np.dtype(dtype))
-    each = [
-        by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
-        for axis in range(len(lengths))
-    ]
-    return function(*each, **kwargs)
-
-
-def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
-    """Return the numbers of the elements along *axis*, for a block of these slices."""
-    lengths = [each.stop - each.start for each in slices]
-    numbers = _numpys.arange(slices[axis].start, slices[axis].stop, dtype=dtype)
-    line = numbers.reshape([-1 if number == axis else 1 for number in range(len(lengths))])
-    return np.broadcast_to(line, lengths).copy()
-
-
-@own
-def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
-    """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says."""
-    if sparse or prod(map(np.size, xi)) * 8 < WHOLE_BELOW:
-        return as_tensors(_numpys.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
-    lines = [asarray(x).reshape(-1) for x in xi]
-    order = [*range(len(lines))]
-    if indexing == "xy":
-        order[:2] = reversed(order[:2])
-    elif indexing != "ij":
-        raise ValueError("Valid values for `indexing` are 'xy' and 'ij'.")
-    shape = tuple(lines[axis].size for axis in order)  # the exchange of two axes is its own inverse
-    found = []
-    for number, line in enumerate(lines):
-        made = empty(shape, line.dtype)
-        made[...] = line.reshape([-1 if axis == number else 1 for axis in order])
-        found.append(made)
-    return tuple(found)
 
 
 # -- what each rank makes all of, and then cuts -----------------------------------------------------------------------

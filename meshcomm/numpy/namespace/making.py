@@ -42,7 +42,7 @@ class Home:
         return self.whole_array(array) if self.everyone else self.make(array)
 
     def whole_array(self, array: Array) -> Array:
-        """Return an array as NumPy's that meets tensors: in a script on one rank there are none."""
+        """Return an array as one of our class, unless there can be no tensors: in a script on one rank."""
         return array if type(array) is not np.ndarray or is_alone() else array.view(WholeArray)
 
     def make(self, array: Array) -> DTensor:
@@ -122,8 +122,8 @@ def of_array(array: Array, where: Device | None = None) -> Value:
 def of_data(array: Array, where: Device | None = None) -> Value:
     """Return an array as `of_array` does, and note what a tensor holds: the next collective call compares it.
 
-    ``CollectiveMismatch`` there if the arrays of the ranks differ. Those that stay arrays are noted where they meet a
-    tensor.
+    ``CollectiveMismatch`` there if the arrays of the ranks differ. Those that stay arrays are noted in a call with
+    tensors.
     """
     if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
         return small(array)

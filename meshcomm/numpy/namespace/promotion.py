@@ -1,4 +1,4 @@
-"""Whole arrays where they meet tensors: they take part as tensors that each rank has whole."""
+"""Whole arrays in calls with tensors: they take part as tensors that each rank has whole."""
 
 from collections.abc import Callable
 from functools import lru_cache
