@@ -96,7 +96,7 @@ class NumericalWarnings:
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
-class Conditions:
+class Conditions(NumericalWarnings):
     """Floating-point errors and warnings in a call of this rank, noted: ranks agree on them when it is over.
 
     It is what `numpy.errstate` logs to. `meshcomm.core.arrays.conditions` says when.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from meshcomm.core._callers import Conditions, program_line
+from meshcomm.core._callers import Conditions, NumericalWarnings, program_line
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _tensor
 from meshcomm.core.layouts.mesh import Mesh
@@ -58,7 +58,7 @@ def seen() -> bool:
     handling = {*np.geterr().values()}
     if "raise" in handling:
         return True
-    if isinstance(np.geterrcall(), Conditions):  # within `agreed`
+    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program, for which this was asked
         return False
     if not handling.isdisjoint(("call", "log")):
         return True
@@ -71,7 +71,14 @@ def _called_for_warnings() -> list[object]:
 
 
 def _raises_warnings() -> bool:
-    return any(action == "error" and issubclass(RuntimeWarning, kind) for action, _, kind, *_ in warnings.filters)
+    """Return whether filters let some `RuntimeWarning` of NumPy be raised. The first one that fits decides."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            if action == "error":
+                return True
+            if message is None and module is None and not line:
+                return False
+    return False
 
 
 def agreed(
