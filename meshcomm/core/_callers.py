@@ -123,9 +123,21 @@ def noted_conditions() -> Conditions | None:
 def unstopped() -> np.errstate:
     """Return a context in which no floating-point error stops this rank before a communication.
 
-    Where ranks agree on them later they are noted, else ignored.
+    They are noted where ranks agree on them later. Elsewhere a warning may be an error; only a script that sees no
+    conditions, other than as text, gets them as such. In other programs they are ignored.
     """
-    return np.errstate(all="ignore") if noted_conditions() is None else np.errstate()
+    handler = np.geterrcall()
+    is_kept = isinstance(handler, NumericalWarnings if _Script.shows else Conditions)
+    return np.errstate() if is_kept else np.errstate(all="ignore")
+
+
+def let_show(on: bool) -> None:
+    """Say whether the program is a script of NumPy, in which no warning of this rank alone is an error."""
+    _Script.shows = on
+
+
+class _Script:
+    shows = False
 
 
 @contextlib.contextmanager

@@ -91,6 +91,7 @@ def test_a_warning_of_any_rank_is_shown_once(launch, script, ranks):
         "z[15_000] = 0\nfor _ in range(3):\n    y = x / z\n"  # a zero of another rank than 0
         "np.log(x)\n"  # of rank 0
         "np.sqrt(x[:5] - 2)\n"  # all ranks compute what is small
+        "m = np.zeros((200, 200))\nm[0, 199] = m[199, 0] = 1e200\nm @ m\n"  # in a call that communicates
         "warnings.warn('of the script')\n"
     )
     shown = launch(ranks, *COMMAND, script)

@@ -21,16 +21,14 @@ program, as no line of ours is on the way.
 # it, and it may be dropped at any time. What it may depend on is in the signature. What may change between calls is
 # checked in each: whether a mesh is closed, and whether a tensor may be written to.
 
-import warnings
 from operator import getitem as _getitem, setitem as _setitem
 from types import FunctionType
 from weakref import ref
 
 import numpy as np
-from cpython.contextvars cimport get_value
-from numpy._core.umath import _extobj_contextvar as _errstate
 
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
+from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, View, known_spec
@@ -68,47 +66,6 @@ def set_protocol(guarded, get, put, note):
     """
     global _guarded, _element_of, _to_set, _note
     _guarded, _element_of, _to_set, _note = guarded, get, put, note
-
-
-cdef object _agreed = None, _seen = None, _handling = None, _filters = None, _filter = None, _shows = None, _records = None
-cdef Py_ssize_t _count = 0
-cdef bint _sees = False
-cdef dict _warnings = warnings.__dict__
-
-
-def set_conditions(agreed, seen):
-    """Set how ranks of a script see floating-point conditions of each other: see `meshcomm.core.arrays.conditions`.
-
-    Parameters
-    ----------
-    agreed: runs a call in which they do; None if they never do
-    seen: returns whether the program would see a condition now
-    """
-    global _agreed, _seen, _handling
-    _agreed, _seen, _handling = agreed, seen, None
-
-
-cdef bint _are_seen() except -1:
-    """Return whether ranks are to agree on floating-point conditions of a call.
-
-    It is asked in each call. So it asks `_seen` only if ``np.errstate`` or the filters of warnings have changed: each
-    context and function of NumPy, and of Python, that changes them puts a new object where we look.
-    """
-    global _handling, _filters, _filter, _count, _shows, _records, _sees
-    cdef object handling, shows, records, first
-    cdef list filters
-    if _agreed is None:
-        return False
-    handling, filters = get_value(_errstate), _warnings["filters"]
-    shows, records = _warnings["showwarning"], _warnings.get("_showwarnmsg_impl")
-    first = filters[0] if filters else None
-    if not (handling is _handling and filters is _filters and first is _filter and len(filters) == _count):
-        _handling = None
-    if _handling is None or shows is not _shows or records is not _records:
-        _sees = _seen()
-        _handling, _filters, _filter, _count = handling, filters, first, len(filters)
-        _shows, _records = shows, records
-    return _sees
 
 
 def offer(recipe, tuple operands, result):
@@ -156,9 +113,6 @@ cdef class TensorBase:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        if _are_seen():
-            run = ufunc if method == "__call__" else getattr(ufunc, method)
-            return _agreed(self._spec.mesh, run, run, inputs, kwargs)
         made = self._by_ufunc(ufunc, method, inputs, kwargs)
         return made if script is None or kwargs.get("out") is not None else script(made)
 
@@ -203,12 +157,8 @@ cdef class TensorBase:
         return made
 
     def __setitem__(self, index, value):
-        cdef object at, its, key
-        if _are_seen():
-            _agreed(self._spec.mesh, _setitem, _setitem, (self, index, value), {})
-            return
-        its = _operand(value)
-        if its is not _NONE and _is_element(self, index) and count_write(self):
+        cdef object at, its = _operand(value), key
+        if its is not _NONE and not are_seen() and _is_element(self, index) and count_write(self):
             if watch.any_closed:
                 _check_open(self._spec.mesh)
             found = _to_set(self, index if type(index) is tuple else (index,), value)
@@ -314,8 +264,6 @@ cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
 
 
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, tuple args):
-    if _are_seen():
-        return long_way(*args)  # which comes to `__array_ufunc__`
     made = _known(tensor, key, operands, out)
     if made is _NONE:
         _forget_offer()
@@ -328,14 +276,8 @@ script = None  # what gives results to a script of NumPy, if it is one: see mesh
 
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
-    if _are_seen():
-        return _agreed(tensor._spec.mesh, function, _function_of, (tensor, function, args, kwargs), {})
     made = _by_function(tensor, function, args, kwargs)
     return made if script is None or kwargs.get("out") is not None else script(made, function)
-
-
-def _function_of(tensor, function, args, kwargs):
-    return _function(tensor, function, args, kwargs)
 
 
 cdef object _by_function(TensorBase tensor, function, tuple args, dict kwargs):
@@ -454,7 +396,7 @@ cdef inline object _own(key):
 cdef object _known(TensorBase tensor, key, tuple operands, out):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
     cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
-    if recipe is None or tensor.local is None:
+    if recipe is None or tensor.local is None or are_seen():
         return _NONE
     if out is not None and not count_write(out):
         return _NONE

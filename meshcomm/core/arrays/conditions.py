@@ -9,16 +9,19 @@ conditions of all as NumPy does. Whether the program sees them, all ranks know w
 import builtins
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from operator import getitem
 
 import numpy as np
 
-from meshcomm.core._callers import Conditions, NumericalWarnings, program_line
+from meshcomm.core import _hooks
+from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, program_line
 from meshcomm.core._tracing import Value
-from meshcomm.core.arrays import _tensor
+from meshcomm.core.arrays import _conditions
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
+from meshcomm.core.ranks.meshes import mesh_of_program
 
 _KINDS = {
     "divide by zero": ("divide", 1),
@@ -48,9 +51,10 @@ _usual: list[object] = []
 
 
 def let_see(on: bool) -> None:
-    """Say whether all ranks are to see conditions alike. What is called for each warning now shows it as text."""
+    """Say whether ranks are to see conditions alike. What Python calls for each warning now shows it as text."""
     _usual[:] = _called_for_warnings()
-    _tensor.set_conditions(agreed if on else None, seen)
+    let_show(on)
+    _conditions.let_see(seen if on else None)
 
 
 def seen() -> bool:
@@ -81,23 +85,24 @@ def _raises_warnings() -> bool:
     return False
 
 
-def agreed(
-    mesh: Mesh, function: object, run: Callable[..., Value], args: tuple[Value, ...], kwargs: Mapping[str, Value]
-) -> Value:
-    """Return what *run* makes of arguments. All ranks of *mesh* handle the conditions of all of them. Collective.
+def called(function: object, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    """Return what NumPy's protocol makes of a call with tensors. Collective where the script sees conditions.
 
-    *function* is what the program called, of NumPy.
+    Then all ranks handle the conditions of all of them, as NumPy does. The arguments are those of the hook.
     """
-    conditions, name = Conditions(), str(getattr(function, "__name__", function))
+    if function is getitem or not _conditions.are_seen():
+        return _hooks.call("numpy", function, method, args, kwargs)
+    name = str(getattr(function, "__name__", function) if method in (None, "__call__") else method)
+    conditions = Conditions()
     logged: dict[str, Value] = {kind: "log" for kind, how in np.geterr().items() if how != "ignore"}
     with np.errstate(call=conditions, **logged):
-        result = run(*args, **kwargs)
+        result = _hooks.call("numpy", function, method, args, kwargs)
     noted = [(_as_numpys(text, name), category) for text, category in conditions.noted]
-    noted = _of_all_ranks(mesh, name, noted)
+    noted = _of_all_ranks(mesh_of_program(), name, noted)
     flags = sum({_KINDS[_condition(text)][1] for text, category in noted if not category})
     for text, category in noted:
         if category:
-            program_line().warn(text, getattr(builtins, category, None) or getattr(np.exceptions, category))
+            program_line().warn(text, getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning))
         elif name not in _UNCHECKED:
             _handle(text, flags)
     return result
@@ -129,15 +134,15 @@ def _as_numpys(text: str, name: str) -> str:
 
 def _handle(text: str, flags: int) -> None:
     """Do what NumPy does for a condition: raise, warn, call, log or print. *flags* are those of all conditions."""
-    kind, _ = _KINDS[_condition(text)]
-    how, handler = np.geterr()[kind], np.geterrcall()
+    handling: Mapping[str, Value] = dict(np.geterr())
+    how, handler = handling[_KINDS[_condition(text)][0]], np.geterrcall()
     if how == "raise":
         raise FloatingPointError(text)
     if how == "warn":
         program_line().warn(text, RuntimeWarning)
     elif how == "call" and callable(handler):
         handler(_condition(text), flags)
-    elif how == "log" and handler is not None:
+    elif how == "log" and handler is not None and not callable(handler):
         handler.write(f"Warning: {text}\n")
     elif how == "print":
         sys.stderr.write(f"Warning: {text}\n")

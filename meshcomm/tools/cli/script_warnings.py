@@ -29,7 +29,7 @@ class ShownOnce:
         self._held = sys.stderr if rank else None
         self._claims: dict[str, host_signals.Error] = {}
 
-    def show(
+    def show(  # noqa: PLR0917 - Python's parameters
         self,
         message: Warning | str,
         category: type[Warning],
