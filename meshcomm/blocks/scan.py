@@ -14,6 +14,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.rules import sharding
+from meshcomm.core._callers import unstopped
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -88,7 +89,7 @@ def _prepared(scan: Scan, layout: Layout, shape: Shape, kind: DType, here: Locat
 
     def run(block: Array) -> Array:
         # What happens to the numbers of one rank must not stop it while the others go on to the exchange.
-        with np.errstate(all="ignore"):
+        with unstopped():
             result = np.asarray(scan.function(block, axis=axis, dtype=scan.wide), order="C")
             if block.shape[axis]:
                 totals = np.asarray(result.take(-1, axis=axis), order="C")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
+
 from meshcomm.errors import MeshcommError
 
 P = ParamSpec("P")
@@ -44,7 +46,11 @@ class Line(NamedTuple):
     names: dict[str, Any]
 
     def warn(self, text: str, category: type[Warning]) -> None:
-        """Issue a warning that points to this line."""
+        """Issue a warning that points to this line; where ranks are to agree on it first, note it."""
+        conditions = noted_conditions()
+        if conditions is not None:
+            conditions.note(text, category.__name__)
+            return
         its = self.names
         module, registry = its.get("__name__", "<unknown>"), its.setdefault("__warningregistry__", {})
         warnings.warn_explicit(text, category, self.file, self.number, module, registry)
@@ -88,6 +94,50 @@ class NumericalWarnings:
     def write(self, text: str) -> None:
         """Issue a warning of a text, such as ``Warning: divide by zero encountered in log``."""
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
+
+
+class Conditions(NumericalWarnings):
+    """Floating-point errors and warnings in a call of this rank, noted: ranks agree on them when it is over.
+
+    It is what `numpy.errstate` logs to. `meshcomm.core.arrays.conditions` says when.
+    """
+
+    def __init__(self) -> None:
+        self.noted: dict[tuple[str, str], None] = {}
+
+    def note(self, text: str, category: str) -> None:
+        """Note a warning of this class; "" is for what NumPy handles as `numpy.errstate` says."""
+        self.noted[text, category] = None
+
+    def write(self, text: str) -> None:
+        """Note a floating-point error, as NumPy logs it."""
+        self.note(text.removeprefix("Warning: ").rstrip(), "")
+
+
+def noted_conditions() -> Conditions | None:
+    """Return what notes floating-point errors and warnings now, if anything does."""
+    handler = np.geterrcall()
+    return handler if isinstance(handler, Conditions) else None
+
+
+def unstopped() -> np.errstate:
+    """Return a context in which no floating-point error stops this rank before a communication.
+
+    They are noted where ranks agree on them later. Elsewhere a warning may be an error; only a script that sees no
+    conditions, other than as text, gets them as such. In other programs they are ignored.
+    """
+    handler = np.geterrcall()
+    is_kept = isinstance(handler, NumericalWarnings if _Script.shows else Conditions)
+    return np.errstate() if is_kept else np.errstate(all="ignore")
+
+
+def let_show(on: bool) -> None:
+    """Say whether the program is a script of NumPy, in which no warning of this rank alone is an error."""
+    _Script.shows = on
+
+
+class _Script:
+    shows = False
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """Scripts of NumPy that nobody changed, by ``run --numpy``: what they print, their errors, and their exit codes."""
 
 import re
+import sys
 
 import pytest
 
@@ -72,6 +73,32 @@ def test_what_is_whole_is_numpys(launch):
         assert (ran.code, ran.text) == (0, expected.text), ran
 
 
+def test_all_ranks_see_floating_point_conditions_alike(launch):
+    """The statements of a table raise, call, log, warn and record what they do in NumPy, on all ranks."""
+    program = (ROOT / "tests" / "jobs" / "programs" / "conditions.py", DATA / "conditions.txt")
+    expected = launch(None, *program)
+    assert expected.code == 0, expected
+    for ranks in (2, 3):
+        ran = launch(ranks, *COMMAND, *program)
+        assert (ran.code, ran.text) == (0, expected.text), ran
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ranks on a host have no signals")
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_warning_of_any_rank_is_shown_once(launch, script, ranks):
+    script.write_text(
+        "import warnings\nimport numpy as np\nx, z = np.arange(20_000.0), np.ones(20_000)\n"
+        "z[15_000] = 0\nfor _ in range(3):\n    y = x / z\n"  # a zero of another rank than 0
+        "np.log(x)\n"  # of rank 0
+        "np.sqrt(x[:5] - 2)\n"  # all ranks compute what is small
+        "m = np.zeros((200, 200))\nm[0, 199] = m[199, 0] = 1e200\nm @ m\n"  # in a call that communicates
+        "warnings.warn('of the script')\n"
+    )
+    shown = launch(ranks, *COMMAND, script)
+    assert shown.code == 0, shown
+    assert sorted(shown.text.splitlines()) == sorted(launch(None, script).text.splitlines()), shown
+
+
 def test_the_three_ways_of_the_page(launch, script):
     program, layouts = (
         each.replace("n = 2000", "n = 200") for each in re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
@@ -138,6 +165,26 @@ def test_what_differs_between_ranks_is_named(launch, script, line):
     assert ran.code == 1, ran
     assert "CollectiveMismatch" in ran.text, ran
     assert "These differ between ranks: clocks, os.urandom" in ran.text, ran
+
+
+@pytest.mark.parametrize(
+    ("parted", "texts"),
+    [
+        ("np.seterr(all='raise')\nx / 2", ["errors and warnings in numpy.divide, at line 5 of", "sum over axes (0,)"]),
+        ("np.max(x)", ["max over axes (0,)", "at line 4 of", "at line 6 of"]),
+        ("sys.exit()", ["rank 1 has ended", "script.py:6"]),
+    ],
+)
+def test_where_ranks_have_parted_the_error_says_why(launch, script, parted, texts):
+    where = "\n".join(f"    {line}" for line in parted.split("\n"))
+    script.write_text(
+        "import sys, meshcomm as mc, numpy as np\nx = np.ones(20_000)\nif not mc.is_root():\n"
+        f"{where}\n{'' if '/' in parted else chr(10)}print(np.sum(x))\n"
+    )
+    ran = launch(2, *COMMAND, script)
+    assert ran.code != 0, ran
+    for text in (*texts, "clocks, os.urandom", "np.errstate, np.seterr and filters of warnings"):
+        assert text in ran.text, (text, ran)
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from weakref import ref
 import numpy as np
 
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
+from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, View, known_spec
@@ -157,7 +158,7 @@ cdef class TensorBase:
 
     def __setitem__(self, index, value):
         cdef object at, its = _operand(value), key
-        if its is not _NONE and _is_element(self, index) and count_write(self):
+        if its is not _NONE and not are_seen() and _is_element(self, index) and count_write(self):
             if watch.any_closed:
                 _check_open(self._spec.mesh)
             found = _to_set(self, index if type(index) is tuple else (index,), value)
@@ -395,7 +396,7 @@ cdef inline object _own(key):
 cdef object _known(TensorBase tensor, key, tuple operands, out):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
     cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
-    if recipe is None or tensor.local is None:
+    if recipe is None or tensor.local is None or are_seen():
         return _NONE
     if out is not None and not count_write(out):
         return _NONE

@@ -1,7 +1,6 @@
 """Distributed tensors: the block of this rank, a layout, and the global shape."""
 
 from collections.abc import Sequence
-from functools import partial
 from inspect import signature
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
@@ -17,6 +16,7 @@ from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import short
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
+from meshcomm.core.arrays.conditions import called
 from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT
@@ -305,7 +305,7 @@ _INSTEAD_OF_SETTING = {
     "dtype": "t.astype(dtype) makes a new one",
 }
 
-set_kind(DTensor, partial(_hooks.call, "numpy"), location_in)
+set_kind(DTensor, called, location_in)
 
 
 class HoldsTensor(Protocol):

@@ -23,7 +23,8 @@ _ARRAYS = frozenset(
 """Functions whose results are arrays even without axes."""
 
 _BETWEEN = frozenset(
-    f"meshcomm.core.arrays.{name}" for name in ("contents", "dtensor", "methods", "operators", "scripted", "standard")
+    f"meshcomm.core.arrays.{name}"
+    for name in ("conditions", "contents", "dtensor", "methods", "operators", "scripted", "standard")
 )
 """Modules with methods of tensors, which a program calls."""
 

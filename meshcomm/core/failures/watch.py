@@ -71,7 +71,7 @@ class _Watch:
 
     __slots__ = (
         *("any_closed", "calls", "completed", "count", "errors", "file_at", "in_file", "in_library"),
-        *("recent", "recorder", "simulated", "since", "tested", "testing", "tests", "worlds"),
+        *("recent", "recorder", "script", "simulated", "since", "tested", "testing", "tests", "worlds"),
     )
 
     def __init__(self) -> None:
@@ -95,6 +95,8 @@ class _Watch:
         # Who is told of calls and exchanges, while somebody counts or traces them.
         self.recorder: Recorder | None = None
         self.simulated: int | None = None  # the simulated rank that runs now
+        # Of a script that knows no ranks: why they part. Errors say so, and name its line on each rank.
+        self.script = ""
         self.any_closed = False  # a mesh: calls that take the short way look whether it is theirs
         # The worlds over MPI, the oldest first.
         self.worlds: Sequence[World] = ()

@@ -220,7 +220,8 @@ class _Watchdog:
                 roll_call.serve()
                 time.sleep(0.05)
         at = f"\n  This rank is at {where}" if where else ""
-        end_job(f"{reason}{at}{told}", code, shared)
+        why = f"\n  {watch.script}" if watch.script and code != 128 + signal.SIGINT else ""
+        end_job(f"{reason}{at}{why}{told}", code, shared)
 
 
 @cache

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm import errors
+from meshcomm.core._callers import program_line
 from meshcomm.core.failures import abort, host_signals, watchdog
 from meshcomm.core.failures.launchers import is_on
 from meshcomm.core.failures.messages import alike, some
@@ -100,7 +101,7 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
     # The closest class that other ranks can raise, too; that of None is none.
     name = next((each.__name__ for each in type(error).__mro__ if _named_class(each.__name__)), "")
     # An error may quote bytes that are no valid text.
-    mine = [call, kind(team.turn.operation or ""), team.refused, name, str(error)]
+    mine = [call, kind(team.turn.operation or ""), team.refused, name, str(error), _line()]
     report = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in mine]).encode()
     reports = [_Report(*json.loads(text)) for text in team.everyone.communicator().allgather(report)]
     mismatch = None
@@ -132,12 +133,19 @@ class _Report(NamedTuple):
     refused: str
     name: str
     error: str
+    line: str
 
     def __str__(self) -> str:
-        text = self.call or self.operation
+        text = (self.call or self.operation) + self.line
         if self.refused:
             text += f", after {self.refused}"
         return text + f", which has an error: {self.error}" * bool(self.name)
+
+
+def _line() -> str:
+    """Return where in a script this rank is: one that nobody wrote for ranks makes no calls that are known by name."""
+    line = program_line() if watch.script else None
+    return "" if line is None else f", at line {line.number} of {line.file}"
 
 
 def compare_known(team: Team, error: Exception | None = None) -> None:

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from meshcomm.core._callers import unstopped
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._tuning import REDUCED_AT_ONCE
 from meshcomm.core._types import Array, DType
@@ -72,7 +73,7 @@ class AllReduce:
     def run(self, array: Array) -> Array:
         """Return the reduced array. Collective over the group."""
         # An overflow, which concerns one rank, must not stop it while the others go on.
-        with np.errstate(all="ignore"):
+        with unstopped():
             if self._compute is not None:
                 array = self._compute(array)
             columns = self._gather(array) if self._at_once else self._scatter(array)
@@ -116,7 +117,7 @@ class ExclusiveScan:
         """Return the reduction of the arrays before that of this rank. Collective over the group."""
         columns = self._scatter(array)
         before = np.zeros_like(columns)
-        with np.errstate(all="ignore"):
+        with unstopped():
             for last, this in pairwise(self._order):
                 first = last == self._order[0]
                 before[this] = columns[last] if first else self._ufunc(before[last], columns[last])

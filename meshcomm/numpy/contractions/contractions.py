@@ -14,6 +14,7 @@ from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.session import Session, session
 from meshcomm.blocks.views import axes_in_memory
 from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
+from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
 from meshcomm.core.arrays._tensor import Recipe, offer
@@ -247,7 +248,7 @@ def _built(
     def contract(*blocks: Array) -> Array:
         nonlocal on_node, panels
         # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
-        with np.errstate(all="ignore"):
+        with unstopped():
             found = None
             if lending is not None and lending.is_possible():
                 on_node = on_node or LentProduct(contraction, orders, here.device, lending)

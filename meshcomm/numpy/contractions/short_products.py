@@ -9,6 +9,7 @@ import numpy as np
 from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
+from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays.dtensor import DTensor
@@ -56,7 +57,7 @@ def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
 
 def _share(a: Array, b: Array) -> Array:
     """Return the product of two blocks as a row. An overflow, of one rank, must not stop it before the exchange."""
-    with np.errstate(all="ignore"):
+    with unstopped():
         row: Array = np.matmul(a, b)[np.newaxis]
     return row
 
@@ -64,7 +65,7 @@ def _share(a: Array, b: Array) -> Array:
 def _summed(shares: Array) -> Array:
     """Return the sum of the rows, in their order: the same on all ranks."""
     total: Array = shares[0].copy()
-    with np.errstate(all="ignore"):
+    with unstopped():
         for share in shares[1:]:
             total += share
     return total

@@ -188,7 +188,7 @@ def _prepared_mean(
     def finish(found: Array) -> Array:
         if not count:
             warn("Mean of empty slice", RuntimeWarning)
-        return np.asarray(found / count).astype(kind)
+        return np.asarray(found[()] / count).astype(kind)
 
     how = Reduction(
         "mean",

@@ -6,6 +6,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, tensors_of
 from meshcomm.blocks.rules import aligned_axes, mesh_of
 from meshcomm.core._arguments import normalised_axes
+from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
@@ -64,7 +65,7 @@ def average(
     zero: Value = total == 0  # in a script a number, if there is one only
     if any(zero).local if isinstance(zero, DTensor) else zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
-    with np.errstate(all="ignore"):  # a warning that is an error must not stop one rank before the exchange
+    with unstopped():
         products: Value = np.multiply(tensor, given, dtype=kind)
     result: Value = sum_over(products, axis, None, keepdims) / total
     return (result, np.broadcast_to(total, result.shape).copy()) if returned else result

@@ -15,6 +15,7 @@ from meshcomm.blocks.rules import Operand, mesh_of
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_array, integer
+from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.create import distribute
@@ -67,7 +68,7 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
         raise ShapeError("'list' argument must have no negative elements")
     length = max(most + 1, least)
     its_weights = None if factors is None else factors.local
-    with np.errstate(all="ignore"):  # it must not stop one rank before a communication
+    with unstopped():
         counts = np.bincount(tensor.local, its_weights, length).astype(kind)  # NumPy counts no elements in integers
     return added_up(name, tensor, counts, (length,), kind)
 
@@ -185,7 +186,7 @@ def _of_points(
     factors = None if loads is None else weights_like(name, line, agreed[-1])
 
     def counted(block: Array, loads: Array | None = None) -> Array:
-        with np.errstate(all="ignore"):  # it must not stop one rank before a communication
+        with unstopped():
             return np.ascontiguousarray(np.histogramdd(block, edges, limits, weights=loads)[0])
 
     share = on_blocks(counted, points, *(() if factors is None else (factors,)))

@@ -11,6 +11,7 @@ from meshcomm.core.failures import abort
 from meshcomm.core.failures.forks import exit_code
 from meshcomm.core.failures.launchers import are_several, is_told_by_another
 from meshcomm.core.failures.roll_call import leave_all
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.meshes import common_world
 from meshcomm.core.ranks.mpi import MPIWorld
 from meshcomm.errors import CollectiveMismatch, MeshError
@@ -36,6 +37,7 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
     if of_numpy:
         from meshcomm.tools.cli.scripts import Script
 
+        watch.script = _DIFFERENT
         Script(Path(os.getcwd()) if is_module else Path(program[0]).resolve().parent).begin()
     try:
         _execute(program[0], is_module)
@@ -95,7 +97,8 @@ def _own_frames(error: BaseException) -> TracebackType | None:
 
 _DIFFERENT = (
     "All ranks run the script, and have to compute the same. These differ between ranks: clocks, os.urandom and what "
-    "comes of it (uuid, secrets, names of tempfile), os.getpid, id, the order of sets of texts, and names of hosts."
+    "comes of it (uuid, secrets, names of tempfile), os.getpid, id, the order of sets of texts, and names of hosts. "
+    "np.errstate, np.seterr and filters of warnings have to be the same on all ranks."
 )
 
 _SCRIPTS = str(Path(__file__).with_name("scripts.py"))

@@ -1,13 +1,15 @@
 """``run --numpy``: a script of NumPy that nobody changed, on all ranks.
 
 ``import numpy`` in the script, and in modules beside it, gives `meshcomm.numpy`; libraries get NumPy. The output of
-rank 0 is shown, and that of another rank only if it fails without rank 0.
+rank 0 is shown, and that of another rank only if it fails without rank 0; what NumPy warns of, on any rank, is shown
+once.
 """
 
 import builtins
 import os
 import random
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -20,11 +22,13 @@ from typing import TextIO
 import numpy as np
 
 from meshcomm.blocks.small import looked_up
+from meshcomm.core.arrays.conditions import let_see
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, set_scripted
 from meshcomm.core.failures import abort
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.storage.files import at_files
+from meshcomm.tools.cli.script_warnings import ShownOnce
 
 _NAMESPACE, _SUBMODULES = "meshcomm.numpy", ("fft", "linalg", "random", "testing")
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
@@ -53,8 +57,12 @@ class Script:
         if size > 1:
             _seed_alike()
             sys.stdin = SharedInput(sys.stdin)
+        stderr = sys.stderr
         if rank:
             hold_back()
+        if size > 1:
+            warnings.showwarning = ShownOnce(rank, stderr).show
+            let_see(True)
         if rank == 1:
             sys.addaudithook(self._opened)
 

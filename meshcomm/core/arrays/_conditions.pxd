@@ -1,0 +1,1 @@
+cpdef bint are_seen() except -1

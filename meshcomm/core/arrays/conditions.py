@@ -1,0 +1,149 @@
+"""Floating-point errors and warnings that a script of NumPy sees: all its ranks raise them, or issue them, alike.
+
+A division by zero is in the block of one rank. NumPy would raise `FloatingPointError` there alone, or record a
+warning, and the program would go on differently on each rank. So where a program sees such conditions, a call with
+tensors has three steps: each rank computes, and notes its conditions; the ranks tell each other; and all handle the
+conditions of all as NumPy does. Whether the program sees them, all ranks know without communication: see `seen`.
+"""
+
+import builtins
+import sys
+import warnings
+from collections.abc import Mapping
+from operator import getitem
+
+import numpy as np
+
+from meshcomm.core import _hooks
+from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, program_line
+from meshcomm.core._tracing import Value
+from meshcomm.core.arrays import _conditions
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import collective, exchanging
+from meshcomm.core.ranks.meshes import mesh_of_program
+
+_KINDS = {
+    "divide by zero": ("divide", 1),
+    "overflow": ("over", 2),
+    "underflow": ("under", 4),
+    "invalid value": ("invalid", 8),
+}
+"""How NumPy's texts of conditions begin, in the order in which it handles them. For each: what `numpy.errstate` calls
+it, and its flag in the second argument of a function of `numpy.seterrcall`."""
+
+_MERGING = frozenset(("add", "multiply", "matmul"))
+"""What texts name where ranks have computed shares of a result, or merged them."""
+
+_NAMES = {
+    **dict.fromkeys(("sum", "mean", "average", "prod", "std", "var", "reduce", "nansum", "nanmean"), "reduce"),
+    **dict.fromkeys(("cumsum", "cumprod", "accumulate"), "accumulate"),
+    **dict.fromkeys(("dot", "vdot", "inner", "tensordot"), "dot"),
+    "matmul": "matmul",
+}
+"""What NumPy's texts name instead, by functions."""
+
+_UNCHECKED = frozenset(("einsum",))
+"""Functions in which NumPy does not look for conditions."""
+
+_usual: list[object] = []
+"""What shows warnings as text, while the program records none."""
+
+
+def let_see(on: bool) -> None:
+    """Say whether ranks are to see conditions alike. What Python calls for each warning now shows it as text."""
+    _usual[:] = _called_for_warnings()
+    let_show(on)
+    _conditions.let_see(seen if on else None)
+
+
+def seen() -> bool:
+    """Return whether the program sees floating-point conditions, other than as text: the same on all ranks."""
+    handling = {*np.geterr().values()}
+    if "raise" in handling:
+        return True
+    if isinstance(np.geterrcall(), NumericalWarnings):  # within a call of the program, for which this was asked
+        return False
+    if not handling.isdisjoint(("call", "log")):
+        return True
+    return "warn" in handling and (_called_for_warnings() != _usual or _raises_warnings())
+
+
+def _called_for_warnings() -> list[object]:
+    """Return what Python calls for each warning. A context that records them replaces it."""
+    return [warnings.showwarning, getattr(warnings, "_showwarnmsg_impl", None)]
+
+
+def _raises_warnings() -> bool:
+    """Return whether filters let some `RuntimeWarning` of NumPy be raised. The first one that fits decides."""
+    for action, message, category, module, line in warnings.filters:
+        if issubclass(RuntimeWarning, category):
+            if action == "error":
+                return True
+            if message is None and module is None and not line:
+                return False
+    return False
+
+
+def called(function: object, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
+    """Return what NumPy's protocol makes of a call with tensors. Collective where the script sees conditions.
+
+    Then all ranks handle the conditions of all of them, as NumPy does. The arguments are those of the hook.
+    """
+    if function is getitem or not _conditions.are_seen():
+        return _hooks.call("numpy", function, method, args, kwargs)
+    name = str(getattr(function, "__name__", function) if method in (None, "__call__") else method)
+    conditions = Conditions()
+    logged: dict[str, Value] = {kind: "log" for kind, how in np.geterr().items() if how != "ignore"}
+    with np.errstate(call=conditions, **logged):
+        result = _hooks.call("numpy", function, method, args, kwargs)
+    noted = [(_as_numpys(text, name), category) for text, category in conditions.noted]
+    noted = _of_all_ranks(mesh_of_program(), name, noted)
+    flags = sum({_KINDS[_condition(text)][1] for text, category in noted if not category})
+    for text, category in noted:
+        if category:
+            kind = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
+            program_line().warn(text, kind)
+        elif name not in _UNCHECKED:
+            _handle(text, flags)
+    return result
+
+
+def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return what the ranks of *mesh* have noted in a call, each once, in NumPy's order. Collective over *mesh*."""
+    operation = f"floating-point errors and warnings in numpy.{name}"
+    with collective(operation, mesh) as here:
+        if here is not None and len(here.team.ranks) > 1:
+            with exchanging(here.team):
+                if not agree(here.team, operation, value=len(noted)):
+                    return []
+                told = here.team.everyone.communicator().told(noted)
+            noted = [(str(text), str(category)) for of_rank in told for text, category in of_rank]
+    order = [*_KINDS]
+    return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))
+
+
+def _condition(text: str) -> str:
+    return text.partition(" encountered")[0]
+
+
+def _as_numpys(text: str, name: str) -> str:
+    """Return *text* with the name that NumPy has in the same function, where ranks have merged their shares."""
+    begin, _, by = text.rpartition(" ")
+    return f"{begin} {_NAMES[name]}" if by in _MERGING and name in _NAMES else text
+
+
+def _handle(text: str, flags: int) -> None:
+    """Do what NumPy does for a condition: raise, warn, call, log or print. *flags* are those of all conditions."""
+    handling: Mapping[str, Value] = dict(np.geterr())
+    how, handler = handling[_KINDS[_condition(text)][0]], np.geterrcall()
+    if how == "raise":
+        raise FloatingPointError(text)
+    if how == "warn":
+        program_line().warn(text, RuntimeWarning)
+    elif how == "call" and callable(handler):
+        handler(_condition(text), flags)
+    elif how == "log" and handler is not None and not callable(handler):
+        handler.write(f"Warning: {text}\n")
+    elif how == "print":
+        sys.stderr.write(f"Warning: {text}\n")
