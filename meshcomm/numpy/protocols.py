@@ -23,11 +23,12 @@ from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._tensor import has_short_way, set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
-from meshcomm.errors import MeshcommError, ShapeError
+from meshcomm.errors import DTypeError, MeshcommError, ShapeError
 from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, texts, values  # noqa: F401 - implement NumPy's functions
@@ -62,7 +63,7 @@ def numpy_protocol(
     try:
         return guarded(_called, (function, method, args, kwargs), {})
     except Exception as error:
-        if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError):
+        if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError, DTypeError):
             with suppress(Unfit):
                 return guarded(by_gathering, (function, method, args, kwargs), {})
         if watch.count == begun and _may_move(function, args, error):
@@ -84,6 +85,9 @@ def _called(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     if is_scripted():
+        if any(issubclass(type(x), np.ndarray) and decides(type(x)) for x in args):  # matrices, masked arrays
+            with suppress(Unfit):
+                return by_gathering(function, method, args, kwargs)
         promotion = Promotion(function, args, kwargs)
         if promotion:
             return promotion.call(function if method is None else getattr(function, method))

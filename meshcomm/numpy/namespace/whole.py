@@ -63,8 +63,10 @@ class _Whole:
         called = function if method is None else getattr(function, method)
         given, named = [self._array(x) for x in args], {key: self._array(x) for key, x in kwargs.items()}
         made = called(*given, **named)
+        written = named.get("out") or ()
         for tensor, array in self._held:
-            if tensor.local is not array and (made is None or made is array):
+            is_written = made is None or any(each is array for each in (made, *written))
+            if is_written and tensor.local is not array:
                 tensor[...] = array  # it was changed in place
         return self._tensors(made)
 
