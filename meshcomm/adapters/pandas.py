@@ -1,4 +1,4 @@
-"""What pandas gets in a script of NumPy: arrays where the script has tensors, as pandas asks what class a mask is of."""
+"""What pandas gets in a script of NumPy: arrays for tensors, as it asks of what class a mask or an operand is."""
 
 import pandas as pd
 from pandas.core import indexing

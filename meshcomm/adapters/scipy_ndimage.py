@@ -1,4 +1,4 @@
-"""What SciPy's filters get in a script of NumPy: arrays where the script has tensors, and ``output=`` is written back."""
+"""What SciPy's filters get in a script of NumPy: arrays for tensors. What they write to ``output=`` goes back."""
 
 from scipy import ndimage
 

@@ -6,14 +6,14 @@ Each rank gets all elements, to be read: Collective, as all calls of such a scri
 from collections.abc import Callable, Iterable
 from functools import wraps
 from types import FunctionType
-from typing import Any
 
 import numpy as np
 
+from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
 
 
-def whole(x: Any) -> Any:
+def whole(x: Value) -> Value:
     """Return the array of a tensor, also in a list, a tuple or a dict; anything else as it is."""
     kind = type(x)
     if kind is DTensor:
@@ -29,11 +29,11 @@ def _has_tensors(items: Iterable[object]) -> bool:
     return any(type(each) in (DTensor, tuple) for each in items)
 
 
-def of_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
     """Return *function* with the arrays of its arguments; what it writes to ``output=`` goes back into the tensor."""
 
     @wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
+    def called(*args: Value, **kwargs: Value) -> Value:
         output = kwargs.get("output")
         named = {key: x if key == "out" else whole(x) for key, x in kwargs.items()}
         if type(output) is not DTensor:
@@ -46,7 +46,7 @@ def of_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def teach(owner: Any, names: Iterable[str]) -> None:
+def teach(owner: Value, names: Iterable[str]) -> None:
     """Let functions of a module, or methods of a class that are its own, get arrays."""
     for name in names:
         member = vars(owner).get(name)

@@ -85,7 +85,7 @@ def _called(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
     if is_scripted():
-        if any(issubclass(type(x), np.ndarray) and decides(type(x)) for x in args):  # matrices, masked arrays
+        if any(map(_has_class, args)):
             with suppress(Unfit):
                 return by_gathering(function, method, args, kwargs)
         promotion = Promotion(function, args, kwargs)
@@ -102,6 +102,12 @@ def _called(
         made = _ufunc(function, method, args, {**kwargs, "out": held})
         return given[0] if len(given) == 1 and made is held[0] else made
     return (FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+
+
+def _has_class(x: object) -> bool:
+    """Return whether *x* is an array of a class of its own, such as a matrix, or a list with one: so is the result."""
+    items = x if isinstance(x, list | tuple) else (x,)
+    return any(isinstance(each, np.ndarray) and decides(each) for each in items)
 
 
 _WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})

@@ -59,7 +59,7 @@ OF_SCRIPTS: dict[str, Callable[["DTensor"], Value]] = {
 
 
 def refuse_windows() -> None:
-    """Raise ``ValueError`` if NumPy's ``as_strided`` asks for an array: a window of a copy would not be one of the tensor."""
+    """Raise ``ValueError`` if NumPy's ``as_strided`` asks for an array: the result would be no view of the tensor."""
     frame: FrameType | None = sys._getframe(1)
     for _ in range(4):
         if frame is None:

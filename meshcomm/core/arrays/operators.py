@@ -39,16 +39,22 @@ def _power_by(dtype: DType, exponent: Value) -> np.ufunc:
     return asked**exponent  # type: ignore[no-any-return]
 
 
-@cache
-def decides(kind: Value) -> bool:
-    """Return whether NumPy's arrays leave a result to *kind*, a class, or make an array of that class.
+def decides(x: object) -> bool:
+    """Return whether NumPy's arrays leave a result to the class of *x*, or make an array of that class.
 
     So do matrices, masked arrays and sparse ones. Classes with ``__array_ufunc__`` are asked by NumPy's protocol.
     """
-    priority = getattr(kind, "__array_priority__", 0)
+    kind: Value = type(x)
+    return _decides(kind)
+
+
+@cache
+def _decides(kind: Value) -> bool:
+    known = getattr(kind, "__array_priority__", 0)
+    priority = known if isinstance(known, int | float) else 0  # of NumPy's own classes only objects have it
     if issubclass(kind, np.ndarray):
         return kind is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
-    return isinstance(priority, int | float) and priority > 0 and not hasattr(kind, "__array_ufunc__")
+    return priority > 0 and not hasattr(kind, "__array_ufunc__")
 
 
 of_libraries: "Callable[..., Value] | None" = None
@@ -142,7 +148,7 @@ def _asking_first(name: str) -> "Callable[[Value, Value], Value]":
 
     @wraps(by_protocol)
     def method(self: Value, other: Value) -> Value:
-        if of_libraries is not None and decides(type(other)) and not is_traced(other):
+        if of_libraries is not None and decides(other) and not is_traced(other):
             return of_libraries(name, self, other)
         return by_protocol(self, other)
 

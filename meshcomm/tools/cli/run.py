@@ -105,8 +105,8 @@ def _explain(error: BaseException) -> None:
 _OF_CLASS_OR_MEMORY = re.compile("read-only|read-write|(not|got) ndarray|a 'ndarray' object")
 _WHOLE = (
     "Where an array is cut over the ranks, libraries get a copy that is only read, and code in C may take no such "
-    "array: give it x.to_numpy(), which has all elements, and write back by x[...] = array. Fields of a record are set "
-    "by z['field'][5] = 7."
+    "array: give it x.to_numpy(), which has all elements, and write back by x[...] = array. A field of a record is "
+    "set by z['field'][5] = 7."
 )
 _DIFFERENT = (
     "All ranks run the script, and have to compute the same. These differ between ranks: clocks, os.urandom and what "

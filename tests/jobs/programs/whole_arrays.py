@@ -23,6 +23,7 @@ NAMES = (
     *(f"scipy.{name}" for name in ("fft", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal")),
     *(f"scipy.{name}" for name in ("sparse.linalg", "spatial", "special", "stats")),
     *(f"sklearn.{name}" for name in ("cluster", "linear_model", "metrics", "model_selection", "preprocessing")),
+    *("sklearn.decomposition", "sklearn.pipeline", "h5py", "zarr", "xarray"),
 )
 for name in NAMES:
     with contextlib.suppress(ImportError):  # as the script prints the same error without it
