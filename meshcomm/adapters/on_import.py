@@ -14,9 +14,13 @@ if TYPE_CHECKING:  # ``import meshcomm`` imports this file, and so it imports li
 LIBRARIES = {
     "autograd": "gradients do not go through meshcomm",
     "json": "a tensor without axes is no number there",
+    "pandas": "arrays that are cut over the ranks of a script are no masks, groups or operands",
+    "scipy.ndimage": "filters do not write into arrays that are cut over the ranks of a script",
+    "scipy.sparse.linalg": "solvers take no arrays that are cut over the ranks of a script",
+    "zarr": "it takes no arrays that are cut over the ranks of a script",
     "xarray": "index arrays or groups of tensors do not work as they should",
 }
-"""Libraries with an adapter of the same name, and what is so without it."""
+"""Libraries with an adapter of the same name, with _ for a point, and what is so without it."""
 
 
 class _Finder:
@@ -49,7 +53,7 @@ class _Finder:
 
 def _teach(name: str) -> None:
     try:
-        importlib.import_module(f"meshcomm.adapters.{name}")
+        importlib.import_module(f"meshcomm.adapters.{name.replace('.', '_')}")
     except (ImportError, AttributeError) as error:
         warn(f"{LIBRARIES[name]} with this version of {name}: {error}")
 

@@ -12,9 +12,10 @@ OF_TENSORS = {
     **dict.fromkeys(("redistribute", "reshard", "rechunk", "resplit", "to_layout"), _MOVE),
     **dict.fromkeys(("numpy", "full_tensor", "gather", "values", "get", "asnumpy"), _WHOLE),
     **dict.fromkeys(
-        ("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data", "ctypes"),
+        ("data", "larray", "array", "cpu", "detach", "to_local", "addressable_data"),
         _BLOCK,
     ),
+    "ctypes": f"{_BLOCK}, and {_WHOLE}",
     **dict.fromkeys(("compute", "persist", "block_until_ready", "wait", "result"), f"nothing is lazy here: {_BLOCK}"),
     **dict.fromkeys(("sharding", "placements", "split", "chunks", "spec"), "t.layout says how the tensor is cut"),
     "addressable_shards": f"{_BLOCK}, and t.slices say where it is in the global array",

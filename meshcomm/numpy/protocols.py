@@ -8,6 +8,7 @@ mesh agree on a digest of their bytes, and then each rank uses the block that it
 no block.
 """
 
+from contextlib import suppress
 from importlib import import_module
 
 import numpy as np
@@ -22,11 +23,12 @@ from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._tensor import has_short_way, set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
-from meshcomm.errors import MeshcommError, ShapeError
+from meshcomm.errors import DTypeError, MeshcommError, ShapeError
 from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, texts, values  # noqa: F401 - implement NumPy's functions
@@ -61,7 +63,7 @@ def numpy_protocol(
     try:
         return guarded(_called, (function, method, args, kwargs), {})
     except Exception as error:
-        if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError):
+        if watch.count == begun and is_scripted() and type(error) in (TypeError, NotImplementedError, DTypeError):
             try:
                 return guarded(by_gathering, (function, method, args, kwargs), {})
             except Unfit:
@@ -86,6 +88,9 @@ def guarded(function: Function, args: tuple[object, ...], kwargs: dict[str, obje
 def _called(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
+    if is_scripted() and any(map(_has_class, args)):
+        with suppress(Unfit):
+            return by_gathering(function, method, args, kwargs)
     promotion = Promotion(function, args, kwargs)
     if promotion:
         return promotion.call(function if method is None else getattr(function, method))
@@ -97,6 +102,12 @@ def _called(
         made = _ufunc(function, method, args, {**kwargs, "out": held})
         return given[0] if len(given) == 1 and made is held[0] else made
     return (FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
+
+
+def _has_class(x: object) -> bool:
+    """Return whether *x* is an array of a class of its own, such as a matrix, or a list with one: so is the result."""
+    items = x if isinstance(x, list | tuple) else (x,)
+    return any(isinstance(each, np.ndarray) and decides(each) for each in items)
 
 
 _WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})

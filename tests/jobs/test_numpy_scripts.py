@@ -7,6 +7,7 @@ import pytest
 
 from support.paths import DATA, ROOT
 
+TABLES = ROOT / "tests" / "jobs" / "programs" / "whole_arrays.py"
 PAGE = (ROOT / "docs" / "one-import.md").read_text("utf-8")
 COMMAND = ("-m", "meshcomm", "run", "--numpy")
 pytestmark = [pytest.mark.jobs, pytest.mark.any_mpi]
@@ -64,7 +65,7 @@ def test_it_prints_what_numpy_prints(launch, script):
 
 def test_what_is_whole_is_numpys(launch):
     """The statements of a table, of views, classes and other libraries, print what they print in NumPy."""
-    program = (ROOT / "tests" / "jobs" / "programs" / "whole_arrays.py", DATA / "whole_arrays.txt")
+    program = (TABLES, DATA / "whole_arrays.txt", "12")
     expected = launch(None, *program)
     assert expected.code == 0, expected
     assert "Error" not in re.sub("(NameError|AttributeError).*", "", expected.text), expected  # a library is missing
@@ -97,6 +98,18 @@ def test_a_warning_of_any_rank_is_shown_once(launch, script, ranks):
     shown = launch(ranks, *COMMAND, script)
     assert shown.code == 0, shown
     assert sorted(shown.text.splitlines()) == sorted(launch(None, script).text.splitlines()), shown
+
+
+def test_what_is_cut_is_numpys_or_an_error(launch, tmp_path):
+    """So is it for other libraries, classes, buffers and records: they get copies, and no write to one is lost."""
+    rows, _, refused = (DATA / "cut_arrays.txt").read_text("utf-8").partition("\n## refused\n")
+    (tmp_path / "rows.txt").write_text(rows)
+    expected = launch(None, TABLES, tmp_path / "rows.txt", "20000")
+    assert expected.code == 0, expected
+    assert "Error" not in re.sub("NameError.*", "", expected.text), expected
+    ran = launch(2, *COMMAND, TABLES, DATA / "cut_arrays.txt", "20000")
+    assert ran.code == 0, ran
+    assert ran.text == expected.text + refused.replace("\n    ", " "), ran
 
 
 def test_the_three_ways_of_the_page(launch, script):

@@ -4,6 +4,10 @@ from importlib.util import find_spec
 
 NEEDED = {
     "meshcomm.adapters.autograd": "autograd",
+    "meshcomm.adapters.pandas": "pandas",
+    "meshcomm.adapters.scipy_ndimage": "scipy",
+    "meshcomm.adapters.scipy_sparse_linalg": "scipy",
+    "meshcomm.adapters.zarr": "zarr",
     "meshcomm.torch": "torch",
 }
 """The modules that import a library which programs may do without."""

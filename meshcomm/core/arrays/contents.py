@@ -13,6 +13,8 @@ from meshcomm.core._arguments import counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
+from meshcomm.core.arrays import libraries
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import collective
 from meshcomm.errors import LayoutError, ShapeError
@@ -190,6 +192,8 @@ class Contents:
         >>> t.tolist()
         [1.0, 2.0]
         """
+        if isinstance(dtype, type) and issubclass(dtype, np.ndarray) and is_scripted():
+            return libraries.viewed(self, dtype)  # type: ignore[no-any-return]
         return self._made_by(np.ndarray.view, dtype)
 
     def byteswap(self: "DTensor", inplace: bool = False) -> "DTensor":  # type: ignore[misc]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from inspect import signature
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -14,7 +14,7 @@ from meshcomm.core._mistakes import OF_TENSORS, meant_by_caller, missing
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
-from meshcomm.core.arrays import short
+from meshcomm.core.arrays import libraries, scripted, short
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.conditions import called
 from meshcomm.core.arrays.contents import Contents
@@ -79,7 +79,9 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
 
     if not TYPE_CHECKING:  # a checker is to find what is missing
 
-        def __getattr__(self, name: str) -> NoReturn:
+        def __getattr__(self, name: str) -> Any:
+            if name in libraries.OF_SCRIPTS and is_scripted():
+                return libraries.OF_SCRIPTS[name](self)
             known = () if name.startswith("_") else dir(type(self))  # NumPy often looks for what arrays have
             raise missing("a DTensor", name, OF_TENSORS, known, self)
 
@@ -223,6 +225,8 @@ class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
         are given, such as ``numpy.nditer``, fail instead of writing to the copy. ``TypeError`` on a rank outside of
         the mesh, and for a sharded tensor of more than 64 MiB: `to_numpy` gathers that.
         """
+        if is_scripted():
+            libraries.refuse_windows()
         whole = self.layout.is_fully_replicated()
         if self.local is None or not (whole or self.nbytes <= WHOLE_ARRAY):
             size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
@@ -306,6 +310,7 @@ _INSTEAD_OF_SETTING = {
 }
 
 set_kind(DTensor, called, location_in)
+scripted.set_kind(DTensor)
 
 
 class HoldsTensor(Protocol):

@@ -1,13 +1,14 @@
 """The operators of tensors: NumPy's, which come back by its protocol, typed for editors and checkers."""
 
 import operator
-from functools import lru_cache
+from functools import cache, lru_cache, wraps
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from meshcomm.core._tracing import Value
+from meshcomm.core._tracing import Value, is_traced
 from meshcomm.core._types import DType
 
 if TYPE_CHECKING:
@@ -36,6 +37,28 @@ class _Asked(np.ndarray):
 def _power_by(dtype: DType, exponent: Value) -> np.ufunc:
     asked: Value = np.empty(0, dtype).view(_Asked)
     return asked**exponent  # type: ignore[no-any-return]
+
+
+def decides(x: object) -> bool:
+    """Return whether NumPy's arrays leave a result to the class of *x*, or make an array of that class.
+
+    So do matrices, masked arrays and sparse ones. Classes with ``__array_ufunc__`` are asked by NumPy's protocol.
+    """
+    kind: Value = type(x)
+    return _decides(kind)
+
+
+@cache
+def _decides(kind: Value) -> bool:
+    known = getattr(kind, "__array_priority__", 0)
+    priority = known if isinstance(known, int | float) else 0  # of NumPy's own classes only objects have it
+    if issubclass(kind, np.ndarray):
+        return kind is not np.ndarray and priority >= 0  # those of scripts and memory maps have less
+    return priority > 0 and not hasattr(kind, "__array_ufunc__")
+
+
+of_libraries: "Callable[..., Value] | None" = None
+"""In a script, what operators give if the class of the other operand decides: see meshcomm.core.arrays.libraries."""
 
 
 class Operators(NDArrayOperatorsMixin):
@@ -118,6 +141,23 @@ class Operators(NDArrayOperatorsMixin):
         def __rdivmod__(self, other: "Tensor") -> "tuple[DTensor, DTensor]": ...
         # fmt: on
 
+
+def _asking_first(name: str) -> "Callable[[Value, Value], Value]":
+    """Return the operator *name* of NumPy's protocol, which in a script leaves some results to the other class."""
+    by_protocol = getattr(Operators, name)
+
+    @wraps(by_protocol)
+    def method(self: Value, other: Value) -> Value:
+        if of_libraries is not None and decides(other) and not is_traced(other):
+            return of_libraries(name, self, other)
+        return by_protocol(self, other)
+
+    return method
+
+
+for _name, _method in vars(NDArrayOperatorsMixin).items():
+    if isinstance(_method, FunctionType) and _method.__code__.co_argcount == 2:
+        setattr(Operators, _name, _asking_first(_name))
 
 _MAKERS = (
     *("array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "require", "empty", "zeros", "ones"),

@@ -10,7 +10,8 @@ import numpy as np
 
 from meshcomm.core import _hooks
 from meshcomm.core._tracing import Value
-from meshcomm.core.arrays import _tensor
+from meshcomm.core.arrays import _tensor, libraries, operators
+from meshcomm.core.arrays._buffers import lend
 from meshcomm.core.arrays._tensor import TensorBase
 from meshcomm.core.arrays.operators import LIKE
 
@@ -29,6 +30,7 @@ _BETWEEN = frozenset(
 """Modules with methods of tensors, which a program calls."""
 
 _scripted = _alone = False
+_kinds = list[type]()
 
 
 def set_scripted(on: bool, alone: bool = False) -> None:
@@ -36,6 +38,15 @@ def set_scripted(on: bool, alone: bool = False) -> None:
     global _scripted, _alone
     _scripted, _alone = on, on and alone
     _tensor.script = for_script if on else None
+    operators.of_libraries = libraries.operated if on else None
+    for kind in _kinds:
+        lend(kind, libraries.lent if on else None)
+
+
+def set_kind(kind: type) -> None:
+    """Set the class of tensors."""
+    _kinds.append(kind)
+    set_scripted(_scripted, _alone)
 
 
 def is_scripted() -> bool:
@@ -46,6 +57,12 @@ def is_scripted() -> bool:
 def is_alone() -> bool:
     """Return whether the program is a script of NumPy on one rank: then NumPy's names are NumPy's own."""
     return _alone
+
+
+def refuse_as_buffer(name: str, arguments: tuple[object, ...]) -> None:
+    """Raise ``ValueError`` if the memory of a tensor is to be that of an array."""
+    if any(isinstance(x, TensorBase) for x in arguments):
+        raise ValueError(f"{name}: {libraries.NO_WINDOWS}")
 
 
 def for_script(made: Value, function: object = None, index: Value = None) -> Value:
@@ -76,7 +93,13 @@ def _number(x: Value) -> Value:
     """Return the number of a tensor without axes, and of another one what a script gets."""
     if not isinstance(x, TensorBase):
         return x
-    return x.local[()] if x.shape == () and x.local is not None else _hooks.call("whole", x)
+    if x.shape != () or x.local is None:
+        return _hooks.call("whole", x)
+    if x.dtype.names is None:
+        return x.local[()]
+    record = x.local.copy()
+    record.flags.writeable = False  # NumPy's record is a view: a write to this one would be lost
+    return record[()]
 
 
 def _has_ellipsis(index: Value) -> bool:

@@ -175,7 +175,8 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
     given = unwrapped(value)
     if isinstance(given, DTensor):
         rows.check_no_swap(tensor, index, given)
-    if isinstance(given, str | bytes) and tensor.dtype.kind in "mMSU":
+    is_record = tensor.dtype.names is not None and isinstance(given, tuple | list)
+    if is_record or (isinstance(given, str | bytes) and tensor.dtype.kind in "mMSU"):
         given = np.asarray(given, tensor.dtype)
     if not is_operand(given):
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")

@@ -13,6 +13,7 @@ import numpy as np
 
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.scripted import refuse_as_buffer
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import mesh_of_program
@@ -43,6 +44,7 @@ class _Arrays(type):
 
     def __call__(cls, shape: Any, dtype: Any = float, *args: Any, **kwargs: Any) -> Any:
         if args or kwargs:
+            refuse_as_buffer("numpy.ndarray", (*args, *kwargs.values()))
             return super().__call__(shape, dtype, *args, **kwargs)
         return import_module("meshcomm.numpy.namespace.creation").empty(shape, dtype)
 

@@ -23,6 +23,7 @@ from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
+from meshcomm.core.arrays.scripted import refuse_as_buffer
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
@@ -360,16 +361,8 @@ def _number(x: Value) -> Value:
 
 _OF_DATA = frozenset(
     (
-        "frombuffer",
-        "fromiter",
-        "fromregex",
-        "fromstring",
-        "fromfile",
-        "loadtxt",
-        "genfromtxt",
-        "tile",
-        "repeat",
-        "copy",
+        *("frombuffer", "fromiter", "fromregex", "fromstring", "fromfile", "loadtxt", "genfromtxt"),
+        *("tile", "repeat", "copy"),
     )
 )
 """Functions of data that may differ between ranks."""
@@ -382,6 +375,8 @@ def _whole(name: str) -> Callable[..., Value]:
     @wraps(numpys)
     def made(*args: Value, layout: Layout | None = None, **kwargs: Value) -> Value:
         kwargs.pop("like", None)
+        if name == "frombuffer":
+            refuse_as_buffer("numpy.frombuffer", args)
         return as_tensors(numpys(*args, **kwargs), layout, of_data if name in _OF_DATA else of_array)
 
     made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."

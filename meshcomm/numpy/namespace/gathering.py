@@ -29,11 +29,11 @@ def by_gathering(
     pairs: _Pairs = []
     name = f"numpy.{function.__name__}"
     called = function if method is None else getattr(function, method)
-    result = called(
-        *(_array(name, x, pairs) for x in args), **{key: _array(name, x, pairs) for key, x in kwargs.items()}
-    )
+    arrays = {key: _array(name, x, pairs) for key, x in kwargs.items()}
+    result = called(*(_array(name, x, pairs) for x in args), **arrays)
+    written = arrays.get("out") or ()
     for tensor, array in pairs:
-        if result is None or result is array:
+        if result is None or any(x is array for x in (result, *written)):
             tensor[...] = array
     return _given(result, pairs)
 

@@ -18,6 +18,9 @@ from meshcomm.numpy.namespace.making import home_of
 _OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
 """Functions whose other arguments than the first are shapes, axes and lengths."""
 
+_OF_MEMORY = frozenset((np.may_share_memory, np.shares_memory))
+"""Functions that ask what memory an argument has, and who may write to it."""
+
 _WRITTEN = frozenset(("out", "dst"))
 """Parameters whose arrays are only written to: so they may have any content, another one on each rank."""
 
@@ -30,7 +33,7 @@ class Promotion:
         self._home = None if first is None else home_of(first.mesh)
         self._pairs: list[tuple[Array, DTensor]] = []
         self.args, self.kwargs = args, kwargs
-        if self._home is None or not self._home.everyone:
+        if self._home is None or not self._home.everyone or function in _OF_MEMORY:
             return
         if function in _OF_SHAPES:
             self.args = self._promoted(args[0]), *args[1:]

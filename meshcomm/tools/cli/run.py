@@ -1,6 +1,7 @@
 """``python -m meshcomm run``."""
 
 import os
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -48,8 +49,8 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
         raise
     except BaseException as error:
         error.with_traceback(_own_frames(error))
-        if of_numpy and isinstance(error, CollectiveMismatch):
-            error.add_note(_DIFFERENT)
+        if of_numpy:
+            _explain(error)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(exit_code(error))
 
@@ -95,6 +96,20 @@ def _own_frames(error: BaseException) -> TracebackType | None:
     return traceback
 
 
+def _explain(error: BaseException) -> None:
+    """Say what an error means in a script that was written for one process."""
+    if isinstance(error, CollectiveMismatch):
+        error.add_note(_DIFFERENT)
+    elif isinstance(error, TypeError | ValueError) and are_several() and _OF_CLASS_OR_MEMORY.search(str(error)):
+        error.add_note(_WHOLE)
+
+
+_OF_CLASS_OR_MEMORY = re.compile("read-only|read-write|(not|got) ndarray|a 'ndarray' object")
+_WHOLE = (
+    "Where an array is cut over the ranks, libraries get a copy that is only read, and code in C may take no such "
+    "array: give it x.to_numpy(), which has all elements, and write back by x[...] = array. A field of a record is "
+    "set by z['field'][5] = 7."
+)
 _DIFFERENT = (
     "All ranks run the script, and have to compute the same. These differ between ranks: clocks, os.urandom and what "
     "comes of it (uuid, secrets, names of tempfile), os.getpid, id, the order of sets of texts, and names of hosts. "

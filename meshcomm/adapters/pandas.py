@@ -1,0 +1,20 @@
+"""What pandas gets in a script of NumPy: arrays for tensors, as it asks of what class a mask or an operand is."""
+
+import pandas as pd
+from pandas.core import indexing
+
+from meshcomm.adapters.whole_arguments import teach
+from meshcomm.core.arrays.scripted import is_scripted
+
+_OPERATORS = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "and", "xor", "or")
+_METHODS = (
+    *("__init__", "__new__", "__getitem__", "__setitem__", "__array_ufunc__", "__contains__"),
+    *(f"__{name}__" for name in ("lt", "le", "gt", "ge", "eq", "ne")),
+    *(f"__{r}{name}__" for r in ("", "r", "i") for name in _OPERATORS),
+)
+
+if is_scripted():
+    _classes = (pd.DataFrame, pd.Series, pd.Index, pd.Categorical, indexing._LocIndexer, indexing._iLocIndexer)  # noqa: SLF001
+    for _each in {base for kind in _classes for base in kind.__mro__ if base.__module__.startswith("pandas")}:
+        teach(_each, [name for name in vars(_each) if name in _METHODS or not name.startswith("_")])
+    teach(pd, pd.__all__)

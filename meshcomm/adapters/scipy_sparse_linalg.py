@@ -1,0 +1,36 @@
+"""What SciPy's sparse solvers get in a script of NumPy: arrays for tensors, as they are written in C."""
+
+from collections.abc import Callable
+from functools import wraps
+
+from scipy.sparse import linalg
+
+from meshcomm.adapters.whole_arguments import of_arrays, whole
+from meshcomm.core._tracing import Value
+from meshcomm.core.arrays.scripted import is_scripted
+
+
+class _Factors:
+    """A factorization of SciPy, which solves systems with tensors on their right, too."""
+
+    def __init__(self, factors: Value) -> None:
+        self._factors = factors
+
+    def solve(self, rhs: Value, trans: str = "N") -> Value:
+        return self._factors.solve(whole(rhs), trans)
+
+    def __getattr__(self, name: str) -> Value:
+        return getattr(self._factors, name)
+
+
+def _solving(make: Callable[..., Value], solver: Callable[[Value], Value]) -> Callable[..., Value]:
+    @wraps(make)
+    def made(*args: Value, **kwargs: Value) -> Value:
+        return solver(make(*map(whole, args), **kwargs))
+
+    return made
+
+
+if is_scripted():
+    linalg.splu, linalg.spilu = _solving(linalg.splu, _Factors), _solving(linalg.spilu, _Factors)
+    linalg.factorized = _solving(linalg.factorized, of_arrays)

@@ -1,0 +1,14 @@
+"""What zarr gets in a script of NumPy: arrays for tensors, as it wants to see all bytes."""
+
+import zarr
+from zarr.core import indexing
+
+from meshcomm.adapters.whole_arguments import teach
+from meshcomm.core.arrays.scripted import is_scripted
+
+if is_scripted():
+    teach(zarr, zarr.__all__)
+    for _each in (zarr.Array, zarr.Group, indexing.OIndex, indexing.VIndex, indexing.BlockIndex):
+        teach(
+            _each, [name for name in vars(_each) if name in ("__getitem__", "__setitem__") or not name.startswith("_")]
+        )

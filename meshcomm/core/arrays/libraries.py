@@ -1,0 +1,114 @@
+"""What libraries get of a tensor in a script of NumPy, where they expect an array: a copy of all elements, to be read.
+
+All ranks of such a script make all its calls. So what is here may be Collective, as `numpy.asarray` of a tensor is: by
+Python's buffers, by ``__array_interface__``, and by operators, whose other operand is of a class that has its own.
+"""
+
+import operator
+import sys
+from collections.abc import Callable
+from functools import cache
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, DType
+
+if TYPE_CHECKING:
+    from meshcomm.core.arrays.dtensor import DTensor
+
+WAY = "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
+"""What to do where a library does not take a tensor, in words of a script."""
+
+
+def lent(tensor: "DTensor") -> Array:
+    """Return all elements of a tensor for Python's buffers, to be read. Collective.
+
+    ``BufferError`` of a dtype that NumPy would not know again in a buffer, such as dates: it asks for the array then.
+    """
+    if not _has_buffers(tensor.dtype):
+        raise BufferError(f"elements of dtype {tensor.dtype} have no buffer of Python: {WAY}")
+    return tensor.__array__()
+
+
+@cache
+def _has_buffers(dtype: DType) -> bool:
+    try:
+        return np.asarray(np.empty(1, dtype).data).dtype == dtype
+    except (ValueError, RuntimeError, BufferError):
+        return False
+
+
+def _interface(tensor: "DTensor") -> dict[str, Value]:
+    array = tensor.__array__()
+    interface = dict(array.__array_interface__)
+    if array.dtype.names is not None and np.dtype(interface["descr"]) != array.dtype:
+        raise AttributeError(f"the fields of {array.dtype} have no descr that says where they are", name="descr")
+    # An object that holds the memory, as nobody else does, and that has no items which one could take for an address.
+    return interface | {"data": np.ndarray((), f"V{array.nbytes}", array).data}
+
+
+OF_SCRIPTS: dict[str, Callable[["DTensor"], Value]] = {
+    "__array_interface__": _interface,
+    "data": lambda tensor: lent(tensor).data,
+}
+"""Attributes of NumPy's arrays that a tensor has in a script only. Collective."""
+
+
+def refuse_windows() -> None:
+    """Raise ``ValueError`` if NumPy's ``as_strided`` asks for an array: the result would be no view of the tensor."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(4):
+        if frame is None:
+            return
+        if frame.f_code is as_strided.__code__:
+            raise ValueError(f"as_strided: {NO_WINDOWS}")
+        frame = frame.f_back
+
+
+NO_WINDOWS = (
+    "an array that is cut over the ranks has no memory in one piece. Slices, x.reshape, x.view(dtype) and "
+    "np.lib.stride_tricks.sliding_window_view are views of it; x.to_numpy() is a copy in one piece"
+)
+
+
+def viewed(tensor: "DTensor", kind: type) -> Value:
+    """Return what ``x.view(kind)`` gives to a script, for a class of NumPy's arrays. Collective.
+
+    A class that derives from them gets a copy, which refuses writes.
+    """
+    return (
+        tensor.view() if kind.__module__ == "numpy" and kind.__name__ == "ndarray" else tensor.__array__().view(kind)
+    )
+
+
+# -- operators --------------------------------------------------------------------------------------------------------
+
+
+def operated(name: str, tensor: "DTensor", other: Value) -> Value:
+    """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
+    if name in _REVERSED:
+        return _REVERSED[name](other, tensor.__array__())
+    is_in_place = name.startswith("__i") and name != "__invert__"
+    array = tensor.__array__(copy=is_in_place or None)
+    made = _operator(name)(array, other)
+    if made is array:
+        tensor[...] = array
+        return tensor
+    return made
+
+
+def _operator(name: str) -> Callable[..., Any]:
+    return divmod if name == "__divmod__" else getattr(operator, name)
+
+
+_REVERSED: dict[str, Callable[..., Any]] = {
+    f"__r{name}__": _operator(f"__{name}__")
+    for name in (
+        *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "divmod", "pow", "lshift", "rshift"),
+        *("and", "xor", "or"),
+    )
+}
