@@ -1,6 +1,8 @@
 """The functions of the array API standard that differ from NumPy's of the same name."""
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -8,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import DType
-from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.devices import Device, moved
@@ -20,6 +22,17 @@ Several: TypeAlias = Callable[..., tuple[DTensor, ...]]
 
 target_on = refusable(moved)  # where a tensor has to move: another rank may move it
 _numpys: Any = np  # called with tensors, by NumPy's protocol
+
+
+def creating(function: One) -> One:
+    """Return a *function* of `meshcomm.numpy` whose result is a tensor, as all arrays of the standard are here."""
+
+    @wraps(function)
+    def created(*args: Any, **kwargs: Any) -> DTensor:
+        return as_tensor(function.__name__, function(*args, **kwargs))
+
+    created.__signature__ = signature(function)  # type: ignore[attr-defined]
+    return created
 
 
 def astype(x: DTensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | None = None) -> DTensor:

@@ -102,7 +102,7 @@ def called(function: object, method: str | None, args: tuple[Value, ...], kwargs
     flags = sum({_KINDS[_condition(text)][1] for text, category in noted if not category})
     for text, category in noted:
         if category:
-            kind: type[Warning] = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
+            kind: Value = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
             program_line().warn(text, kind)
         elif name not in _UNCHECKED:
             _handle(text, flags)
