@@ -17,6 +17,7 @@ LIBRARIES = {
     "pandas": "arrays that are cut over the ranks of a script are no masks, groups or operands",
     "scipy.ndimage": "filters do not write into arrays that are cut over the ranks of a script",
     "scipy.sparse.linalg": "solvers take no arrays that are cut over the ranks of a script",
+    "sklearn.utils._param_validation": "scikit-learn refuses arrays that are cut over the ranks of a script",
     "zarr": "it takes no arrays that are cut over the ranks of a script",
     "xarray": "index arrays or groups of tensors do not work as they should",
 }

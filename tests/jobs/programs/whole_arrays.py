@@ -22,7 +22,17 @@ NAMES = (
     *("numpy.lib.recfunctions", "pandas", "PIL.Image", "matplotlib.pyplot"),
     *(f"scipy.{name}" for name in ("fft", "integrate", "interpolate", "linalg", "ndimage", "optimize", "signal")),
     *(f"scipy.{name}" for name in ("sparse.linalg", "spatial", "special", "stats")),
-    *(f"sklearn.{name}" for name in ("cluster", "linear_model", "metrics", "model_selection", "preprocessing")),
+    *(
+        f"sklearn.{name}"
+        for name in (
+            "cluster",
+            "feature_extraction.image",
+            "linear_model",
+            "metrics",
+            "model_selection",
+            "preprocessing",
+        )
+    ),
     *("sklearn.decomposition", "sklearn.pipeline", "h5py", "zarr", "xarray"),
 )
 for name in NAMES:
