@@ -61,9 +61,24 @@ def test_errors(tmp_path):
         with pytest.raises(FileNotFoundError):
             namespace.load(tmp_path / "none.npy")
         with pytest.raises(TypeError, match=r"mc\.open"):
-            namespace.memmap(tmp_path / "a.npy")
+            namespace.memmap(tmp_path / "a.bin", mode="w+", shape=(2**13, 2**14))
+        assert not (tmp_path / "a.bin").exists()
         with pytest.raises(TypeError, match=r"mc\.save"):
             namespace.load(tmp_path / "a.npy", mmap_mode="r+")
 
     with mc.simulate(2) as world:
         world.run(program)
+
+
+def test_mapped_files_are_whole(tmp_path):
+    def program():
+        made = namespace.memmap(tmp_path / "m.bin", "f8", "w+", shape=(3, 4))
+        made[1] = 5
+        made.flush()
+        again = namespace.memmap(tmp_path / "m.bin", dtype="f8", mode="r", offset=32)
+        assert isinstance(again, namespace.memmap)
+        assert type(again) is np.memmap
+        return (again + namespace.ones(8)).sum()
+
+    with mc.simulate(2) as world:
+        assert world.run(program) == [28.0, 28.0]

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from inspect import signature
+from math import prod
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -12,7 +14,7 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import resolved
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_BELOW
+from meshcomm.core._tuning import WHOLE_ARRAY, WHOLE_BELOW
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.making import by_blocks, of_array
@@ -127,14 +129,45 @@ class Arrays(Mapping[str, Value]):
         return repr(self._file)
 
 
-class memmap:  # noqa: N801 - NumPy's name
-    """Refuses to map a file, which ranks on other hosts may not have, and says what to use."""
-
-    def __init__(self, filename: Value, *args: Value, **kwargs: Value) -> None:
+def _check_mapped(filename: Value, nbytes: int) -> None:
+    """Raise ``TypeError`` for a file that is too large to be whole on each rank."""
+    if nbytes > WHOLE_ARRAY:
         raise TypeError(
-            f"numpy.memmap of {quote(filename)}: tensors are not mapped to files. mc.open(path) reads and writes "
-            "slices of an array in a file, and mc.load(path) all of it, each rank its own block"
+            f"numpy.memmap of {quote(filename)}: each rank has all of it, and it has {nbytes:,} bytes of at most "
+            f"{WHOLE_ARRAY:,}: mc.open(path) reads and writes slices of an array in a file, and mc.load(path) all of "
+            "it, each rank its own block"
         )
+
+
+class _Maps(type):
+    """What ``memmap(...)`` and ``isinstance(x, memmap)`` do."""
+
+    def __call__(cls, *args: Value, **kwargs: Value) -> Value:
+        """Map a file on each rank, up to 64 MiB. Collective if it is made: rank 0 makes it."""
+        numpys: Value = np.memmap
+        call = signature(numpys.__new__).bind(numpys, *args, **kwargs)
+        call.apply_defaults()
+        how = call.arguments
+        if how["mode"] in ("w+", "write") and isinstance(how["filename"], str | os.PathLike):
+            how["filename"] = path = resolved(os.fspath(how["filename"]))
+            shape = np.atleast_1d(how["shape"] or 0)
+            _check_mapped(path, np.dtype(how["dtype"]).itemsize * prod(shape.tolist()))
+
+            def make() -> None:
+                numpys.__new__(*call.args).flush()
+
+            looked_up("numpy.memmap", mesh_of_program(), f"numpy.memmap of {path!r}", make)
+            how["mode"] = "r+"
+        array = numpys.__new__(*call.args)
+        _check_mapped(how["filename"], array.nbytes)
+        return array
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, np.memmap)
+
+
+class memmap(metaclass=_Maps):  # noqa: N801 - NumPy's name
+    """A file in memory, whole on each rank: see `numpy.memmap`."""
 
 
 OWN = {each.__name__: each for each in (save, savez, savez_compressed, savetxt, load, memmap)}
