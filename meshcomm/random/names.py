@@ -21,14 +21,16 @@ from meshcomm.core._types import DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
+from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import for_program, home, in_script, small
+from meshcomm.numpy.namespace.making import for_program, home, in_script, is_on_all_ranks, small
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
 
+_NUMBERS = frozenset((int, float, bool, type(None)))
+_BY_LENGTH = ("permutation", "permuted", "shuffle", "choice")
 _ORDERS = ("permutation", "permuted", "shuffle")
 _VECTORS = ("multinomial", "dirichlet", "multivariate_normal", "multivariate_hypergeometric")
 _MANY = WHOLE_BELOW // 8  # elements, of which an array is large
@@ -43,6 +45,12 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
 
     *at* is the position of the argument ``size``.
     """
+    if _NUMBERS.issuperset(map(type, args)) and not kwargs.keys() - {
+        "size"
+    }:  # as most calls are: this takes less time
+        size = args[at] if at is not None and len(args) > at else kwargs.get("size")
+        if size is None or type(size) is int:
+            return (1 if size is None else size) < _MANY and not (name in _BY_LENGTH and _length(args[0]) >= _MANY)
     values = (*args, *kwargs.values())
     if kwargs.get("layout") is not None or any(isinstance(x, DTensor) or _is_large(x) for x in values):
         return False
@@ -80,7 +88,7 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
 
     @wraps(ours)
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_small(name, at, args, kwargs) and (get_default_mesh() is None or home().everyone):
+        if _is_small(name, at, args, kwargs) and is_on_all_ranks():
             plain = [_plain(x) for x in args]
             result = numpys(self, *plain, **{key: _plain(x) for key, x in kwargs.items() if key != "layout"})
             if type(result) is not np.ndarray:
@@ -261,20 +269,20 @@ def _large(name: str) -> Callable[..., Any]:
 _SIZES = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
 """Where ``size`` is in functions of the old interface only."""
 
+_BY_LENGTHS = {"rand": np.random.RandomState.random_sample, "randn": np.random.RandomState.standard_normal}
+"""Functions whose arguments are lengths, and what NumPy calls for them."""
+
 
 def _old(name: str, numpys: Callable[..., Any]) -> Callable[..., Any]:
     ours = _large(name)
+    if name in _BY_LENGTHS:
+        numpys = _BY_LENGTHS[name]
+        method = _by_size(name, numpys, lambda self, shape=None: ours(self, *shape or ()), 0)
+        return lambda self, *shape: method(self, shape or None)
     at = _SIZES.get(name)
     if at is None and hasattr(generator.Generator, name):
         at = _size_at(getattr(generator.Generator, name))
-    method = _by_size(name, numpys, ours, at)
-    if name not in ("rand", "randn"):
-        return method
-
-    def by_lengths(self: Any, *shape: Any) -> Any:
-        return method(self, *shape) if prod(shape) < _MANY else ours(self, *shape)
-
-    return by_lengths
+    return _by_size(name, numpys, ours, at)
 
 
 for _name, _numpys in vars(np.random.RandomState).items():
@@ -284,18 +292,21 @@ for _name, _numpys in vars(np.random.RandomState).items():
 
 # -- the module -------------------------------------------------------------------------------------------------------
 
-_job = SeedSequence  # any object that lives as long as the process, in place of its only world
+_of_job: list[RandomState] = []
 _states: WeakKeyDictionary[object, RandomState] = WeakKeyDictionary()
-"""By worlds, as each simulated rank sees its own."""
+"""By worlds, as each simulated rank sees its own; a process without them has one in `_of_job`."""
 
 
 def _state() -> RandomState:
     """Return the state of the functions of the module, of this rank. Collective when it is first needed."""
-    world = _job if watch.simulated is None else mesh_of_program().world.here()
-    state = _states.get(world)
-    if state is None:
-        state = _states[world] = RandomState() if not in_script() or watch.simulated else _shared_state()
-    return state
+    if watch.simulated is None:
+        if not _of_job:
+            _of_job.append(_shared_state() if in_script() else RandomState())
+        return _of_job[0]
+    world = mesh_of_program().world.here()
+    if world not in _states:
+        _states[world] = RandomState()
+    return _states[world]
 
 
 def _shared_state() -> RandomState:

@@ -80,9 +80,16 @@ def in_script() -> bool:
 
 def small(array: Array) -> Value:
     """Return what the program gets of a small array that all ranks have."""
-    if get_default_mesh() is None and not is_alone():  # as in most programs: it takes less time than `home`
+    if is_alone():
+        return array
+    if get_default_mesh() is None:  # as in most programs: it takes less time than `home`
         return array.view(WholeArray)
     return home().made(array)
+
+
+def is_on_all_ranks() -> bool:
+    """Return whether what the program makes is on all ranks: so small arrays are NumPy's."""
+    return is_alone() or get_default_mesh() is None or home().everyone
 
 
 def has_arrays(tensor: DTensor) -> bool:
