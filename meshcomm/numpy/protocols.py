@@ -91,7 +91,7 @@ def _called(
     if is_scripted() and any(map(_has_class, args)):
         with suppress(Unfit):
             return by_gathering(function, method, args, kwargs)
-    promotion = Promotion(function, args, kwargs)
+    promotion = Promotion(function, method, args, kwargs)
     if promotion:
         return promotion.call(function if method is None else getattr(function, method))
     if isinstance(function, np.ufunc) and method is not None:

@@ -24,8 +24,13 @@ _ARRAYS = frozenset(
 """Functions whose results are arrays even without axes."""
 
 _BETWEEN = frozenset(
-    f"meshcomm.core.arrays.{name}"
-    for name in ("conditions", "contents", "dtensor", "methods", "operators", "scripted", "standard")
+    (
+        "meshcomm.numpy.namespace.arrays",
+        *(
+            f"meshcomm.core.arrays.{name}"
+            for name in ("conditions", "contents", "dtensor", "methods", "operators", "scripted", "standard")
+        ),
+    )
 )
 """Modules with methods of tensors, which a program calls."""
 

@@ -174,59 +174,64 @@ def array_function(self, function, types, args, kwargs):
 
     A class of another library decides itself, and so do tensors.
     """
-    cdef list views = []
+    cdef dict views = {}, arrays = {}  # by the ids of the arrays; by those of the views
     for kind in types:
         if kind is not _kind and not issubclass(kind, _ndarray):
             return NotImplemented
-    args = _plain(args, views)
+    args = _plain(args, views, arrays, 0)
     if kwargs:
-        kwargs = _plain(kwargs, views)
+        kwargs = _plain(kwargs, views, arrays, 0)
     if function in _growing:
         made = _by_blocks(function, args, kwargs)
         if made is not NotImplemented:
             return made
-    return _given(function(*args, **kwargs), views)
+    return _given(function(*args, **kwargs), views, arrays)
 
 
-cdef object _plain(object x, list views):
+cdef object _plain(object x, dict views, dict arrays, int depth):
     """Return *x* with plain views of the arrays of a script, also in lists, tuples and dicts."""
-    cdef object kind = type(x)
+    cdef object kind = type(x), view
     if kind is _kind:
-        for view, array in views:
-            if array is x:
-                return view
-        view = _view(x, _ndarray)
-        views.append((view, x))
+        view = views.get(id(x))
+        if view is None:
+            view = views[id(x)] = _view(x, _ndarray)
+            arrays[id(view)] = x
         return view
+    if depth > _DEEPEST:
+        return x  # NumPy says so
     if kind is tuple:
-        return tuple([_plain(each, views) for each in <tuple>x])
+        return tuple([_plain(each, views, arrays, depth + 1) for each in <tuple>x])
     if kind is list:
-        return [_plain(each, views) for each in <list>x]
+        return [_plain(each, views, arrays, depth + 1) for each in <list>x]
     if kind is dict:
-        return {key: _plain(each, views) for key, each in (<dict>x).items()}
+        return {key: _plain(each, views, arrays, depth + 1) for key, each in (<dict>x).items()}
     return x
 
 
-cdef bint _is_shared(object made, list views) except -1:
+cdef bint _is_shared(object made, dict views) except -1:
     """Return whether NumPy has made a view of an argument."""
-    for view, _ in views:
-        if made.base is not None and _may_share_memory(made, view):
-            return True
+    if made.base is not None:
+        for view in views.values():
+            if _may_share_memory(made, view):
+                return True
     return False
 
 
-cdef object _given(object made, list views):
+cdef object _given(object made, dict views, dict arrays):
     """Return what a script gets of what NumPy has made."""
-    cdef object kind = type(made)
+    cdef object kind = type(made), array
     if kind is _ndarray:
-        for view, array in views:
-            if view is made:
-                return array
+        array = arrays.get(id(made))
+        if array is not None:
+            return array
         return _cut(made) if made.nbytes >= _limit and not _is_shared(made, views) else _view(made, _kind)
     if kind is tuple:
-        return tuple([_given(each, views) for each in <tuple>made])
+        return tuple([_given(each, views, arrays) for each in <tuple>made])
     if kind is list:
-        return [_given(each, views) for each in <list>made]
+        return [_given(each, views, arrays) for each in <list>made]
     if isinstance(made, tuple) and hasattr(made, "_fields"):
-        return kind(*[_given(each, views) for each in made])
+        return kind(*[_given(each, views, arrays) for each in made])
     return made
+
+
+cdef int _DEEPEST = 70  # lists in lists: NumPy's arrays have 64 axes at most

@@ -5,7 +5,10 @@ such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace.
 `meshcomm.numpy` is their class, which also takes tensors for its instances.
 """
 
+import copyreg
 import sys
+import types
+from abc import ABCMeta
 from importlib import import_module
 from typing import Any, SupportsIndex
 
@@ -20,7 +23,7 @@ from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wrap
 
 
-class _Arrays(type):
+class _Arrays(ABCMeta):
     """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **options: Any) -> Any:
@@ -28,7 +31,8 @@ class _Arrays(type):
             return super().__new__(cls, name, bases, names, **options)
         names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
         kinds = tuple(np.ndarray if base is WholeArray else base for base in bases)
-        return type(kinds[0])(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
+        made, _, options = types.prepare_class(name, kinds, options)
+        return made(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, np.ndarray | DTensor)
@@ -75,9 +79,9 @@ class _WholeArray(Operated, metaclass=_Arrays):
         """What this rank has: all of it."""
         return np.asarray(self)
 
-    def to_numpy(self) -> Array:
-        """Return a copy."""
-        return np.array(self)
+    def to_numpy(self, dtype: Any = None, **kwargs: Any) -> Array:
+        """Return a copy. pandas passes more arguments, which say what is missing."""
+        return np.array(self, dtype)
 
     def as_tensor(self) -> DTensor:
         """Return the tensor that shares the memory, whole on each rank. Functions of tensors only take this one."""
@@ -122,7 +126,12 @@ class _WholeArray(Operated, metaclass=_Arrays):
 
 
 WholeArray = _WholeArray
+copyreg.pickle(_Arrays, lambda _: (_numpys_class, ()))  # pickled, it is NumPy's
 WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"
+
+
+def _numpys_class() -> Any:
+    return np.ndarray
 
 
 def is_array(x: object) -> bool:

@@ -59,13 +59,14 @@ def _filled(name: str, shape: ShapeLike, dtype: DTypeLike | None, where: Device 
         lengths, kind = as_shape(shape), np.dtype(dtype)
         return getattr(create, name)(lengths, kind, layout_on(where, lengths, kind))
     if where is None and (probe.nbytes < WHOLE_BELOW or probe.dtype.hasobject):
-        return of_array(getattr(_numpys, name)(shape, dtype, order=order))
+        return of_array(getattr(_numpys, "zeros" if name == "empty" else name)(shape, dtype, order=order))
     tensor = getattr(create, name)(probe.shape, probe.dtype, layout_on(where, probe.shape, probe.dtype))
     return for_program(tensor) if where is None else tensor
 
 
 def _filler(name: str, text: str) -> Callable[..., Value]:
-    numpys: Any = getattr(np, name)
+    # A small array without a given content has zeros: other contents could differ between ranks.
+    numpys: Any = np.zeros if name == "empty" else getattr(np, name)
 
     def made(
         shape: ShapeLike,
@@ -119,7 +120,8 @@ def _with_value(made: Value, fill_value: Value) -> Value:
 
 def _like(name: str, a: Value, dtype: DTypeLike | None, shape: ShapeLike | None, where: Device | None) -> Value:
     if where is None or not isinstance(a, DTensor):
-        return as_tensors(getattr(_numpys, f"{name}_like")(a, dtype, shape=shape), where)
+        like = "zeros" if name == "empty" and not isinstance(a, DTensor) else name
+        return as_tensors(getattr(_numpys, f"{like}_like")(a, dtype, shape=shape), where)
     return _filled(name, a.shape if shape is None else shape, dtype or a.dtype, moved(a.layout, where))
 
 
@@ -193,8 +195,8 @@ def array(
     layout: Layout | None = None,
 ) -> Value:
     """Return a tensor of an array, of lists, or of tensors. Collective if there are tensors in lists."""
-    if layout is None and ndmin == 0 and (type(object) is WholeArray or type(object) is np.ndarray):
-        return of_data(_numpys.array(object, dtype, copy=copy, order=order, subok=subok))
+    if layout is None and isinstance(object, np.ndarray):
+        return _of_numpys(object, _numpys.array(object, dtype, copy=copy, order=order, subok=subok, ndmin=ndmin), None)
     if isinstance(object, DTensor):
         made = _of_tensor(object, dtype, copy, layout)
     elif _has_tensors(object):
@@ -228,9 +230,13 @@ def asarray(
         return _of_tensor(a, dtype, copy, where)
     if _has_tensors(a):
         return _stacked(a, dtype, where)
-    if type(a) is WholeArray and where is None and order is None:
-        return of_data(_numpys.asanyarray(a, dtype, copy=copy))
-    held = _numpys.asarray(a, dtype, copy=copy)
+    held = (
+        _numpys.asanyarray(a, dtype, order, copy=copy)
+        if type(a) is WholeArray
+        else _numpys.asarray(a, dtype, order, copy=copy)
+    )
+    if held is a and where is None:
+        return a
     if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
         raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
     return of_data(held, where)
@@ -265,19 +271,28 @@ def _has_tensors(x: Value) -> bool:
     return False
 
 
-def _as_asarray(name: str) -> Callable[..., Value]:
-    def made(
-        a: Value,
-        dtype: DTypeLike | None = None,
-        *args: object,
-        device: Device | None = None,
-        layout: Layout | None = None,
-        **kwargs: Value,
-    ) -> Value:
-        return asarray(a, dtype, device=device, layout=layout, copy=kwargs.get("copy"))
+def _of_numpys(x: Value, result: Value, where: Device | None) -> Value:
+    """Return what the program gets of what NumPy made of *x*: a masked array, for example, stays one."""
+    if where is None and (result is x or type(result) not in (np.ndarray, WholeArray)):
+        return result
+    return of_data(np.asarray(result), where)
 
-    made.__name__ = name
-    made.__doc__ = "Return *a* as a tensor, as `asarray` does: tensors have C order."
+
+def _as_asarray(name: str) -> Callable[..., Value]:
+    numpys = getattr(np, name)
+
+    @wraps(numpys)
+    def made(
+        a: Value, *args: Value, device: Device | None = None, layout: Layout | None = None, **kwargs: Value
+    ) -> Value:
+        where = device if layout is None else layout
+        if isinstance(a, DTensor) or _has_tensors(a):
+            tensor = asarray(a, args[0] if args else kwargs.get("dtype"), device=where, copy=kwargs.get("copy"))
+            is_asked = name in ("ascontiguousarray", "require") and isinstance(tensor, DTensor)
+            return tensor.copy() if is_asked and not tensor.flags.c_contiguous else tensor
+        return _of_numpys(a, numpys(a, *args, **kwargs), where)
+
+    made.__doc__ = f"Return what numpy.{name} returns; of a tensor a tensor, in C order."
     return own(made)
 
 

@@ -31,7 +31,8 @@ def by_gathering(
     called = function if method is None else getattr(function, method)
     arrays = {key: _array(name, x, pairs) for key, x in kwargs.items()}
     result = called(*(_array(name, x, pairs) for x in args), **arrays)
-    written = arrays.get("out") or ()
+    out = arrays.get("out")
+    written = out if isinstance(out, tuple) else (out,)
     for tensor, array in pairs:
         if result is None or any(x is array for x in (result, *written)):
             tensor[...] = array

@@ -165,7 +165,8 @@ def _grown(ufunc: np.ufunc, a: Array, b: Array) -> Value:
     except (TypeError, ValueError):
         return None  # NumPy says so
     layout = layout_for(shape, dtype, mesh)
-    if layout.is_fully_replicated() or mesh.size != mesh.world.size:
+    is_of_objects = dtype.hasobject or a.dtype.hasobject or b.dtype.hasobject
+    if is_of_objects or layout.is_fully_replicated() or mesh.size != mesh.world.size:
         return None
     return ufunc(*(cut(np.asarray(x), Layout(aligned_axes(x.shape, shape, layout), mesh)) for x in (a, b)))
 

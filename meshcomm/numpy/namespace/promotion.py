@@ -24,36 +24,48 @@ _OF_MEMORY = frozenset((np.may_share_memory, np.shares_memory))
 _WRITTEN = frozenset(("out", "dst"))
 """Parameters whose arrays are only written to: so they may have any content, another one on each rank."""
 
+_CHANGING = frozenset((np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal, np.copyto))
+"""Functions that write to their first argument."""
+
 
 class Promotion:
     """The arrays in the arguments of a call, as tensors on the mesh of its tensors, which share their memory."""
 
-    def __init__(self, function: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
+    def __init__(self, function: Any, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> None:
         first = _first_tensor((args, tuple(kwargs.values())))
         self._home = None if first is None else home_of(first.mesh)
-        self._pairs: list[tuple[Array, DTensor]] = []
+        self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
+        self._written: list[Value] = []  # arrays that the call writes to
         self.args, self.kwargs = args, kwargs
+        self._has_shapes = function in _OF_SHAPES and any(isinstance(x, np.ndarray) for x in args[1:])
         if self._home is None or not self._home.everyone or function in _OF_MEMORY:
             return
         if function in _OF_SHAPES:
-            self.args = self._promoted(args[0]), *args[1:]
+            shapes = (x.tolist() if isinstance(x, np.ndarray) else x for x in args[1:])
+            self.args = self._promoted(args[0]), *shapes
             return
         written = _written(function)
+        self._written = [x for number, x in enumerate(args) if number in written]
+        if function in _CHANGING or method == "at":
+            self._written.append(args[0])
+        out = kwargs.get("out")
+        self._written += out if isinstance(out, tuple) else [out]
         self.args = tuple(self._promoted(x, number not in written) for number, x in enumerate(args))
         self.kwargs = {key: self._promoted(x, key not in _WRITTEN) for key, x in kwargs.items()}
 
     def __bool__(self) -> bool:
-        return bool(self._pairs)
+        return bool(self._pairs) or self._has_shapes
 
     def call(self, function: Callable[..., Any]) -> Value:
         """Return what *function* makes of the tensors; of a tensor that stands for an array, that array."""
         result = function(*self.args, **self.kwargs)
-        for array, tensor in self._pairs:
-            if not array.flags.c_contiguous and array.flags.writeable and (result is None or result is tensor):
+        for array, tensor in self._pairs.values():
+            if not array.flags.c_contiguous and any(x is array for x in self._written):
                 array[...] = tensor.to_numpy()
-            if result is tensor:
-                result = array
-        return result
+        arrays = {id(tensor): array for array, tensor in self._pairs.values()}
+        if type(result) is tuple:
+            return tuple(arrays.get(id(x), x) for x in result)
+        return arrays.get(id(result), result)
 
     def _promoted(self, x: Value, is_read: bool = True) -> Value:
         if type(x) in (list, tuple):
@@ -62,13 +74,14 @@ class Promotion:
             return x
         if self._home is None or x.dtype.hasobject:
             return x
-        for array, tensor in self._pairs:
-            if array is x:
-                return tensor
-        if is_read:
-            note(x, self._home.mesh)
-        self._pairs.append((x, self._home.make(x)))
-        return self._pairs[-1][1]
+        if id(x) not in self._pairs:
+            if is_read:
+                note(x, self._home.mesh)
+            tensor = self._home.make(x)
+            if not x.flags.writeable and tensor.local is not None:
+                tensor.local.flags.writeable = False
+            self._pairs[id(x)] = x, tensor
+        return self._pairs[id(x)][1]
 
 
 @lru_cache(maxsize=512)
