@@ -235,7 +235,7 @@ def asarray(
         if type(a) is WholeArray
         else _numpys.asarray(a, dtype, order, copy=copy)
     )
-    if held is a and where is None:
+    if held is a and type(a) is WholeArray and where is None:
         return a
     if copy is False and (where is not None or held.nbytes >= WHOLE_BELOW):
         raise ValueError(f"asarray: a tensor does not share memory with a {type(a).__name__}; copy=False cannot be")
@@ -273,7 +273,8 @@ def _has_tensors(x: Value) -> bool:
 
 def _of_numpys(x: Value, result: Value, where: Device | None) -> Value:
     """Return what the program gets of what NumPy made of *x*: a masked array, for example, stays one."""
-    if where is None and (result is x or type(result) not in (np.ndarray, WholeArray)):
+    is_plain = type(result) is np.ndarray or (type(result) is WholeArray and result is not x)
+    if where is None and not is_plain:
         return result
     return of_data(np.asarray(result), where)
 
