@@ -15,6 +15,8 @@ LIBRARIES = {
     "autograd": "gradients do not go through meshcomm",
     "json": "a tensor without axes is no number there",
     "pandas": "arrays that are cut over the ranks of a script are no masks, groups or operands",
+    "scipy.integrate": "functions of a script may return no arrays that are cut over its ranks",
+    "scipy.optimize": "functions of a script may return no arrays that are cut over its ranks",
     "scipy.ndimage": "filters do not write into arrays that are cut over the ranks of a script",
     "scipy.sparse.linalg": "solvers take no arrays that are cut over the ranks of a script",
     "sklearn.utils._param_validation": "scikit-learn refuses arrays that are cut over the ranks of a script",

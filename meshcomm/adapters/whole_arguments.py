@@ -4,8 +4,8 @@ Each rank gets all elements, to be read: Collective, as all calls of such a scri
 """
 
 from collections.abc import Callable, Iterable
-from functools import wraps
-from types import FunctionType
+from functools import partial, update_wrapper, wraps
+from types import FunctionType, MethodType
 
 import numpy as np
 
@@ -44,6 +44,26 @@ def of_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
         return output if made is array else made
 
     return called
+
+
+def returning_arrays(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Return *function*, which takes functions of the program, so that these return arrays: as code in C wants."""
+
+    @wraps(function)
+    def called(*args: Value, **kwargs: Value) -> Value:
+        return function(*map(_whole_or_function, args), **{key: _whole_or_function(x) for key, x in kwargs.items()})
+
+    return called
+
+
+def _whole_or_function(x: Value) -> Value:
+    if not isinstance(x, FunctionType | MethodType | partial):
+        return whole(x)
+
+    def called(*args: Value, **kwargs: Value) -> Value:
+        return whole(x(*args, **kwargs))
+
+    return update_wrapper(called, x)
 
 
 def teach(owner: Value, names: Iterable[str]) -> None:

@@ -82,3 +82,19 @@ def test_mapped_files_are_whole(tmp_path):
 
     with mc.simulate(2) as world:
         assert world.run(program) == [28.0, 28.0]
+
+
+@pytest.mark.usefixtures("scripted")
+def test_objects_with_tensors_are_written(tmp_path):
+    def program():
+        x = namespace.arange(10_000.0)
+        namespace.save(tmp_path / "o.npy", {"x": x})
+        namespace.savez(tmp_path / "z", d={"x": x}, n=[1, 2], x=x)
+
+    with mc.simulate(2) as world:
+        world.run(program)
+    assert np.load(tmp_path / "o.npy", allow_pickle=True).item()["x"].sum() == 49_995_000
+    with np.load(tmp_path / "z.npz", allow_pickle=True) as both:
+        assert both["d"].item()["x"][5] == 5
+        assert both["n"].tolist() == [1, 2]
+        assert both["x"].shape == (10_000,)

@@ -10,13 +10,6 @@ from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.numpy.namespace.names import named
 
 
-@pytest.fixture
-def scripted():
-    set_scripted(True)
-    yield
-    set_scripted(False)
-
-
 def tensor(array):
     return mc.distribute(array, mc.Layout(["x"], mc.create_mesh([("x", 2)])))
 

@@ -24,13 +24,6 @@ CALLS = [
 ]
 
 
-@pytest.fixture
-def scripted():
-    set_scripted(True)
-    yield
-    set_scripted(False)
-
-
 @pytest.mark.usefixtures("scripted")
 @pytest.mark.parametrize(
     "call",

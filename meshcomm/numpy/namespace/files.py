@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from inspect import signature
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
@@ -28,20 +29,28 @@ def _whole(x: Value) -> Value:
 
 
 def _written(
-    name: str, file: File, arrays: list[Value], write: Callable[[list[Value]], object], suffix: str = ""
+    name: str, file: File, arrays: list[Value], write: Callable[[Value, list[Value]], object], suffix: str = ""
 ) -> None:
     """Let one rank *write* arrays to a file; each rank to what is no path. What it raises, all ranks raise.
 
-    *suffix* is what NumPy adds to a name without it.
+    *write* takes the file and the arrays. *suffix* is what NumPy adds to a name without it.
     """
     if not isinstance(file, str | os.PathLike):
-        write([x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
+        write(file, [x.to_numpy() if isinstance(x, DTensor) else x for x in arrays])
         return
     found, path = [_whole(x) for x in arrays], os.fspath(file)
+    path = path if path.endswith(suffix) else path + suffix
+    content = BytesIO()
+    may_hold_tensors = not all(isinstance(x, DTensor | np.ndarray) and x.dtype.kind != "O" for x in arrays)
+    if may_hold_tensors:  # all ranks pickle them
+        write(content, found)
 
     def written() -> None:
-        resolved(path if path.endswith(suffix) else path + suffix)  # no link of another user leads elsewhere
-        write(found)
+        target = resolved(path)  # no link of another user leads elsewhere
+        if may_hold_tensors:
+            np.frombuffer(content.getvalue(), np.uint8).tofile(target)
+        else:
+            write(path, found)
 
     looked_up(f"numpy.{name}", mesh_of_program(), f"numpy.{name} to {path!r}", written)
 
@@ -55,14 +64,14 @@ def save(file: File, arr: Value, **options: Value) -> None:
             path if path.endswith(".npy") else f"{path}.npy", arr, overwrite=True
         )
         return
-    _written("save", file, [arr], lambda found: np.save(file, found[0], **options), ".npy")
+    _written("save", file, [arr], lambda target, found: np.save(target, found[0], **options), ".npy")
 
 
 def _zipped(name: str) -> Callable[..., None]:
     def savez(file: File, *args: Value, **kwds: Value) -> None:
-        def write(found: list[Value]) -> None:
+        def write(target: Value, found: list[Value]) -> None:
             unnamed, named = found[: len(args)], dict(zip(kwds, found[len(args) :], strict=True))
-            getattr(np, name)(file, *unnamed, **named)
+            getattr(np, name)(target, *unnamed, **named)
 
         _written(name, file, [*args, *kwds.values()], write, ".npz")
 
@@ -76,12 +85,12 @@ savez, savez_compressed = _zipped("savez"), _zipped("savez_compressed")
 
 def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # noqa: N803 - NumPy's name
     """Write an array to a text file. Collective: rank 0 has all of it in its memory."""
-    _written("savetxt", fname, [X], lambda found: np.savetxt(fname, found[0], *args, **kwargs))
+    _written("savetxt", fname, [X], lambda target, found: np.savetxt(target, found[0], *args, **kwargs))
 
 
 def tofile(tensor: DTensor, fid: File, sep: str, format: str) -> None:
     """Write the elements of a tensor to a file, as `numpy.ndarray.tofile` does. Collective."""
-    _written("ndarray.tofile", fid, [tensor], lambda found: found[0].tofile(fid, sep, format))
+    _written("ndarray.tofile", fid, [tensor], lambda target, found: found[0].tofile(target, sep, format))
 
 
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
