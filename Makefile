@@ -278,6 +278,7 @@ bench: $(TESTING)
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/halos.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/indexing.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/fuse.py
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/new_calls.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/contractions.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/linalg.py
 	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/random_numbers.py
