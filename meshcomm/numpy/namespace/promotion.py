@@ -37,11 +37,12 @@ class Promotion:
         self._pairs: dict[int, tuple[Array, DTensor]] = {}  # by the ids of the arrays
         self._written: list[Value] = []  # arrays that the call writes to
         self.args, self.kwargs = args, kwargs
-        self._has_shapes = function in _OF_SHAPES and any(isinstance(x, np.ndarray) for x in args[1:])
+        self._has_shapes = False
         if self._home is None or not self._home.everyone or function in _OF_MEMORY:
             return
         if function in _OF_SHAPES:
             shapes = (x.tolist() if isinstance(x, np.ndarray) else x for x in args[1:])
+            self._has_shapes = any(isinstance(x, np.ndarray) for x in args[1:])
             self.args = self._promoted(args[0]), *shapes
             return
         written = _written(function)
