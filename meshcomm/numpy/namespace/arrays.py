@@ -5,7 +5,6 @@ such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace.
 `meshcomm.numpy` is their class, which also takes tensors for its instances.
 """
 
-import copyreg
 import sys
 import types
 from abc import ABCMeta
@@ -126,12 +125,7 @@ class _WholeArray(Operated, metaclass=_Arrays):
 
 
 WholeArray = _WholeArray
-copyreg.pickle(_Arrays, lambda _: (_numpys_class, ()))  # pickled, it is NumPy's
 WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"
-
-
-def _numpys_class() -> Any:
-    return np.ndarray
 
 
 def is_array(x: object) -> bool:
