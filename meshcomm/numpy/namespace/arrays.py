@@ -126,9 +126,3 @@ class _WholeArray(Operated, metaclass=_Arrays):
 
 WholeArray = _WholeArray
 WholeArray.__module__, WholeArray.__name__, WholeArray.__qualname__ = "numpy", "ndarray", "ndarray"
-
-
-def is_array(x: object) -> bool:
-    """Return whether *x* is an array of NumPy, of no other class than that of scripts."""
-    kind = type(x)
-    return kind is np.ndarray or kind is WholeArray
