@@ -13,8 +13,10 @@ from meshcomm.core._types import Array, DType, Names, Shape
 from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.ranks.calls import Collective, agree_on, collective
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.core.ranks.teams import Group, Location
@@ -42,6 +44,7 @@ class Partial(NamedTuple):
     counts: whether the share of a device counts
     shares: the dtype of the shares, by default that of the result
     finish: makes the result from what the shares were reduced to
+    form: what all calls have in common whose shares are reduced by the same exchange; None if that is not known
     """
 
     key: Hashable
@@ -53,6 +56,7 @@ class Partial(NamedTuple):
     counts: Callable[[int], bool] = lambda device: True
     shares: DType | None = None
     finish: Callable[[Array], Array] = unchanged
+    form: Hashable = None
 
 
 def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> DTensor:
@@ -67,7 +71,8 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
         partial, tensor = _computed_by_all(partial, tensor, layout, shape)
     if not partial.names:
         return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
-    reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, (partial, tensor, layout, shape), (tensor.local,))
+    subject, arguments = (partial, tensor, layout, shape), (tensor.local, partial.compute)
+    reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, subject, arguments)
     assert reduced is not None
     return DTensor(partial.finish(reduced), layout, shape, dtype)
 
@@ -90,8 +95,8 @@ def _text(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape) -> st
 
 def _prepared(
     partial: Partial, tensor: DTensor, layout: Layout, shape: Shape, here: Location
-) -> Callable[[Array], Array]:
-    """Return a function that makes the reduced share of the result from the block of a device."""
+) -> Callable[[Array, Callable[[Array], Array]], Array]:
+    """Return a function that makes the reduced share of the result from the block of a device, and `compute`."""
     mesh, n = layout.mesh, prod(layout.block_shape(shape, here.device))
     group, position = group_along(here, mesh, partial.names)
     members = [mesh.ranks.index(rank) for rank in group.members]
@@ -99,7 +104,7 @@ def _prepared(
     dtype = partial.dtype if partial.shares is None else partial.shares
     _refuse_dtype(partial, tensor)
     reduce = reduction(partial.op, dtype) if isinstance(partial.op, str) else partial.op
-    return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None, compute=partial.compute).run
+    return AllReduce(group, position, reduce, n, dtype.itemsize, counted=counted or None).run
 
 
 def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
@@ -109,7 +114,7 @@ def _refuse_dtype(partial: Partial, tensor: DTensor) -> None:
             partial.compute(np.ones((1,) * tensor.ndim, tensor.dtype))
 
 
-_REDUCE = Collective[Array](_text, _prepared)
+_REDUCE = Collective[Array](_text, _prepared, form=lambda partial, *_: partial.form)
 
 
 def added_up(
@@ -228,8 +233,15 @@ def prepared_reduction(how: Reduction, of: TensorSpec) -> PreparedReduction:
     options = "".join(f", {option}" for option in how.options)
     text = f"{how.name} over axes {axes}{options} in {how.dtype}"
     run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
-    partial = Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish)
-    return PreparedReduction(partial, source.delete(axes), shape)
+    layout, form = source.delete(axes), None
+    if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
+        form = ("reduce", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
+    partial = Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish, form)
+    return PreparedReduction(partial, layout, shape)
+
+
+def _all_filled(cut: AnyCut) -> bool:
+    return isinstance(cut, Consecutive) and cut.shortest > 0
 
 
 def _whole(how: Reduction) -> Callable[[Array], Array]:

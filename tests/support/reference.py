@@ -203,7 +203,7 @@ def lockstep(plan, blocks):
 
 def over_mpi(operation):
     """The form over MPI of an exchange whose way is chosen when it runs."""
-    return operation if isinstance(operation, LocalCopy) else operation._over_mpi
+    return operation if isinstance(operation, LocalCopy) else operation._over_mpi()
 
 
 def _exchange(steps, members, data, targets, moved, messages):

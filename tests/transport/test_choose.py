@@ -122,7 +122,7 @@ def test_ranks_that_bring_another_number_are_found(ranks, monkeypatch, up_to, ho
         operation = operation_of(rank, [case])
         for _ in range(3):
             moved(rank, operation, [case])
-        assert type(operation._over_mpi._comparing).__name__ == how
+        assert type(operation._over_mpi()._comparing).__name__ == how
         other = choose.exchange(rank.group, [case.tensor(rank.position)], ExchangeSpec(1 + (rank.position == 2), 512))
         with pytest.raises(CollectiveMismatch, match="ranks 0, 1, 3" if rank.position == 2 else "rank 2"):
             moved(rank, other, [case])
@@ -232,7 +232,7 @@ def test_messages_are_shorter_on_a_slow_network(ranks, monkeypatch, seconds):
 
     def program(rank):
         rank.group.team._machine = Machine(nodes=(0, 1), beta_between=seconds)
-        return operation_of(rank, [case])._over_mpi.rounds
+        return operation_of(rank, [case])._over_mpi().rounds
 
     assert ranks([ALONE] * 2).results(program) == [4 if seconds else 2] * 2
 

@@ -1,6 +1,7 @@
 """Boxes: intervals along each axis (MPI calls them subarrays, HDF5 hyperslabs), and who exchanges them with whom."""
 
 from collections.abc import Sequence
+from operator import lt
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -100,11 +101,29 @@ def intersections(box: Box, others: Sequence[Box]) -> Boxes:
     >>> found.peers.tolist(), found.which.tolist(), found.starts.tolist(), found.stops.tolist()
     ([0, 1, 2], [0, 1, 0], [[0], [2]], [[2], [4]])
     """
+    if len(others) <= _FEW:
+        return _few_intersections(box, others)
     ends = np.array([box, *others], dtype=np.intp).reshape(1 + len(others), len(box), 2)
     starts, stops = np.maximum(ends[1:, :, 0], ends[0, :, 0]), np.minimum(ends[1:, :, 1], ends[0, :, 1])
     peers = np.flatnonzero((starts < stops).all(axis=1))
     rows, which = np.unique(np.hstack([starts, stops])[peers], axis=0, return_inverse=True)
     return Boxes(peers, which.reshape(-1), rows[:, : len(box)], rows[:, len(box) :])
+
+
+_FEW = 64  # peers: for so many, integers of Python take less time than arrays
+
+
+def _few_intersections(box: Box, others: Sequence[Box]) -> Boxes:
+    peers, which, known = list[int](), list[int](), dict[tuple[int, ...], int]()
+    for peer, other in enumerate(others):
+        starts = [max(one[0], two[0]) for one, two in zip(box, other, strict=True)]
+        stops = [min(one[1], two[1]) for one, two in zip(box, other, strict=True)]
+        if all(map(lt, starts, stops)):
+            peers.append(peer)
+            which.append(known.setdefault((*starts, *stops), len(known)))
+    corners = np.array(list(known), dtype=np.intp).reshape(len(known), 2 * len(box))
+    numbers = np.array([peers, which], dtype=np.intp)
+    return Boxes(numbers[0], numbers[1], corners[:, : len(box)], corners[:, len(box) :])
 
 
 def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
@@ -175,4 +194,4 @@ def box_shape(box: Box) -> tuple[int, ...]:
     >>> box_shape(((0, 2), (3, 6)))
     (2, 3)
     """
-    return tuple([length_of(span) for span in box])
+    return tuple([span[1] - span[0] if type(span) is tuple else length_of(span) for span in box])

@@ -123,6 +123,10 @@ class AllToAllBetween(AllToAll):
         """Whether every device sends its whole block to one device: not known here, so False."""
         return False
 
+    @property
+    def exchanges_intersections(self) -> bool:
+        return False
+
     def held_box(self, device: int) -> Box | None:
         return self._box(self.source, device)
 

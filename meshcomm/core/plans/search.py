@@ -115,6 +115,9 @@ def _ways(
         direct = steps_along(shape, itemsize, [source, target]) if ways[0][1] else ()
         if direct != ways[0][1] and any(step.dims for step in direct):
             ways.append(("direct", direct))
+    largest = source.largest_block(shape) + target.largest_block(shape)
+    if limit is None and largest * itemsize <= DEFAULT_SCRATCH and not any(len(steps) > 1 for _, steps in ways):
+        return ways  # in one round, whatever is packed
     minimum = min(minimum_scratch(steps) for _, steps in ways)
     if limit is not None and limit < minimum:
         raise ShapeError(

@@ -126,6 +126,11 @@ class Step(FieldsOnly):
         """Whether the blocks of a group, the device's own too, are small enough to be gathered in one call of MPI."""
         return False
 
+    @property
+    def exchanges_intersections(self) -> bool:
+        """Whether each device sends what its block shares with the new blocks of its group: no other one has it."""
+        return self.held is self.source and set(self.dims) <= used(self.source)
+
     def held_box(self, device: int) -> Box | None:
         """Return the box of the block that *device* holds before the step; None if it holds none."""
         return self.held.block_box(self.shape, device)

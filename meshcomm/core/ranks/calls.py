@@ -113,6 +113,10 @@ class Collective(Generic[R]):
     From the subject of a call, *describe* returns what the ranks compare. *build* returns a function that runs the
     call, also from the location of this rank; what it raises on one rank, all raise. On a rank that is outside of the
     meshes, *outside* does the checks of *build*.
+
+    Calls of which *form* returns equal values run by one function, which was built for the first of them: *form* says
+    what moves, the same on all ranks, or None. A new call of a known form needs no agreement: what the ranks would
+    compare is in the digest that goes with its data.
     """
 
     def __init__(
@@ -120,8 +124,10 @@ class Collective(Generic[R]):
         describe: Callable[..., str],
         build: Callable[..., Callable[..., R]],
         outside: Callable[..., object] | None = None,
+        *,
+        form: Callable[..., Hashable] | None = None,
     ) -> None:
-        self._describe, self._build, self._outside = describe, build, outside
+        self._describe, self._build, self._outside, self._form = describe, build, outside, form
 
     def __call__(
         self,
@@ -172,6 +178,7 @@ class Collective(Generic[R]):
         """
         if watch.recorder is not None:
             watch.recorder.describe(key, self._describe, subject)
+        form: Hashable = None
         if key is not None and not agreement.checks_every_call():
             known = team.recall(key)
             if known is not None:
@@ -180,6 +187,11 @@ class Collective(Generic[R]):
                 if team.comparison_due:
                     agreement.compare_known(team, error)
                 return known.run
+            form = None if self._form is None else self._form(*subject)
+            if form is not None:
+                known = team.recall(form)
+                if known is not None:
+                    return self._of_known_form(team, key, subject, known)
         run: Callable[..., R] | None = None
         try:
             _ = team.machine  # which a plan depends on, agreed on when the team first communicates
@@ -195,4 +207,20 @@ class Collective(Generic[R]):
         assert run is not None
         if key is not None:
             team.remember(key, PreparedCall(run, fingerprint(call)))
+            if form is not None:
+                team.remember(form, PreparedCall(run, fingerprint(call)))
         return run
+
+    def _of_known_form(
+        self, team: Team, key: Hashable, subject: tuple[object, ...], known: PreparedCall
+    ) -> Callable[..., R]:
+        """Return what runs a new call as it has run others of its form, and note what the call is about."""
+        call = self._describe(*subject)
+        if team.turn.depth > 1:
+            call = f"{call}, within {kind(team.turn.operation or '')}"
+        number = fingerprint(call)
+        team.note(number)
+        if team.comparison_due:
+            agreement.agree(team, call)
+        team.remember(key, PreparedCall(known.run, number))
+        return known.run

@@ -82,7 +82,7 @@ def exchange(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) ->
     """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
     if len(group.members) == 1:
         return LocalCopy(tensors)
-    return _Chosen(group, tensors, terms, _over_mpi(group, tensors, terms))
+    return _Chosen(group, tensors, terms)
 
 
 def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> "Nonblocking":
@@ -112,23 +112,15 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
 
 
-def _over_mpi(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> OverMPI:
-    if terms.root is not None:
-        return Broadcast(group, terms)
-    if terms.gathers:
-        return Gathered(group, tensors[0], terms)
-    if terms.permutes:
-        return Permuted(group, tensors, terms, terms.rounds)
-    return Packed(group, tensors, terms, _rounds(group, tensors, terms))
-
-
 def _rounds(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> int:
-    """Return the rounds that the scratch limit asks for, or more.
+    """Return the rounds of an exchange over MPI: those that the scratch limit asks for, or more.
 
     More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
     in the caches.
     """
-    if len(tensors) > 1:
+    if terms.root is not None or terms.gathers:
+        return 1
+    if len(tensors) > 1 or terms.permutes:
         return terms.rounds
     if not group.team.machine.one_node:
         return max(terms.rounds, _messages(group, terms))
@@ -294,10 +286,10 @@ class _InChannel:
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, over_mpi: OverMPI) -> None:
-        self._group, self._tensors, self._terms, self._over_mpi = group, tensors, terms, over_mpi
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> None:
+        self._group, self._tensors, self._terms = group, tensors, terms
         self._sizes = BlockSizes(tensors)
-        self._way: Operation = over_mpi
+        self._way: Operation | None = None
         self._chosen_for: tuple[int, ...] | None = None
         self._received: Traffic | None = None
 
@@ -310,25 +302,37 @@ class _Chosen:
             join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), stretch))
         try:
             group.communicator()
-            if group.nodes is not self._chosen_for:  # a new group, or opened again
-                self._way = self._over_mpi if group.nodes is None else self._on_nodes(group.nodes)
+            way = self._way
+            if way is None or group.nodes is not self._chosen_for:  # a new group, or opened again
+                way = self._way = self._over_mpi() if group.nodes is None else self._on_nodes(group.nodes)
                 self._chosen_for = group.nodes
-            self._way.run(sources, targets, stretch)
+            way.run(sources, targets, stretch)
         except BaseException as error:
             group.team.fail(error)
             raise
         if recorder is not None:
             if self._received is None:
                 self._received = received(group, self._tensors)
-            recorder.exchanged(type(self._way).__name__, began, self._received)
+            recorder.exchanged(type(way).__name__, began, self._received)
+
+    def _over_mpi(self) -> OverMPI:
+        group, tensors, terms = self._group, self._tensors, self._terms
+        if terms.root is not None:
+            return Broadcast(group, terms)
+        if terms.gathers:
+            return Gathered(group, tensors[0], terms)
+        if terms.permutes:
+            return Permuted(group, tensors, terms, terms.rounds)
+        return Packed(group, tensors, terms, _rounds(group, tensors, terms))
 
     def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, terms = self._group, self._tensors, self._terms
         several_nodes = len(set(nodes)) > 1
         if (several_nodes and terms.root is not None) or (terms.one_memory and len(tensors) > 1):
-            return self._over_mpi  # several blocks that are not in one stretch go in place by a channel only
-        remaining = MessagesOnNode(group, tensors, terms, self._over_mpi.rounds)
+            return self._over_mpi()  # several blocks that are not in one stretch go in place by a channel only
+        rounds = _rounds(group, tensors, terms)
+        remaining = MessagesOnNode(group, tensors, terms, rounds)
         if several_nodes and terms.relay_pays and len(tensors) == 1:
             relayed = Relayed(group, tensors[0], terms, remaining)
             if relayed.open(terms.scratch_limit):
@@ -339,7 +343,7 @@ class _Chosen:
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
         crossing = [tensor.only(others, others) for tensor in tensors]
-        off_node = Packed(group, crossing, terms, self._over_mpi.rounds)
+        off_node = Packed(group, crossing, terms, rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)
         terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))

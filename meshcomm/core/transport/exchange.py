@@ -70,6 +70,11 @@ class Exchanged:
     receives_of: BoxesOf
     order: Order = None
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether all axes of all blocks are in the order of the boxes, and the blocks hold nothing else."""
+        return self.order is None
+
     @cached_property
     def sends(self) -> Boxes:
         """The boxes that this rank sends."""
@@ -155,8 +160,8 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
     return Exchanged(
         itemsize,
         position,
-        lambda position: sources[position],
-        lambda position: targets[position],
+        sources.__getitem__,
+        targets.__getitem__,
         lambda position: intersections(sources[position], targets),
         lambda position: intersections(targets[position], sources),
     )
@@ -261,5 +266,54 @@ def _bytes(box: Box | None, itemsize: int) -> int:
 
 
 def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, order: Order = None) -> Strided:
+    if order is None and box is not None and are_few(boxes) and is_plain(box):
+        corners = zip(boxes.starts.tolist(), boxes.stops.tolist(), strict=True)
+        return laid_out([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
     shape = None if box is None else box_shape(box)
     return strided(region, shape, itemsize, Loops(*in_block(box, boxes)), order)
+
+
+def are_few(boxes: Boxes) -> bool:
+    """Return whether *boxes* are laid out faster by integers of Python than by arrays."""
+    return boxes.repeats is None and len(boxes.starts) <= _FEW
+
+
+def is_plain(box: Box) -> bool:
+    """Return whether *box* is one interval along each axis."""
+    return all(type(span) is tuple for span in box)
+
+
+_FEW = 16
+
+Row: TypeAlias = tuple[int, Box, list[int], list[int]]
+"""A box in a region of memory that is a block: the region, the box of the block, and the corners of the box."""
+
+
+def laid_out(rows: Sequence[Row], ndim: int, itemsize: int) -> Strided:
+    """Return where boxes of *ndim* axes lie in blocks that are one interval along each axis."""
+    regions, offsets, strides, extents = [], list[int](), list[list[int]](), list[list[int]]()
+    for region, block, start, stop in rows:
+        stride, offset, steps = itemsize, 0, [0] * ndim
+        for axis in range(ndim - 1, -1, -1):
+            first, end = block[axis][:2]
+            offset += (start[axis] - first) * stride
+            steps[axis] = stride
+            stride *= end - first
+        regions.append(region)
+        offsets.append(offset)
+        strides.append(steps)
+        extents.append([end - first for first, end in zip(start, stop, strict=True)])
+    count = len(regions)
+    numbers = np.array([regions, offsets], dtype=np.intp)
+    loops = np.array([strides, extents], dtype=np.intp).reshape(2, count, ndim)
+    return Strided(numbers[0], numbers[1], loops[0], loops[1])
+
+
+def run_length(block: Box, start: Sequence[int], stop: Sequence[int], itemsize: int) -> int:
+    """Return how many bytes of a box lie one after the other in a block that is one interval along each axis."""
+    run = itemsize
+    for span, first, end in zip(reversed(block), reversed(start), reversed(stop), strict=True):
+        run *= end - first
+        if end - first != span[1] - span[0]:
+            break
+    return run

@@ -14,9 +14,19 @@ import numpy as np
 
 from meshcomm._kernels import BoxCopies
 from meshcomm.core._tuning import LINE
+from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes
 from meshcomm.core.memory.copies import Strided, as_byte_boxes, concatenated
-from meshcomm.core.transport.exchange import Exchanged, numbered, once_each
+from meshcomm.core.transport.exchange import (
+    Exchanged,
+    Row,
+    are_few,
+    is_plain,
+    laid_out,
+    numbered,
+    once_each,
+    run_length,
+)
 
 
 def stretch_offsets(sizes: Sequence[int]) -> list[int]:
@@ -53,12 +63,13 @@ class LocalCopies:
         for tensor in {id(tensor): tensor for tensor in self.tensors}.values():  # many have one description
             boxes = tensor.receives if receives else tensor.sends
             for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
-                extent = boxes.stops[box] - boxes.starts[box]
-                if peer == tensor.position or peer not in self.members or not extent.all():
+                if peer == tensor.position or peer not in self.members:
+                    continue
+                if not (boxes.stops[box] - boxes.starts[box]).all():
                     continue
                 sender, receiver = (peer, tensor.position) if receives else (tensor.position, peer)
-                one = boxes.some(slice(box, box + 1))
-                found[self.members.index(peer)] = self.several or _rather_writes(tensor, sender, receiver, one)
+                rather = self.several or _rather_writes(tensor, sender, receiver, boxes, box)
+                found[self.members.index(peer)] = rather
         return list(found.items())
 
     def reads_and_writes(
@@ -77,19 +88,49 @@ class LocalCopies:
         """Return the copies from the blocks of local *peers*, this rank perhaps among them, to the new block."""
         (tensor,) = self.tensors
         sizes, boxes = [0] * len(self.members), tensor.receives
-        theirs, ours = [], []
-        for number in sorted(peers):
-            which = boxes.of(self.members[number])
-            if len(which):
-                chosen = boxes.some(which)
-                theirs.append(tensor.in_source(self.members[number], number, chosen))
-                ours.append(tensor.in_target(tensor.position, 0, chosen))
-                sizes[number] = tensor.source_bytes(self.members[number])
-        if not ours:
+        chosen = [(number, boxes.of(self.members[number])) for number in sorted(peers)]
+        chosen = [(number, which) for number, which in chosen if len(which)]
+        if not chosen:
             return None
-        target, loops = [tensor.target_bytes(tensor.position)], ours[0].extents.shape[1]
-        source, into = concatenated(theirs, loops), concatenated(ours, loops)
+        for number, _ in chosen:
+            sizes[number] = tensor.source_bytes(self.members[number])
+        source, into = self._laid_out(tensor, boxes, chosen, receives=True)
+        target = [tensor.target_bytes(tensor.position)]
         return BoxCopies(sizes, target, tensor.itemsize, *source[:3], *into, len(self.members))
+
+    def _laid_out(
+        self, tensor: Exchanged, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
+    ) -> tuple[Strided, Strided]:
+        """Return where boxes that are *chosen* of local peers lie before and after; peers are the regions there."""
+        here, froms, tos = tensor.position, list[Strided](), list[Strided]()
+        plain = self._plain(tensor, boxes, chosen, receives)
+        if plain is not None:
+            return plain
+        for number, which in chosen:
+            some, peer = boxes.some(which), self.members[number]
+            froms.append(tensor.in_source(peer, number, some) if receives else tensor.in_source(here, 0, some))
+            tos.append(tensor.in_target(here, 0, some) if receives else tensor.in_target(peer, number, some))
+        loops = froms[0].extents.shape[1] if froms else boxes.starts.shape[1]
+        return concatenated(froms, loops), concatenated(tos, loops)
+
+    def _plain(
+        self, tensor: Exchanged, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
+    ) -> tuple[Strided, Strided] | None:
+        """Return what `_laid_out` does, by integers of Python; None if there are many boxes, or some have gaps."""
+        if not tensor.is_in_order or not are_few(boxes):
+            return None
+        starts, stops, here = boxes.starts.tolist(), boxes.stops.tolist(), tensor.position
+        froms, tos = list[Row](), list[Row]()
+        for number, which in chosen:
+            sender, receiver = (self.members[number], here) if receives else (here, self.members[number])
+            source, target = tensor.source(sender), tensor.target(receiver)
+            if source is None or target is None or not is_plain(source) or not is_plain(target):
+                return None
+            for box in which.tolist():
+                froms.append((number if receives else 0, source, starts[box], stops[box]))
+                tos.append((0 if receives else number, target, starts[box], stops[box]))
+        ndim = boxes.starts.shape[1]
+        return laid_out(froms, ndim, tensor.itemsize), laid_out(tos, ndim, tensor.itemsize)
 
     def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
@@ -113,16 +154,8 @@ class LocalCopies:
 
     def _written(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
         """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
-        mine: list[Strided] = []
-        others: list[Strided] = []
-        for number in peers:
-            which = tensor.sends.of(self.members[number])
-            if len(which):
-                chosen = tensor.sends.some(which)
-                mine.append(tensor.in_source(tensor.position, 0, chosen))
-                others.append(tensor.in_target(self.members[number], number, chosen))
-        loops = mine[0].extents.shape[1] if mine else tensor.sends.starts.shape[1]
-        return concatenated(mine, loops), concatenated(others, loops)
+        chosen = [(number, tensor.sends.of(self.members[number])) for number in peers]
+        return self._laid_out(tensor, tensor.sends, [each for each in chosen if len(each[1])], receives=False)
 
     def _offsets_of(self, position: int) -> list[int]:
         """Return where the new blocks of a position begin in its stretch, and the length of this."""
@@ -130,9 +163,15 @@ class LocalCopies:
         return stretch_offsets(sizes) if self.several else [0, sizes[0]]
 
 
-def _rather_writes(tensor: Exchanged, sender: int, receiver: int, box: Boxes) -> bool:
+def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, box: int) -> bool:
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
-    source, target = tensor.in_source(sender, 0, box), tensor.in_target(receiver, 0, box)
+    if tensor.is_in_order and boxes.repeats is None:
+        before, after = tensor.source(sender), tensor.target(receiver)
+        if before is not None and after is not None and is_plain(before) and is_plain(after):
+            corners = boxes.starts[box].tolist(), boxes.stops[box].tolist()
+            return run_length(before, *corners, tensor.itemsize) < run_length(after, *corners, tensor.itemsize)
+    one = boxes.some(slice(box, box + 1))
+    source, target = tensor.in_source(sender, 0, one), tensor.in_target(receiver, 0, one)
     return _run(source, tensor.itemsize) < _run(target, tensor.itemsize)
 
 

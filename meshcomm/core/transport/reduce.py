@@ -33,7 +33,6 @@ class AllReduce:
     reduce: reduces an array over its first axis, as `reduction` gives it
     n, itemsize: how many elements the array of each rank has, and their bytes
     counted: the positions in the group whose arrays count, by default all
-    compute: makes the array of this rank from what `run` is given, by default that itself
     """
 
     def __init__(
@@ -45,9 +44,8 @@ class AllReduce:
         itemsize: int,
         *,
         counted: list[int] | None = None,
-        compute: Callable[[Array], Array] | None = None,
     ) -> None:
-        self._reduce, self._counted, self._compute = reduce, counted, compute
+        self._reduce, self._counted = reduce, counted
         count = len(group.members)
         elements = Cut(n, count)
         cuts = [elements.interval(number) for number in range(count)]
@@ -70,12 +68,12 @@ class AllReduce:
         terms = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
         self._gather = on_arrays(exchange(group, [gather], terms), (n,))
 
-    def run(self, array: Array) -> Array:
-        """Return the reduced array. Collective over the group."""
+    def run(self, array: Array, compute: Callable[[Array], Array] | None = None) -> Array:
+        """Return the reduced array, or what *compute* makes of the array, reduced. Collective over the group."""
         # An overflow, which concerns one rank, must not stop it while the others go on.
         with unstopped():
-            if self._compute is not None:
-                array = self._compute(array)
+            if compute is not None:
+                array = compute(array)
             columns = self._gather(array) if self._at_once else self._scatter(array)
             reduced = self._reduce(columns if self._counted is None else columns[self._counted])
             return (reduced if self._at_once else self._gather(reduced)).reshape(array.shape)
