@@ -7,7 +7,7 @@ the block that the device holds.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TypeAlias
 
 import numpy as np
@@ -18,7 +18,7 @@ from meshcomm.core._units import bytes_text
 from meshcomm.core.layouts.boxes import Box, box_shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import NOTHING, as_block, as_bytes, block_bytes, new_bytes
-from meshcomm.core.memory.copies import contiguous
+from meshcomm.core.memory.copies import contiguous, exact_copy, opaque
 from meshcomm.core.memory.scratch import own_buffer, scratch
 from meshcomm.core.plans.costs import relay_pays
 from meshcomm.core.plans.plan import Plan
@@ -28,7 +28,15 @@ from meshcomm.core.ranks.calls import leave_with
 from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.teams import Group, Location
 from meshcomm.core.transport import choose
-from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Operation, Order, from_boxes, is_plain
+from meshcomm.core.transport.exchange import (
+    Exchanged,
+    ExchangeSpec,
+    Operation,
+    Order,
+    from_boxes,
+    is_plain,
+    wrong_length,
+)
 from meshcomm.core.transport.local_copies import stretch_offsets
 
 _FEW = 64  # devices: the boxes of so many are intersected faster than found by the cuts of the axes
@@ -49,6 +57,8 @@ def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None =
     In memory, the axes of the old block may be in another *order*: see `meshcomm.core.transport.exchange.Exchanged`.
     It may be a larger block than the plan begins with: that which is *held*, in the indices of the plan.
     """
+    if order is None and held is None and plan.source.mesh is plan.target.mesh and plan.source.mesh.size == 1:
+        return partial(_copied, plan.shape, plan.dtype.itemsize)
     found = operations(plan, here, order, held)
     (last, size), between = found[-1], [(step, f"between {i % 2}", size) for i, (step, size) in enumerate(found[:-1])]
     shape, dtype, alone = target_shape(plan, here.device), plan.dtype, not exchanging_steps(plan)
@@ -78,6 +88,17 @@ def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None =
     return move
 
 
+def _copied(shape: Shape, itemsize: int, block: Array | None, out: Array | None = None) -> Array:
+    """Return the block of the only device, in new memory or in *out*."""
+    assert block is not None
+    if block.nbytes != block_bytes(shape, itemsize):
+        raise wrong_length(block.nbytes, block_bytes(shape, itemsize))
+    if out is None:
+        return exact_copy(block)
+    opaque(out)[...] = opaque(block)
+    return out
+
+
 def _packed(block: Array | None) -> Bytes:
     """Return the bytes of no block, or of one with gaps, as a slice has them."""
     return NOTHING if block is None else as_bytes(contiguous(block))
@@ -92,7 +113,7 @@ def operations(
     for step in steps:
         tensor = described(step, here) if found else replace(described(step, here, held), order=order)
         exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))
-        found.append((exchange, _target(step, here)))
+        found.append((exchange, tensor.target_bytes(tensor.position)))
     if not steps or plan.steps[-1] is not steps[-1]:
         copied = _cut(plan, here.device)
         if not found:
@@ -238,7 +259,8 @@ def _terms(plan: Plan, step: Step, here: Location) -> ExchangeSpec:
 
 
 def _text(step: Step) -> str:
-    return f"{step!r} of {step.shape}, {step.itemsize} bytes"
+    kind, source, target = type(step).__name__, step.source.specs_text, step.target.specs_text
+    return f"{kind} along {step.dims} in {step.rounds}: {source} to {target} of {step.shape}, {step.itemsize} bytes"
 
 
 def _target(step: Step, here: Location) -> int:

@@ -16,8 +16,8 @@ from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Indices, Names, ShapeLike
 from meshcomm.core.layouts import layout_text, wire
-from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import AnyCut, indices_of, intervals_of, length_of, span_of
+from meshcomm.core.layouts.boxes import Box, box_shape
+from meshcomm.core.layouts.cyclic import AnyCut, Span, indices_of, intervals_of, length_of, span_of
 from meshcomm.core.layouts.descriptor import array_descriptor
 from meshcomm.core.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.core.layouts.mesh import Mesh
@@ -52,7 +52,7 @@ class Layout:
 
     __module__ = "meshcomm"
 
-    __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_type")
+    __slots__ = ("__weakref__", "_along", "_axes", "_hash", "_match", "_mesh", "_shards", "_text", "_type")
 
     _mesh: Mesh
     _axes: Axes
@@ -81,7 +81,7 @@ class Layout:
         if match is not None:
             shards[match] = -1
         layout._shards = tuple(shards)
-        layout._hash = None
+        layout._hash = layout._text = None
         return layout
 
     # -- attributes ---------------------------------------------------------------------------------------------------
@@ -114,7 +114,9 @@ class Layout:
         >>> Layout([("x", "y"), UNSHARDED], Mesh(range(6), [("x", 3), ("y", 2)])).specs_text
         '[x+y, unsharded]'
         """
-        return layout_text.specs_text(self.sharding_specs)
+        if self._text is None:
+            self._text = layout_text.specs_text(self.sharding_specs)
+        return self._text
 
     @property
     def axes(self) -> Axes:
@@ -347,7 +349,8 @@ class Layout:
         """
         if self._match is not None:
             refuse_match(self)
-        device = integer(device, "device", LayoutError)
+        if type(device) is not int:
+            device = integer(device, "device", LayoutError)
         if not 0 <= device < self._mesh.size:
             raise LayoutError(
                 f"device {quote(device)} of a mesh of {counted(self._mesh.size, 'device')}; 0 <= device < size"
@@ -372,7 +375,10 @@ class Layout:
         numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        return tuple(map(span_of, map(cut_of, self._axes, shape, self._shards), numbers))
+        box: list[Span] = []
+        for names, length, blocks, number in zip(self._axes, shape, self._shards, numbers, strict=True):
+            box.append((0, length) if blocks == 1 else span_of(cut_of(names, length, blocks), number))
+        return tuple(box)
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
@@ -506,7 +512,7 @@ class Layout:
         >>> Layout(["x"], Mesh(range(3), {"x": 3})).block_shape((4,), 0)
         (2,)
         """
-        return tuple(map(length_of, self.block_box(global_shape, device)))
+        return box_shape(self.block_box(global_shape, device))
 
     def _own(self, device: int | None) -> int:
         """Return *device*, or that of this rank; ``MeshError`` if the rank is outside of the mesh."""
@@ -589,6 +595,12 @@ class Layout:
                 )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
+        if type(shape) is tuple and len(shape) == len(self._axes):
+            for length in shape:
+                if type(length) is not int or length < 0:
+                    break
+            else:
+                return shape
         if len(getattr(shape, "shape", (0,))) != 1:  # an array may list the lengths
             raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))

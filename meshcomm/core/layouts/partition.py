@@ -231,6 +231,11 @@ class Cut(_Even, Consecutive):
         length, longer = divmod(self.length, self.blocks)
         return number * length + min(number, longer)
 
+    def interval(self, number: int) -> Interval:
+        length, longer = divmod(self.length, self.blocks)
+        start = number * length + min(number, longer)
+        return start, start + length + (number < longer)
+
     def block_of(self, index: int) -> int:
         """Return the number of the block that holds the element at *index*.
 

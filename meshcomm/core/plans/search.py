@@ -50,7 +50,7 @@ from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.overlaps import shared
 from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
-from meshcomm.core.layouts.specs import CutSpec
+from meshcomm.core.layouts.specs import CutSpec, Cyclic
 from meshcomm.core.plans.bounds import minimum_scratch, within_limit
 from meshcomm.core.plans.costs import seconds
 from meshcomm.core.plans.cross_mesh import AllToAllBetween
@@ -79,11 +79,36 @@ def cheapest_steps(
     limit: bytes of scratch; None is the default, or the minimum if that is more
     machine: the constants of the cost model
     """
+    if source.mesh is target.mesh and source.mesh.size == 1:
+        return ()
+    if limit is None and (only := _only_step(shape, itemsize, source, target)) is not None:
+        return (only,)
     pair = on_one_mesh(source, target) or (source, target)
     ways = _ways(shape, itemsize, *pair, limit=limit, machine=machine)
     if len(ways) == 1:
         return ways[0][1]
     return min(_priced(ways, machine), key=lambda candidate: candidate.seconds).steps
+
+
+def _only_step(shape: Shape, itemsize: int, source: Layout, target: Layout) -> Step | None:
+    """Return the step between layouts on a mesh of one dimension, in one round; None where that needs a look.
+
+    It is what `_ways` finds, without a search: consecutive blocks that are gathered, or moved to another axis.
+    """
+    mesh = target.mesh
+    if source.mesh is not mesh or len(mesh.dims) != 1 or mesh.size == 1 or min(shape, default=0) < mesh.size:
+        return None  # with fewer elements than devices, each may hold what it wants
+    if (source.largest_block(shape) + target.largest_block(shape)) * itemsize > DEFAULT_SCRATCH:
+        return None
+    had, has = (next((a for a, names in enumerate(each.axes) if names), None) for each in (source, target))
+    if had is None or had == has or isinstance(source.axes[had], Cyclic):
+        return None
+    dims = (mesh.dims[0].name,)
+    if has is None:
+        return AllGather(shape, itemsize, source, target, dims, source)
+    if isinstance(source.axes[had], CutSpec) or isinstance(target.axes[has], CutSpec):
+        return None
+    return AllToAll(shape, itemsize, source, target, dims, source)
 
 
 def forget_plans() -> None:

@@ -139,8 +139,17 @@ class Step(FieldsOnly):
         """Return the box of the block that *device* holds after the step; None if it holds none."""
         return self.target.block_box(self.shape, device)
 
+    @cached_property
+    def _groups(self) -> dict[int, tuple[int, ...]]:
+        return {}
+
     def group_of(self, device: int) -> tuple[int, ...]:
         """Return the devices of the group of *device*, itself among them, in order."""
+        if device not in self._groups:
+            self._groups[device] = self._group_of(device)
+        return self._groups[device]
+
+    def _group_of(self, device: int) -> tuple[int, ...]:
         members = [device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())]
         for name in self.dims:
             stride, size = self.mesh.stride(name), self.mesh.dim_size(name)

@@ -207,15 +207,19 @@ class BlockSizes:
         found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
         if found == expected:
             return None
-        length, wanted = next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1])
-        return ShapeError(
-            f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
-            "it was resized, or the tensor was made of a block that does not fit"
-        )
+        return wrong_length(*next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]))
 
     def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
         """Return the blocks, with zeros instead of those that do not fit."""
         return _fitting(sources, self._sources), _fitting(targets, self._targets)
+
+
+def wrong_length(length: int, wanted: int) -> ShapeError:
+    """Return the error for a block of *length* bytes that should have others."""
+    return ShapeError(
+        f"a block has {length} bytes, but by shape, dtype and layout of its tensor it has {wanted}: "
+        "it was resized, or the tensor was made of a block that does not fit"
+    )
 
 
 def own_copies(tensors: Sequence[Exchanged]) -> BoxCopies | None:
