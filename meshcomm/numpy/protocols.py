@@ -291,7 +291,7 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-set_protocol(guarded, elements.element_of, elements.to_set, rows.note)
+set_protocol(guarded, elements.element_of, elements.to_set, indexing.slice_of, rows.note)
 has_short_way(
     *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
     *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),

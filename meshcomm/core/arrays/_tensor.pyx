@@ -44,7 +44,7 @@ cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None, _guarded = None
-cdef object _element_of = None, _to_set = None, _note = None
+cdef object _element_of = None, _to_set = None, _slice_of = None, _note = None
 cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
@@ -55,17 +55,18 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_protocol(guarded, get, put, note):
+def set_protocol(guarded, get, put, slice_of, note):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
     guarded: calls a function whose warnings are to name the line of the program
     get, put: return an element; the array and the index to which one is written
+    slice_of: returns what an index of integers and slices takes that is right, without the checks of others
     note: is told of a row that is read by its number, and asked before one is written
     """
-    global _guarded, _element_of, _to_set, _note
-    _guarded, _element_of, _to_set, _note = guarded, get, put, note
+    global _guarded, _element_of, _to_set, _slice_of, _note
+    _guarded, _element_of, _to_set, _slice_of, _note = guarded, get, put, slice_of, note
 
 
 def offer(recipe, tuple operands, result):
@@ -151,7 +152,13 @@ cdef class TensorBase:
         made = _known(self, key, (self, at[1]), None)
         if made is _NONE:
             _forget_offer()
-            return _kept(self, key, (self,), None, _long(_getitem, None, (self, index), {}))
+            if watch.any_closed:
+                _check_open(self._spec.mesh)
+            if _slice_of is None:  # NumPy's protocol is not loaded yet
+                made = _long(_getitem, None, (self, index), {})
+            else:
+                made = _slice_of(self, index)
+            return _kept(self, key, (self,), None, made)
         if type(index) is int:
             _note(self, at[1][0], made)
         return made

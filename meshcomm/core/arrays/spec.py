@@ -65,9 +65,11 @@ class TensorSpec:
 
     def find_cuts(self) -> tuple[tuple[int, ...] | None, ...]:
         """Find `cuts`, and return them."""
-        cuts = [self.layout.cut(axis, n) for axis, n in enumerate(self.shape)]
-        starts = (tuple(cut.all_starts()) if cut.is_consecutive else () for cut in cuts)
-        self.cuts = tuple(None if cut.blocks == 1 else its for cut, its in zip(cuts, starts, strict=True))
+        starts: list[tuple[int, ...] | None] = []
+        for axis, blocks in enumerate(self.layout._shards):
+            cut = None if blocks == 1 else self.layout.cut(axis, self.shape[axis])
+            starts.append(None if cut is None else tuple(cut.all_starts()) if cut.is_consecutive else ())
+        self.cuts = tuple(starts)
         return self.cuts
 
     def __repr__(self) -> str:

@@ -231,6 +231,10 @@ class Cut(_Even, Consecutive):
         length, longer = divmod(self.length, self.blocks)
         return number * length + min(number, longer)
 
+    def all_starts(self) -> list[int]:
+        length, longer = divmod(self.length, self.blocks)
+        return [number * length + min(number, longer) for number in range(self.blocks + 1)]
+
     def interval(self, number: int) -> Interval:
         length, longer = divmod(self.length, self.blocks)
         start = number * length + min(number, longer)
@@ -308,6 +312,9 @@ class ChosenCut(_Chosen, Consecutive):
     def blocks(self) -> int:  # type: ignore[override]
         """The number of blocks."""
         return len(self.boundaries) - 1
+
+    def all_starts(self) -> list[int]:
+        return list(self.boundaries)
 
     def start(self, number: int) -> int:
         return self.boundaries[number]

@@ -160,8 +160,9 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             lengths.append(1)
             counts.append(1)
             continue
+        stretch = Stretch(item, 1) if isinstance(item, int) else item
         names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
-        found = _kept(names, cut, number, Stretch(item, 1) if isinstance(item, int) else item)
+        found = _kept(names, cut, number, stretch)
         if found is None:
             return None
         if isinstance(item, int):

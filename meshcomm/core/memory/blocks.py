@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from meshcomm.core._tuning import POOLED_FROM
+from meshcomm.core._tuning import POOL_WHOLE_FROM, POOLED_FROM
 from meshcomm.core._types import Array, Bytes, DType, Shape
 from meshcomm.core.memory import pools
 
@@ -26,12 +26,22 @@ def as_block(data: Bytes, shape: Shape, dtype: DType) -> Array:
 
 
 def new_bytes(size: int) -> Bytes:
-    """Return *size* bytes of any value for a block: in memory that the node's ranks share, if there is such."""
-    if pools.shared is not None:
-        found: Bytes | None = pools.shared.allocate(size)
-        if found is not None:
-            return found
-    return pools.allocate_unshared(size) if size > POOLED_FROM else np.empty(size, dtype=np.uint8)
+    """Return *size* bytes of any value for a block: in memory that the node's ranks share, if there is such.
+
+    The pool keeps the memory of large blocks for others of the same length. Of a loop whose blocks shrink or grow, it
+    would keep one for each length, and take new memory in each turn. So large lengths are rounded up to one of 16 in
+    each power of two: by 6% at most.
+    """
+    length = size
+    if size >= POOL_WHOLE_FROM:
+        step = 1 << (size.bit_length() - 5)
+        length = -(-size // step) * step
+    found: Bytes | None = None if pools.shared is None else pools.shared.allocate(length)
+    if found is None:
+        if size <= POOLED_FROM:
+            return np.empty(size, dtype=np.uint8)
+        found = pools.allocate_unshared(length)
+    return found if length == size else found[:size]
 
 
 def new_block(shape: Shape, dtype: DType) -> Array:

@@ -47,6 +47,11 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         if mask is not None:
             return _compressed(tensor, mask)
         return indexed(GET, tensor, index)
+    return slice_of(tensor, index)
+
+
+def slice_of(tensor: DTensor, index: object) -> DTensor:
+    """Return what an *index* without arrays takes of a tensor. Collective over the mesh if elements have to move."""
     items = parsed(index, tensor.shape)
     if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
         element = elements.element_of(tensor, items)
@@ -73,7 +78,8 @@ def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
 
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
-    kept = kept_slice(tensor.layout, tensor.shape, items, tensor.mesh.rank)
+    device = tensor.mesh.rank
+    kept = kept_slice(tensor.layout, tensor.shape, items, device)
     of = sliced_outline(tensor, items)
     if kept is None:
         return moved_from(tensor, _moved(tensor, items), of, items)
@@ -85,13 +91,13 @@ def _taken(tensor: DTensor, items: Items) -> DTensor:
 
     found = viewed(take, tensor, kept.layout, of, short=False)
     if of.flags.writeable:
-        offer(OfSlice(_at(tensor._spec, items, kept), found._spec, of.strides, kept.lengths), (tensor,), found)
+        offer(OfSlice(_at(tensor._spec, items, kept, device), found._spec, of.strides, kept.lengths), (tensor,), found)
     return found
 
 
-def _at(spec: TensorSpec, items: Items, kept: Slice) -> At:
-    """Return where slices with the signature of *items* are in the block of this rank: the first one is *kept*."""
-    begins, device = list[int | None](), spec.mesh.rank
+def _at(spec: TensorSpec, items: Items, kept: Slice, device: int | None) -> At:
+    """Return where slices with the signature of *items* are in the block of *device*: the first one is *kept*."""
+    begins = list[int | None]()
     of_axes = [item for item in items if item is not None]
     numbers = (0,) * len(of_axes) if device is None else spec.layout.block_numbers(device)
     for item, its, number in zip(of_axes, spec.cuts or spec.find_cuts(), numbers, strict=True):
@@ -101,8 +107,8 @@ def _at(spec: TensorSpec, items: Items, kept: Slice) -> At:
             begins.append(its[number])
         else:
             begins.append(None)  # what is in the block, or that nothing is, the signature says
-    both = [(1, 1) if isinstance(item, int) else (item.length, item.step) for item in of_axes]
-    lengths, steps = (tuple(each[i] for each in both) for i in range(2))
+    lengths = tuple([1 if isinstance(item, int) else item.length for item in of_axes])
+    steps = tuple([1 if isinstance(item, int) else item.step for item in of_axes])
     return At(kept.block, tuple(begins), lengths, steps)
 
 
@@ -300,7 +306,7 @@ class _Assigning(NamedTuple):
             stays = value.layout.axes == axes
             edges = None if stays else edges_of(value._spec, axes)
             stays = stays and value.dtype.kind in "biufc" and tensor.dtype.kind in "biufc"
-        at = _at(tensor._spec, items, kept)
+        at = _at(tensor._spec, items, kept, device)
         return cls(name, at, kept.lengths, axes, edges, stays, device)
 
     def recipe(self) -> Recipe:
