@@ -274,9 +274,9 @@ class _Messages(Exchanged):
 
     at: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def is_in_order(self) -> bool:
-        return False
+    def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
+        at = self.at[start[0]]
+        return [at], [at + stop[0] - start[0]]
 
     def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
         begins = np.array([self.at[start] for (start,) in boxes.starts.tolist()], np.intp)
@@ -325,8 +325,9 @@ def _text(name: str, edges: Edges) -> str:
 def _built(name: str, edges: Edges, here: Location) -> Callable[[Bytes], Bytes]:
     """Return a function that sends the bytes of this rank, and returns those that come."""
     layout, axis, spec = edges.layout, edges.axis, edges.specs[0]
-    mesh, itemsize, text = layout.mesh, spec.dtype.itemsize, _text(name, edges)
-    group, position = group_along(here, mesh, sharding(mesh, layout.axes[axis]))
+    mesh, itemsize = layout.mesh, spec.dtype.itemsize
+    names = sharding(mesh, layout.axes[axis])
+    group, position = group_along(here, mesh, names)
     devices = [mesh.ranks.index(rank) for rank in group.members]
     positions = {layout.block_numbers(device)[axis]: each for each, device in enumerate(devices)}
     row = prod(without(spec.layout.block_shape(spec.shape, here.device), [axis]))
@@ -336,7 +337,8 @@ def _built(name: str, edges: Edges, here: Location) -> Callable[[Bytes], Bytes]:
         messages.append(_Message(positions[owner], positions[receiver], start, end, received[receiver]))
         received[receiver] += count * row
     most = edges.most * itemsize
-    terms = ExchangeSpec(fingerprint(text), most, rounds=max(1, -(-2 * most // DEFAULT_SCRATCH)))
+    number = fingerprint(f"edges of {itemsize} bytes along {names}: {sorted(edges.messages.items())}")
+    terms = ExchangeSpec(number, most, rounds=max(1, -(-2 * most // DEFAULT_SCRATCH)))
     exchanged = _exchanged(messages, itemsize, position)
     operation, size = exchange(group, [exchanged], terms), exchanged.target_bytes(position)
 

@@ -17,7 +17,7 @@ Calls leave nothing for flight files: their history is made of what is kept anyw
 #     The key is looked for like this. None is found for calls that are agreed on each time, for one whose program is
 #     dropped, and for the call after one with an error, or after one within others: they change the digest once more.
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Container, Hashable, Mapping
 from typing import Any, NamedTuple
 
@@ -47,11 +47,12 @@ class Noted(NamedTuple):
 class PreparedCall:
     """A call that all ranks of a team agreed on, ready to run; *number* is the same on every rank."""
 
-    __slots__ = ("number", "run")
+    __slots__ = ("number", "run", "used")
 
     def __init__(self, run: Callable[..., Any], number: int) -> None:
         self.run = run
         self.number = number
+        self.used = 0
 
 
 class CallLog:
@@ -71,7 +72,7 @@ class CallLog:
         self._compare_at = COMPARE_EVERY  # so many noted calls
         # After how many noted calls, the digest of them, and the number of the last call that had begun on the team.
         self._digests: deque[tuple[int, int, int]] = deque(maxlen=REMEMBERED_DIGESTS)
-        self._prepared: OrderedDict[Hashable, PreparedCall] = OrderedDict()  # in the order of their last use
+        self._prepared: dict[Hashable, PreparedCall] = {}
         self._asked: set[Hashable] = set()
         self._clock = 0  # the same on all ranks of the team
 
@@ -148,7 +149,8 @@ class CallLog:
         call = self._prepared.get(key)
         if call is None:
             return None
-        self._prepared.move_to_end(key)
+        self._clock += 1
+        call.used = self._clock
         self.noted += 1  # as `note` does, without calls: this is on the way of every relayout
         self.call_digest = hash((self.call_digest, call.number)) >> 2
         self._digests.append((self.noted, self.call_digest, self.calls))
@@ -159,15 +161,18 @@ class CallLog:
         """Return the call that is kept for *key*, or None; every rank of the team must ask."""
         call = self._prepared.get(key)
         if call is not None:
-            self._prepared.move_to_end(key)
+            self._clock += 1
+            call.used = self._clock
         return call
 
     def remember(self, key: Hashable, call: PreparedCall) -> None:
-        """Keep *call* for *key*; at the limit the one used longest ago is dropped. On every rank."""
-        self._prepared[key] = call
-        self._prepared.move_to_end(key)
+        """Keep *call* for *key*; at the limit those used longest ago are dropped, some at once. On every rank."""
+        self._clock += 1
+        call.used, self._prepared[key] = self._clock, call
         if len(self._prepared) > PREPARED_PER_TEAM:
-            self._prepared.popitem(last=False)
+            oldest = sorted(self._prepared.items(), key=lambda item: item[1].used)
+            for each, _ in oldest[: 1 + PREPARED_PER_TEAM // 16]:
+                del self._prepared[each]
 
     def is_new(self, key: Hashable) -> bool:
         """Return whether *key* is asked about for the first time, of the last `PREPARED_PER_TEAM` ones. On every rank.

@@ -72,8 +72,8 @@ class Exchanged:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether all axes of all blocks are in the order of the boxes, and the blocks hold nothing else."""
-        return self.order is None
+        """Whether blocks lie in memory as their boxes say, in the order of their axes."""
+        return self.order is None and type(self).in_source is Exchanged.in_source
 
     @cached_property
     def sends(self) -> Boxes:
@@ -111,6 +111,10 @@ class Exchanged:
         if position not in known:
             known[position] = _bytes(self.target(position), self.itemsize)
         return known[position]
+
+    def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
+        """Return the corners of a box in the indices of the blocks after."""
+        return start, stop
 
     def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
         """Return where *boxes* lie in the block of *position* before, which is this *region* of memory."""

@@ -128,7 +128,7 @@ class LocalCopies:
                 return None
             for box in which.tolist():
                 froms.append((number if receives else 0, source, starts[box], stops[box]))
-                tos.append((0 if receives else number, target, starts[box], stops[box]))
+                tos.append((0 if receives else number, target, *tensor.corners_in_target(starts[box], stops[box])))
         ndim = boxes.starts.shape[1]
         return laid_out(froms, ndim, tensor.itemsize), laid_out(tos, ndim, tensor.itemsize)
 

@@ -35,7 +35,7 @@ from meshcomm.numpy.contractions.einsum import EinsumPlan, Operand, from_lists, 
 from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
 from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
-from meshcomm.numpy.contractions.short_products import short_product
+from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
@@ -498,6 +498,8 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
         product: DTensor = traced(np.matmul, (a, b))
         return product
     found = inner_of_alike(a, b)
+    if found is None:
+        found = product_of_one_device(a, b)
     if found is None:
         found = short_product(a, b)
     return contracted("numpy.matmul", product_subscripts, (a, b)) if found is None else found

@@ -14,7 +14,7 @@ from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.coordinates import devices_along
-from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.core.layouts.specs import Cyclic, free_names
 from meshcomm.numpy.contractions.contraction import spread_over
 
 
@@ -41,6 +41,20 @@ def short_product(a: object, b: object) -> DTensor | None:
         pair = (whole, b) if vector is a else (a, whole)
         return mapped(np.matmul, *pair, layout=matrix.layout._recut((other,)), shape=(n,))
     return None
+
+
+def product_of_one_device(a: object, b: object) -> DTensor | None:
+    """Return the product of matrices and vectors of one floating-point dtype on one device; None for others."""
+    if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh or a.mesh.size > 1:
+        return None
+    if a.dtype != b.dtype or a.dtype.char not in "fdFD" or not 0 < a.ndim < 3 or not 0 < b.ndim < 3:
+        return None
+    if a.shape[-1] != b.shape[0]:
+        return None
+    rows = a.layout.axes[:-1]
+    taken = {name for names in rows for name in names}
+    layout = a.layout._recut((*rows, *(free_names(names, taken) for names in b.layout.axes[1:])))
+    return mapped(np.matmul, a, b, layout=layout, shape=(*a.shape[:-1], *b.shape[1:]))
 
 
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
