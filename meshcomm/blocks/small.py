@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -16,11 +17,15 @@ from meshcomm.core._types import Array, Names
 from meshcomm.core.arrays import short
 from meshcomm.core.arrays.create import from_local, told_by_root
 from meshcomm.core.arrays.dtensor import DTensor, check_root, unwrapped
+from meshcomm.core.arrays.short import told_counts
 from meshcomm.core.arrays.spec import TensorSpec
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.specs import cut_at
 from meshcomm.core.ranks import agreement
 from meshcomm.core.ranks.agreement import agree, fingerprint
 from meshcomm.core.ranks.calls import agree_on, collective
+from meshcomm.core.ranks.meshes import location_text
 
 R = TypeVar("R")
 
@@ -92,6 +97,34 @@ def of_lengths(name: str, block: Array | None, mesh: Mesh, specs: Sequence[Names
     """
     with collective(name, mesh):
         return from_local(block, "cuts", mesh=mesh, sharding_specs=list(specs))
+
+
+def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor:
+    """Return the tensor of blocks with any number of rows, which the ranks tell each other. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    block: of this rank; None outside of the mesh
+    names: the mesh dimensions along which the blocks of the first axis lie one after the other
+    """
+    if block is None or mesh.size > SMALL_MESHES:
+        return of_lengths(name, block, mesh, [names, *((),) * (0 if block is None else block.ndim - 1)])
+    row = block.shape[1:]
+    layout = Layout([tuple(names), *((),) * len(row)], mesh)
+    cut, total = layout.axes, len(block)
+    with collective(name, mesh) as here:
+        assert here is not None
+        if layout.num_shards(0) > 1:
+            call = f"{name}: blocks with rows of {row} {block.dtype} along {names} on {location_text(mesh)}"
+            counts = told_counts(here.team, call, len(block))
+            of_blocks = {
+                layout.block_numbers(device)[0]: counts[here.team.ranks.index(rank)]
+                for device, rank in enumerate(mesh.ranks)
+            }
+            ends = [0, *accumulate(of_blocks[number] for number in range(len(of_blocks)))]
+            cut, total = (cut_at(tuple(names), ends, ends[-1]), *layout.axes[1:]), ends[-1]
+    return DTensor(np.ascontiguousarray(block), layout._recut(cut), (total, *row), block.dtype)
 
 
 def is_passing(tensor: DTensor) -> bool:

@@ -50,15 +50,16 @@ def whole_of(name: str, spec: TensorSpec, block: Array, team: Team) -> Array:
     return whole
 
 
-def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes) -> bytes:
+def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes, size: int = SMALL_MESSAGE) -> bytes:
     """Return the messages of all ranks of *team*: each a header, *data*, and what fills it up. Collective.
 
     Parameters
     ----------
     number, text: what the ranks compare; the *text* is made if numbers differ
-    data: bytes of this rank, `SMALL_MESSAGE` at most, less those of the header
+    data: bytes of this rank, *size* at most, less those of the header
+    size: of a message, the same on all ranks
     """
-    size, count = SMALL_MESSAGE, len(team.ranks)
+    count = len(team.ranks)
     header = (number ^ team.call_digest).to_bytes(HEADER, "little", signed=True)
     message, came = np.frombuffer((header + data).ljust(size, b"\0"), np.uint8), np.empty(size * count, np.uint8)
     offsets = [*range(0, size * count, size)]
@@ -68,6 +69,19 @@ def exchanged(team: Team, number: int, text: Callable[[], str], data: bytes) -> 
         if any(found[at : at + HEADER] != header for at in offsets):
             agree(team, text())
     return found
+
+
+def told_counts(team: Team, call: str, count: int) -> list[int]:
+    """Return the *count* of each rank of *team*, in the order of its ranks. Collective.
+
+    *call* is what the ranks compare.
+    """
+    size = 2 * HEADER
+    came = exchanged(team, _number_of(call), lambda: call, count.to_bytes(HEADER, "little"), size)
+    return [int.from_bytes(came[at + HEADER : at + size], "little") for at in range(0, len(came), size)]
+
+
+_number_of = lru_cache(maxsize=1024)(fingerprint)
 
 
 @lru_cache(maxsize=1024)

@@ -15,7 +15,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
-from meshcomm.blocks.small import of_lengths
+from meshcomm.blocks.small import of_lengths, of_rows
 from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, taken_from, viewed
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
@@ -435,7 +435,9 @@ def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
 def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
     refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
     specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]
-    return of_lengths(GET, np.ascontiguousarray(rows.local[chosen]), rows.mesh, specs)
+    if any(specs[1:]):
+        return of_lengths(GET, np.ascontiguousarray(rows.local[chosen]), rows.mesh, specs)
+    return of_rows(GET, rows.local[chosen], rows.mesh, specs[0])
 
 
 def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | None]:

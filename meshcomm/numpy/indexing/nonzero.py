@@ -9,7 +9,7 @@ import numpy as np
 from meshcomm.blocks.make import make, mapped, refuse_outside
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.rules import sharding
-from meshcomm.blocks.small import of_lengths
+from meshcomm.blocks.small import of_rows
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -86,7 +86,7 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
         for span, each in zip(box, np.nonzero(rows.local), strict=True)
     ]
     names = sharding(rows.mesh, [each for spec in rows.layout.axes for each in spec])
-    first = of_lengths(name, found[0], rows.mesh, [names])
+    first = of_rows(name, found[0], rows.mesh, names)
     return tuple(make(each, first.layout, first.shape, first.dtype) for each in found)
 
 

@@ -13,7 +13,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks, refuse_outside
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import aligned_axes
-from meshcomm.blocks.small import of_lengths, together
+from meshcomm.blocks.small import of_rows, together
 from meshcomm.core._arguments import as_array, counted, integer, quote
 from meshcomm.core._types import Array, Indices, Names
 from meshcomm.core.arrays.create import distribute
@@ -235,7 +235,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     index = together(name, mesh, text, lambda: on_blocks(indices, at_hand))
     if isinstance(counts, DTensor):
         refuse_outside(name, mesh, "how often elements are repeated")
-        cuts = of_lengths(name, index, mesh, [names])
+        cuts = of_rows(name, index, mesh, names)
         spec, length = cuts.layout.axes[0], cuts.shape[0]
     else:
         ends, cut = np.concatenate([[0], np.cumsum(counts)]).tolist(), line.cut(0, len(counts)).undealt
