@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm.blocks.edges import Edges, Wanted, edges_between
 from meshcomm.blocks.make import on_device
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import Recipe, offer
+from meshcomm.core.arrays._tensor import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
@@ -24,7 +24,7 @@ Compute: TypeAlias = Callable[[list[Array], int], Array]
 """Makes a block of its pieces, along the axis, and of its number."""
 
 
-def assembled(
+def assembling(
     name: str,
     tensors: Sequence[DTensor],
     axis: int,
@@ -34,8 +34,10 @@ def assembled(
     shape: Shape,
     compute: Compute | None = None,
     dtype: DType | None = None,
-) -> DTensor:
-    """Return a tensor whose blocks are put together from stretches of *tensors*, or made of these. Collective.
+) -> Call:
+    """Return the call that makes a tensor whose blocks are put together from stretches of *tensors*, or made of these.
+
+    To run it is Collective over the mesh.
 
     Parameters
     ----------
@@ -50,7 +52,8 @@ def assembled(
     >>> import numpy as np, meshcomm as mc
     >>> def program():
     ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
-    ...     return assembled("f", [t], 0, (((0, 2, 3),), ((0, 0, 1), (0, 3, 4))), t.layout, shape=(3,)).local.tolist()
+    ...     wanted = ((0, 2, 3),), ((0, 0, 1), (0, 3, 4))
+    ...     return assembling("f", [t], 0, wanted, t.layout, shape=(3,)).run().local.tolist()
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[2], [0, 3]]
@@ -58,21 +61,19 @@ def assembled(
     edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
     assert edges is not None
     run = partial(_assembled, name, edges, shape, compute, tensors[0].dtype if dtype is None else dtype)
-    made = run(*tensors)
-    offer(Recipe(run), tuple(tensors), made)
-    return made
+    return Call(Recipe(run), tuple(tensors))
 
 
-def assembled_if_thin(
+def assembling_if_thin(
     name: str, tensors: Sequence[DTensor], axis: int, wanted: Wanted, layout: Layout, *, shape: Shape
-) -> DTensor | None:
-    """Return what `assembled` does; None, on all ranks, if it cannot be, or if relayouts are the better way."""
+) -> Call | None:
+    """Return what `assembling` does; None, on all ranks, if it cannot be, or if relayouts are the better way."""
     edges = None
     if layout.mesh is tensors[0].mesh:
         edges = edges_between(tuple(tensor._spec for tensor in tensors), layout, axis, wanted)
     if edges is None or not edges.are_thin:
         return None
-    return assembled(name, tensors, axis, wanted, layout, shape=shape)
+    return assembling(name, tensors, axis, wanted, layout, shape=shape)
 
 
 def _assembled(

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
-from meshcomm.core.arrays._tensor import OnBlocks, offer
+from meshcomm.core.arrays._tensor import Call, OnBlocks
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.blocks import new_block
@@ -37,8 +38,6 @@ def mapped(
     layout: Layout | None = None,
     shape: Shape | None = None,
     dtype: DType | None = None,
-    short: bool = False,
-    guarded: bool = False,
 ) -> DTensor:
     """Return the tensor whose block is what *function* makes of the block of *tensor*.
 
@@ -50,8 +49,6 @@ def mapped(
     tensor: what layout, shape and dtype are of, where they are not given
     others: tensors in layouts that fit, as `relaid` and `aligned_blocks` make them
     layout, shape, dtype: of the result, if others than those of *tensor*
-    short: whether calls like this one may take the short way: *function* depends on the blocks only
-    guarded: whether NumPy's warnings in it need to be told that the line is that of the program
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -61,15 +58,33 @@ def mapped(
     ...     print(world.run(program))
     [[0, 10], [20, 30]]
     """
-    made = DTensor(
+    return DTensor(
         on_blocks(lambda *blocks: contiguous(np.asarray(function(*blocks))), tensor, *others),
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    if short:
-        offer(OnBlocks(function, made._spec, guarded=guarded), (tensor, *others), made)
-    return made
+
+
+def mapping(
+    function: Callable[..., ArrayLike],
+    tensor: DTensor,
+    *others: DTensor,
+    layout: Layout | None = None,
+    shape: Shape | None = None,
+    dtype: DType | None = None,
+    guarded: bool = False,
+) -> Call:
+    """Return the call that makes what `mapped` does: its *function* depends on the blocks only.
+
+    *guarded* says that NumPy's warnings in it need to be told that the line is that of the program.
+    """
+    spec = TensorSpec(
+        tensor.layout if layout is None else layout,
+        tensor.shape if shape is None else shape,
+        tensor.dtype if dtype is None else dtype,
+    )
+    return Call(OnBlocks(function, spec, guarded=guarded), (tensor, *others))
 
 
 def filled(

@@ -24,8 +24,9 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
+from meshcomm.core.arrays._tensor import Call, OnBlocks, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.meshes import location_in
@@ -47,14 +48,25 @@ def elementwise(
     operands: tensors, numbers, arrays and lists
     out: tensors to write the results to
     """
+    results: DTensor | Sequence[DTensor] = completed(deciding(name, function, operands, out))
+    return results
+
+
+def deciding(
+    name: str, function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor] = ()
+) -> Call | DTensor | Sequence[DTensor]:
+    """Return the call that makes what `elementwise` does, or the results if that is no call that may be kept.
+
+    Collective where it returns results, or an operand is a plain array. Arguments are those of `elementwise`.
+    """
     found = _alike(function, operands, out)
     if found is not None:
         return found
     known = agree_on_plain(name, operands, mesh_of((*operands, *out)))
     mapping = _decided(name, function, known, out)
+    if mapping.single and len(out) < 2 and not any(map(is_plain, operands)):
+        return Call(Recipe(mapping.run_again), tuple(operands), out[0] if out else None)
     results = mapping.run(known, out)
-    if mapping.single and not any(map(is_plain, operands)):
-        offer(Recipe(mapping.run_again), tuple(operands), results[0])
     return results[0] if mapping.single else results
 
 
@@ -146,10 +158,8 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
     return _Mapping(name, function, layout, shape, dtypes, not isinstance(made, tuple), tuple(edges), layout.mesh.rank)
 
 
-def _alike(
-    function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]
-) -> DTensor | Sequence[DTensor] | None:
-    """Return the results if all tensors have one layout and shape, or no axes; None if not.
+def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]) -> Call | Sequence[DTensor] | None:
+    """Return the call, or its results, if all tensors have one layout and shape, or no axes; None if not.
 
     It is the most common case, and for small blocks the way of all others takes most of the time.
     """
@@ -164,19 +174,19 @@ def _alike(
     if not all(type(x) is DTensor or isinstance(x, NUMBERS) for x in operands) or any(x.shape != shape for x in out):
         return None
     location_in(mesh)  # a mesh that is closed raises its error
+    into: dict[str, object] = {"out": tuple(map(sample, out))} if out else {}
+    with np.errstate(all="ignore"):
+        samples = function(*[sample(x) for x in operands], **into)  # type: ignore[arg-type]  # tensors and numbers
+    if not isinstance(samples, tuple):
+        spec = out[0]._spec if out else TensorSpec(layout, shape, as_dtype(np.asarray(samples).dtype))
+        recipe = OnBlocks(function, spec, isinstance(function, np.ufunc))
+        return Call(recipe, tuple(operands), out[0] if out else None)
     blocks = [x.local if type(x) is DTensor else x for x in operands]
     if out:
-        results = function(*blocks, out=tuple([target.local for target in out]))
-        made = out
-    else:
-        results = function(*blocks)
-        arrays = [np.asarray(each, order="C") for each in _several(results)]
-        made = [DTensor(block, layout, shape, as_dtype(block.dtype)) for block in arrays]
-    if isinstance(results, tuple):
-        return tuple(made)
-    spec = made[0]._spec
-    offer(OnBlocks(function, spec, isinstance(function, np.ufunc)), tuple(operands), made[0])
-    return made[0]
+        function(*blocks, out=tuple([target.local for target in out]))
+        return out
+    arrays = [np.asarray(each, order="C") for each in _several(function(*blocks))]
+    return tuple(DTensor(block, layout, shape, as_dtype(block.dtype)) for block in arrays)
 
 
 def _several(made: object) -> tuple[ArrayLike, ...]:

@@ -1,7 +1,6 @@
 """Each device makes its share of a result from its block, and then the devices reduce their shares."""
 
 from collections.abc import Callable, Hashable
-from functools import partial
 from math import prod
 from typing import NamedTuple, TypeAlias
 
@@ -10,7 +9,7 @@ import numpy as np
 from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._types import Array, DType, Names, Shape
-from meshcomm.core.arrays._tensor import OnBlocks, Recipe, offer
+from meshcomm.core.arrays._tensor import Call, OnBlocks, Recipe
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
@@ -187,34 +186,24 @@ def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
 
     With *keepdims* the reduced axes stay, with length 1.
     """
-    return run_reduction(prepared_reduction(how, tensor._spec), how, tensor, keepdims)
+    return reducing(how, tensor, keepdims).run()
 
 
-class PreparedReduction(NamedTuple):
-    """A reduction of tensors of one spec, and the layout and the shape of its results."""
+def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
+    """Return the call that makes what `reduced` does."""
+    of_devices, layout, shape = _partial(how, tensor._spec)
 
-    partial: Partial
-    layout: Layout
-    shape: Shape
+    def run(tensor: DTensor) -> DTensor:
+        result = run_partial(of_devices, tensor, layout, shape)
+        return with_axes(result, how.axes, tensor.ndim) if keepdims else result
 
-
-def run_reduction(prepared: PreparedReduction, how: Reduction, tensor: DTensor, keepdims: bool) -> DTensor:
-    """Return a reduction that is prepared for the spec of *tensor*. Collective as `reduced`."""
-    found = _run(tensor, prepared, how, keepdims)
-    recipe = Recipe(partial(_run, prepared=prepared, how=how, keepdims=keepdims))
-    if not prepared.partial.names and not keepdims:
-        recipe = OnBlocks(prepared.partial.compute, found._spec)
-    offer(recipe, (tensor,), found)
-    return found
+    if of_devices.names or keepdims or tensor.dtype.kind in "SU":
+        return Call(Recipe(run), (tensor,))
+    return Call(OnBlocks(of_devices.compute, TensorSpec(layout, shape, of_devices.dtype)), (tensor,))
 
 
-def _run(tensor: DTensor, prepared: PreparedReduction, how: Reduction, keepdims: bool) -> DTensor:
-    result = run_partial(prepared.partial, tensor, prepared.layout, prepared.shape)
-    return with_axes(result, how.axes, tensor.ndim) if keepdims else result
-
-
-def prepared_reduction(how: Reduction, of: TensorSpec) -> PreparedReduction:
-    """Return what a reduction needs that depends on no values."""
+def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
+    """Return how the devices reduce tensors of a spec, and the layout and the shape of the results."""
     axes, source, whole = how.axes, of.layout, of.shape
     shape, dtype = without(whole, axes), how.dtype if how.shares is None else how.shares
     share, takes_empty = how.share, how.takes_empty
@@ -236,8 +225,7 @@ def prepared_reduction(how: Reduction, of: TensorSpec) -> PreparedReduction:
     layout, form = source.delete(axes), None
     if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
         form = ("reduce", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
-    partial = Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish, form)
-    return PreparedReduction(partial, layout, shape)
+    return Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish, form), layout, shape
 
 
 def _all_filled(cut: AnyCut) -> bool:

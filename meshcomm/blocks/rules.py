@@ -182,10 +182,11 @@ def _is_more_even(names: Names, others: Names, length: int, mesh: Mesh) -> bool:
     cut, other = cut_of(names, length, count), cut_of(others, length, count)
     if not cut.is_consecutive or not other.is_consecutive:
         return False
-    if cut.longest - cut.shortest >= other.longest - other.shortest:
+    longest = cut.longest
+    if longest - cut.shortest >= other.longest - other.shortest:
         return False
     apart = max(abs(a - b) for a, b in zip(cut.all_starts(), other.all_starts(), strict=True))
-    return apart * _CLOSE <= cut.longest
+    return apart * _CLOSE <= longest
 
 
 _CLOSE = 16

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import OfView, offer
+from meshcomm.core.arrays._tensor import Call, OfView
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.arrays.spec import View
+from meshcomm.core.arrays.spec import TensorSpec, View
 from meshcomm.core.arrays.views import memory_order, refusal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.slicing import Items, Stretch, as_slice
@@ -70,9 +70,20 @@ def outline_alike(tensor: DTensor) -> Array:
     return np.broadcast_to(new, shape)
 
 
-def viewed(
-    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None, *, short: bool = True
-) -> DTensor:
+def viewing(
+    take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None
+) -> DTensor | Call:
+    """Return a view of *tensor*, or the call that makes it: *take* depends on the signature of the call only.
+
+    The parameters are those of `viewed`.
+    """
+    of = take(outline(tensor)) if of is None else of
+    if not of.flags.writeable:
+        return viewed(take, tensor, layout, of)
+    return Call(OfView(take, TensorSpec(layout, of.shape, _dtype_of(of, tensor)), of.strides), (tensor,))
+
+
+def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None) -> DTensor:
     """Return a view of *tensor*.
 
     Parameters
@@ -81,16 +92,15 @@ def viewed(
     tensor: whose memory it is
     layout: of the result
     of: the `outline` of the result, if *take* does not make it of that of *tensor*
-    short: whether calls like this one may take the short way: *take* depends on their signature only
     """
     of = take(outline(tensor)) if of is None else of
     (root, origins), writeable = _shared(tensor), of.flags.writeable
     local = None if tensor.local is None else _marked(take(tensor.local), writeable)
-    dtype = tensor.dtype if of.dtype == tensor.dtype else of.dtype  # which may have metadata
-    found = DTensor(local, layout, of.shape, dtype, View(root, of.strides, writeable, origins))
-    if short and writeable:
-        offer(OfView(take, found._spec, of.strides), (tensor,), found)
-    return found
+    return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, origins))
+
+
+def _dtype_of(of: Array, tensor: DTensor) -> DType:
+    return tensor.dtype if of.dtype == tensor.dtype else of.dtype  # which may have metadata
 
 
 def moved_from(tensor: DTensor, made: DTensor, of: Array, items: Items | None = None) -> DTensor:

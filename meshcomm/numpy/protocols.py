@@ -10,6 +10,7 @@ no block.
 
 from contextlib import suppress
 from importlib import import_module
+from operator import is_
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._callers import NumericalWarnings
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
-from meshcomm.core.arrays._tensor import has_short_way, set_protocol
+from meshcomm.core.arrays._tensor import completed, set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted
@@ -32,7 +33,7 @@ from meshcomm.errors import DTypeError, MeshcommError, ShapeError
 from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, texts, values  # noqa: F401 - implement NumPy's functions
-from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, implements
+from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, decision, implements
 from meshcomm.numpy.elementwise.where import where
 from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, rows, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
@@ -51,7 +52,9 @@ from meshcomm.numpy.statistics import averages, comparisons, counting, quantiles
 def numpy_protocol(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
-    """Return what a function of NumPy makes of tensors. Collective where the function of meshcomm is.
+    """Return what a function of NumPy makes of tensors, or the `Call` that makes it.
+
+    Collective where the function of meshcomm is, and returns no call: then to run the call is.
 
     Parameters
     ----------
@@ -100,6 +103,9 @@ def _called(
             return _ufunc(function, method, args, kwargs)
         held = tuple(map(unwrapped, given))  # what a variable holds
         made = _ufunc(function, method, args, {**kwargs, "out": held})
+        if all(map(is_, held, given)):
+            return made
+        made = completed(made)
         return given[0] if len(given) == 1 and made is held[0] else made
     return (FUNCTIONS.get(function) or _defined(function))(*args, **kwargs)
 
@@ -163,7 +169,7 @@ def instead_of(name: str) -> str:
 
 
 def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dict[str, Value]) -> object:
-    """Return what a universal function of NumPy makes of tensors. Collective if an operand has to move.
+    """Return what a universal function of NumPy makes of tensors, or the call. Collective if an operand has to move.
 
     ``MeshError`` for tensors on several meshes; ``ShapeError`` if shapes do not broadcast; ``CollectiveMismatch`` for
     plain arrays that differ between ranks.
@@ -196,8 +202,10 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
     else:
         made = ufuncs.of_elements(ufunc, operands, out, kwargs)
-    if source is not None:
-        indexing.assign_back(*source, out[0])
+    if source is None:
+        return made
+    made = completed(made)
+    indexing.assign_back(*source, out[0])
     return made
 
 
@@ -264,7 +272,7 @@ def _where(condition: Value, *choices: Value) -> Value:
         return nonzero.nonzero(condition)
     if len(choices) != 2:
         raise ShapeError("numpy.where takes a condition and two choices, or a condition alone")
-    return where(condition, *choices)
+    return decision(where)(condition, *choices)
 
 
 def _dtype_of(x: Value) -> Value:
@@ -292,23 +300,6 @@ _LOCAL = {
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
 set_protocol(guarded, elements.element_of, elements.to_set, indexing.slice_of, rows.note)
-has_short_way(
-    *(np.where, np.clip, np.round, np.nan_to_num, np.real, np.imag, np.sum, np.mean, np.max, np.min, np.prod, np.any),
-    *(np.all, np.transpose, np.swapaxes, np.moveaxis, np.reshape, np.ravel, np.expand_dims, np.squeeze, np.copy),
-    *(np.zeros_like, np.ones_like, np.empty_like, np.full_like, np.ndarray.astype, np.einsum),
-    *(
-        np.roll,
-        np.concatenate,
-        np.stack,
-        np.vstack,
-        np.hstack,
-        np.dstack,
-        np.column_stack,
-        np.diff,
-        np.gradient,
-        np.pad,
-    ),
-)
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))
 implements(np.min, np.amin, partly=True)(ufuncs.with_where(min, np.minimum))

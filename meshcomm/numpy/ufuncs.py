@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make, mapped
-from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.map import deciding, elementwise, written
 from meshcomm.blocks.reduce import Merge, Reduction, axis_of, reduced
 from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.scan import Scan, accumulated
@@ -20,7 +20,9 @@ from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import NO_VALUE, normalised_axes, reduced_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.numpy.elementwise.signatures import decision
 from meshcomm.numpy.elementwise.where import where as chosen
 
 _MERGED_BY: dict[np.ufunc, str | Merge] = {
@@ -184,14 +186,15 @@ def outer(ufunc: np.ufunc, a: Value, b: Value, **options: Value) -> Value:
 
 def of_elements(
     ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: dict[str, Value]
-) -> DTensor | Sequence[DTensor]:
-    """Return what a universal function makes of its operands, element by element. Collective if one has to move.
+) -> Call | DTensor | Sequence[DTensor]:
+    """Return what a universal function makes of its operands, element by element, or the call that makes it.
 
-    Elements that a ``where=`` leaves out are those of *out*, or zero.
+    Collective if it returns results and an operand has to move, or is a plain array. Elements that a ``where=`` leaves
+    out are those of *out*, or zero.
     """
     name = f"numpy.{ufunc.__name__}"
     if not options:
-        return elementwise(name, ufunc, operands, out)
+        return deciding(name, ufunc, operands, out)
     options = {**options, "order": "C"}  # of transposed blocks NumPy's are transposed
     where = mask_of(options.pop("where", True))
     if where is True:
@@ -222,7 +225,9 @@ def called(ufunc: np.ufunc, method: str, inputs: tuple[Value, ...], options: dic
 # -- NumPy's reductions, of chosen elements ---------------------------------------------------------------------------
 
 
-def with_where(ours: Callable[..., DTensor], ufunc: np.ufunc, *, numbers: bool = False) -> Callable[..., DTensor]:
+def with_where(
+    ours: Callable[..., DTensor], ufunc: np.ufunc, *, numbers: bool = False
+) -> Callable[..., Call | DTensor]:
     """Return *ours*, a reduction by *ufunc*, with NumPy's ``initial=`` and ``where=``.
 
     With *numbers*, NaN does not count.
@@ -236,10 +241,10 @@ def with_where(ours: Callable[..., DTensor], ufunc: np.ufunc, *, numbers: bool =
         keepdims: bool = False,
         initial: Value = NO_VALUE,
         where: Value = True,
-    ) -> DTensor:
+    ) -> Call | DTensor:
         options = {} if dtype is None else {"dtype": dtype}
         if where is True and initial is NO_VALUE:
-            return ours(a, axis, keepdims=bool(keepdims), **options)
+            return decision(ours)(a, axis, keepdims=bool(keepdims), **options)
         if numbers and as_tensor(ufunc.__name__, a).dtype.kind in "fc":
             where = np.logical_and(~np.isnan(a), where)
         return reduce(ufunc, a, axis, keepdims=bool(keepdims), initial=initial, where=where, **options)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.numpy.contractions.contractions import contracted, product_subscripts
+from meshcomm.core.arrays._tensor import completed
+from meshcomm.numpy.contractions.contractions import contracting, product_subscripts
 from tests.support.sampling import sampled
 
 U = mc.UNSHARDED
@@ -105,7 +106,7 @@ def test_short_products_have_values_and_layout_of_the_contraction():
             for product_of in (np.matmul, np.dot):
                 made = product_of(*given)
                 np.testing.assert_array_equal(made.to_numpy(), product_of(*plain))
-                planned = contracted("numpy.matmul", product_subscripts, given)
+                planned = completed(contracting("numpy.matmul", product_subscripts, given))
                 assert (made.layout, made.dtype) == (planned.layout, planned.dtype)
 
     on_three_ranks(program)

@@ -12,10 +12,10 @@ program, as no line of ours is on the way.
 # 1. A call looks for its signature in the recipes of the spec of its first tensor: what is called, the specs of the
 #    tensors, and the other arguments. Numbers that are operands count by their type; all others by type and value.
 #    What has no signature, such as plain arrays, goes the long way each time.
-# 2. Without a recipe it goes the long way, which checks and decides. Whoever decides makes a `Recipe`, runs it, and
-#    says so by `offer`: this recipe made this result of these operands.
-# 3. Back here, the recipe is kept if the result is that of the call, and the operands are its tensors, all of them.
-#    So a call whose result is made in several steps, or of other tensors, is not kept.
+# 2. Without a recipe it goes the long way, which checks and decides. Whoever decides returns a `Call`: a `Recipe`, and
+#    the operands on which it is to run. Nothing has run by then, and nobody has communicated.
+# 3. Back here, the recipe runs, and is kept if the operands are the tensors of the call, all of them. What is made in
+#    several steps comes back as a result, and is not kept.
 #
 # A recipe does the same as the long way does, also towards other ranks: so it does not matter which of them have kept
 # it, and it may be dropped at any time. What it may depend on is in the signature. What may change between calls is
@@ -23,7 +23,6 @@ program, as no line of ours is on the way.
 
 from operator import getitem as _getitem, setitem as _setitem
 from types import FunctionType
-from weakref import ref
 
 import numpy as np
 
@@ -45,7 +44,6 @@ cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None, _guarded = None
 cdef object _element_of = None, _to_set = None, _slice_of = None, _note = None
-cdef tuple _offered = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
 
@@ -67,12 +65,6 @@ def set_protocol(guarded, get, put, slice_of, note):
     """
     global _guarded, _element_of, _to_set, _slice_of, _note
     _guarded, _element_of, _to_set, _slice_of, _note = guarded, get, put, slice_of, note
-
-
-def offer(recipe, tuple operands, result):
-    """Say that *recipe* made *result* of *operands*: tensors and numbers, in the order in which it takes them."""
-    global _offered  # which keeps no tensor alive
-    _offered = recipe, tuple([ref(x) if type(x) is _KIND else x for x in operands]), ref(result)
 
 
 cdef class TensorBase:
@@ -123,13 +115,13 @@ cdef class TensorBase:
             if kwargs:
                 out = kwargs.get("out") if len(kwargs) == 1 else None
                 if out is None or len(out) != 1:
-                    return _long(ufunc, method, inputs, kwargs)
+                    return completed(_long(ufunc, method, inputs, kwargs))
                 out = out[0]
             key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
             if key is not _NONE:
                 made = _known(self, key, inputs, out)
-                return _called(self, key, inputs, out, ufunc, method, kwargs) if made is _NONE else made
-        return _long(ufunc, method, inputs, kwargs)
+                return _kept(self, key, inputs, _long(ufunc, method, inputs, kwargs)) if made is _NONE else made
+        return completed(_long(ufunc, method, inputs, kwargs))
 
     def _made_by(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
@@ -144,21 +136,18 @@ cdef class TensorBase:
             if watch.any_closed:
                 _check_open(self._spec.mesh)
             made = _element_of(self, index if type(index) is tuple else (index,))
-            return _long(_getitem, None, (self, index), {}) if made is None else made
+            return completed(_long(_getitem, None, (self, index), {})) if made is None else made
         at = sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
         if at is None:
-            return _long(_getitem, None, (self, index), {})
+            return completed(_long(_getitem, None, (self, index), {}))
         key = _getitem, at[0], None if self._view is None else self._view.strides
         made = _known(self, key, (self, at[1]), None)
         if made is _NONE:
-            _forget_offer()
             if watch.any_closed:
                 _check_open(self._spec.mesh)
             if _slice_of is None:  # NumPy's protocol is not loaded yet
-                made = _long(_getitem, None, (self, index), {})
-            else:
-                made = _slice_of(self, index)
-            return _kept(self, key, (self,), None, made)
+                return completed(_long(_getitem, None, (self, index), {}))
+            made = _kept(self, key, (self,), _slice_of(self, index))
         if type(index) is int:
             _note(self, at[1][0], made)
         return made
@@ -174,16 +163,13 @@ cdef class TensorBase:
                 return
         at = None if its is _NONE else sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
         if at is None:
-            _long(_setitem, None, (self, index, value), {})
+            completed(_long(_setitem, None, (self, index, value), {}))
             return
         if type(index) is int and type(value) is _KIND and (<TensorBase>value)._view is not None:
             _note(self, at[1][0], value, True)
         key = _setitem, at[0], its
-        if _known(self, key, (self, value, at[1]), self) is not _NONE:
-            return
-        _forget_offer()
-        _long(_setitem, None, (self, index, value), {})
-        _kept(self, key, (self, value), self, self)
+        if _known(self, key, (self, value, at[1]), self) is _NONE:
+            _kept(self, key, (self, value), _long(_setitem, None, (self, index, value), {}))
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
@@ -214,7 +200,7 @@ cdef class TensorBase:
         if modulo is not None:
             return NotImplemented
         ufunc = power_by(self._spec.dtype, other)  # as arrays do: a square takes less time than a power
-        return _unary(ufunc, self, ufunc) if ufunc.nin == 1 else _binary(np_power, self, other, Operators.__pow__)
+        return _unary(ufunc, self) if ufunc.nin == 1 else _binary(np_power, self, other, Operators.__pow__)
 
     def __rpow__(self, other, modulo):
         if modulo is not None:
@@ -231,11 +217,11 @@ cdef class TensorBase:
     def __le__(self, other): return _binary(np_less_equal, self, other, Operators.__le__)
     def __gt__(self, other): return _binary(np_greater, self, other, Operators.__gt__)
     def __ge__(self, other): return _binary(np_greater_equal, self, other, Operators.__ge__)
-    def __eq__(self, other): return _binary(np_equal, self, other, Operators.__eq__)
-    def __ne__(self, other): return _binary(np_not_equal, self, other, Operators.__ne__)
-    def __neg__(self): return _unary(np_negative, self, Operators.__neg__)
-    def __abs__(self): return _unary(np_absolute, self, Operators.__abs__)
-    def __invert__(self): return _unary(np_invert, self, Operators.__invert__)
+    def __eq__(self, other): return _compared(np_equal, self, other, Operators.__eq__)
+    def __ne__(self, other): return _compared(np_not_equal, self, other, Operators.__ne__)
+    def __neg__(self): return _unary(np_negative, self)
+    def __abs__(self): return _unary(np_absolute, self)
+    def __invert__(self): return _unary(np_invert, self)
 
 cdef object np_add = np.add, np_subtract = np.subtract, np_multiply = np.multiply, np_divide = np.divide
 cdef object np_floor_divide = np.floor_divide, np_remainder = np.remainder, np_power = np.power
@@ -245,36 +231,45 @@ cdef object np_greater_equal = np.greater_equal, np_equal = np.equal, np_not_equ
 cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np.invert
 
 
-cdef object _unary(ufunc, TensorBase tensor, long_way):
-    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None, long_way, (tensor,))
+cdef object _unary(ufunc, TensorBase tensor):
+    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None, ufunc)
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, long_way, (tensor, other))
+    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, ufunc)
+
+
+cdef object _compared(ufunc, TensorBase tensor, other, long_way):
+    cdef object its = _operand(other), made
+    if its is _NONE:
+        return long_way(tensor, other)
+    made = _known(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
+    if made is _NONE:  # records, and what no ufunc compares, have a way of their own
+        return long_way(tensor, other)
+    return made if script is None else script(made)
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, long_way, (tensor, other))
+    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, ufunc)
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other), spec = tensor._spec
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, long_way, (tensor, other))
+    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, ufunc)
 
 
-cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, long_way, tuple args):
+cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, ufunc):
     made = _known(tensor, key, operands, out)
     if made is _NONE:
-        _forget_offer()
-        made = _kept(tensor, key, operands, out, long_way(*args))
+        made = _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
     return made if script is None or out is not None else script(made)
 
 
@@ -288,29 +283,19 @@ cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
 
 
 cdef object _by_function(TensorBase tensor, function, tuple args, dict kwargs):
-    if function not in _SHORT:
-        return _long(function, None, args, kwargs)
     key = _signature(function, args, None if tensor._view is None else tensor._view.strides, False)
     if key is _NONE:
-        return _long(function, None, args, kwargs)
+        return completed(_long(function, None, args, kwargs))
     if kwargs:
         its = _static(tuple(kwargs.items()))
         for x in kwargs.values():
             if type(x) is _KIND:  # such as out=
                 its = _NONE
         if its is _NONE:
-            return _long(function, None, args, kwargs)
+            return completed(_long(function, None, args, kwargs))
         key = (*key, its)
     made = _known(tensor, key, args, None)
-    return _called(tensor, key, args, None, function, None, kwargs) if made is _NONE else made
-
-
-_SHORT = set()
-
-
-def has_short_way(*functions):
-    """Let calls of NumPy's *functions* have recipes: what they make depends on the signature and the blocks only."""
-    _SHORT.update(functions)
+    return _kept(tensor, key, args, _long(function, None, args, kwargs)) if made is _NONE else made
 
 
 # -- signatures -------------------------------------------------------------------------------------------------------
@@ -365,12 +350,6 @@ cdef object _signature(function, tuple args, out, bint by_type):
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
-cdef inline int _forget_offer() except -1:
-    global _offered
-    _offered = None
-    return 0
-
-
 cpdef bint count_write(TensorBase tensor) except -1:
     """Count a call that writes to the memory of *tensor*, and return whether it may take the short way."""
     cdef object view = tensor._view
@@ -412,28 +391,55 @@ cdef object _known(TensorBase tensor, key, tuple operands, out):
     return (<Recipe>recipe).make(operands, out)
 
 
-cdef object _called(TensorBase tensor, key, tuple args, out, function, method, kwargs):
-    """Return what the long way makes, and keep its recipe."""
-    _forget_offer()
-    return _kept(tensor, key, args, out, _long(function, method, args, kwargs))
-
-
-cdef object _kept(TensorBase tensor, key, tuple args, out, made):
-    """Return *made*, and keep the recipe by which it was made."""
-    cdef tuple offered = _offered
-    if offered is None or made is None or offered[2]() is not made:
+cdef object _kept(TensorBase tensor, key, tuple args, made):
+    """Return the result that *made* is; or if it is a call, run it, and keep its recipe."""
+    cdef Call call
+    cdef Recipe recipe
+    if type(made) is not Call:
         return made
-    _forget_offer()
-    operands = tuple([x() if type(x) is ref else x for x in <tuple>offered[1]])
-    recipe = offered[0]
-    if [id(x) for x in args] != [id(x) for x in operands]:
-        if [id(x) for x in _tensors(args)] != [id(x) for x in operands]:
-            return made
+    call = made
+    recipe = call.recipe
+    if not _are_same(args, call.operands):
+        if not _are_same(_tensors(args), call.operands):
+            return call.run()
         recipe = OfTensors(recipe)
     if len(tensor._spec.recipes) >= _most:
         tensor._spec.recipes.clear()
     tensor._spec.recipes[_own(key)] = recipe
-    return made
+    return call.run()
+
+
+cdef bint _are_same(tuple some, tuple others) except -1:
+    cdef Py_ssize_t i
+    if len(some) != len(others):
+        return False
+    for i in range(len(some)):
+        if some[i] is not others[i]:
+            return False
+    return True
+
+
+cdef class Call:
+    """A call that is decided, and has not run: a *recipe*, the *operands*, and the tensor *out* to write to, or None.
+
+    Operands are tensors and numbers, in the order in which the recipe takes them.
+    """
+
+    cdef readonly Recipe recipe
+    cdef readonly tuple operands
+    cdef readonly object out
+
+    def __init__(self, Recipe recipe not None, tuple operands not None, out=None):
+        self.recipe, self.operands, self.out = recipe, operands, out
+
+    cpdef object run(self):
+        """Return the result. Collective if elements have to move."""
+        return self.recipe.make(self.operands, self.out)
+
+
+cpdef object completed(made):
+    """Return the result that *made* is, or that of the call that it is."""
+    return (<Call>made).run() if type(made) is Call else made
 
 
 cdef class Recipe:
@@ -491,6 +497,8 @@ cdef class OnBlocks(Recipe):
         for x in operands:
             if type(x) is _KIND:
                 each = x
+                if each.local is None:  # outside of the mesh
+                    return tensor_of(None, self.spec, None) if out is None else out
                 blocks.append(each.local)
                 is_view = is_view or each._view is not None
                 if shape is None or (<TensorBase>shape)._spec.shape != self.spec.shape:
@@ -498,7 +506,7 @@ cdef class OnBlocks(Recipe):
             else:
                 blocks.append(x)
         if out is not None:
-            self.run(*blocks, out=(<TensorBase>out).local)
+            self.run(*blocks, out=((<TensorBase>out).local,))
             return out
         if self.takes_out:
             local = (<TensorBase>shape).local
@@ -532,8 +540,10 @@ cdef class Assignment(Recipe):
     cdef object make(self, tuple operands, out):
         cdef TensorBase tensor = operands[0], value
         given = operands[1]
+        if tensor.local is None:  # outside of the mesh
+            return tensor
         target = tensor.local[self.run.of(operands[2] if len(operands) > 2 else None)]
-        if target.ndim != len(self.lengths):
+        if target.shape != self.lengths:
             target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
         if type(given) is _KIND:
             value = given
@@ -569,7 +579,7 @@ cdef class OfView(Recipe):
         if view is not None:
             root, origins, writeable = tensor if view.root is None else view.root, view.origins, view.writeable
         view = tuple.__new__(View, (root, self.strides, writeable, origins, None))
-        return tensor_of(self.taken(tensor.local, operands), self.spec, view)
+        return tensor_of(None if tensor.local is None else self.taken(tensor.local, operands), self.spec, view)
 
     cdef object taken(self, local, tuple operands):
         return self.run(local)
@@ -593,7 +603,7 @@ cdef class OfSlice(OfView):
 
     cdef object taken(self, local, tuple operands):
         block = local[self.run.of(operands[1] if len(operands) > 1 else None)]
-        return block if block.ndim == len(self.lengths) else block.reshape(self.lengths)
+        return block if block.shape == self.lengths else block.reshape(self.lengths)
 
 
 cdef TensorBase tensor_of(local, spec, view):

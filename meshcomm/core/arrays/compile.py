@@ -229,8 +229,9 @@ def described(step: Step, here: Location, held: Held | None = None) -> Exchanged
     source, position = step.held_box if held is None else held, step.position_of(here.device)
     devices = step.group_of(here.device)
     if held is None and len(devices) <= _FEW and step.exchanges_intersections:
-        sources, targets = [*map(step.held_box, devices)], [*map(step.target_box, devices)]
-        if all(map(is_plain, (*sources, *targets))):
+        sources = [box for device in devices if (box := step.held_box(device)) is not None]
+        targets = [box for device in devices if (box := step.target_box(device)) is not None]
+        if len(sources) == len(targets) == len(devices) and all(map(is_plain, (*sources, *targets))):
             return from_boxes(step.itemsize, position, sources, targets)
     before = cache(lambda position: source(devices[position]))
     after = cache(lambda position: step.target_box(devices[position]))

@@ -18,6 +18,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, program_line
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _conditions
+from meshcomm.core.arrays._tensor import completed
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
@@ -86,9 +87,10 @@ def _raises_warnings() -> bool:
 
 
 def called(function: object, method: str | None, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
-    """Return what NumPy's protocol makes of a call with tensors. Collective where the script sees conditions.
+    """Return what NumPy's protocol makes of a call with tensors: a result, or a `Call` that is decided.
 
-    Then all ranks handle the conditions of all of them, as NumPy does. The arguments are those of the hook.
+    Where the script sees conditions, the call runs. That is Collective: all ranks handle the conditions of all, as
+    NumPy does. The arguments are those of the hook.
     """
     if function is getitem or not _conditions.are_seen():
         return _hooks.call("numpy", function, method, args, kwargs)
@@ -96,7 +98,7 @@ def called(function: object, method: str | None, args: tuple[Value, ...], kwargs
     conditions = Conditions()
     logged: dict[str, Value] = {kind: "log" for kind, how in np.geterr().items() if how != "ignore"}
     with np.errstate(call=conditions, **logged):
-        result = _hooks.call("numpy", function, method, args, kwargs)
+        result = completed(_hooks.call("numpy", function, method, args, kwargs))
     noted = [(_as_numpys(text, name), category) for text, category in conditions.noted]
     noted = _of_all_ranks(mesh_of_program(), name, noted)
     flags = sum({_KINDS[_condition(text)][1] for text, category in noted if not category})

@@ -13,6 +13,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis, ShapeLike
+from meshcomm.core.arrays._tensor import completed
 
 if TYPE_CHECKING:
     from meshcomm.core.arrays.dtensor import DTensor
@@ -581,7 +582,9 @@ class NumpyMethods:
         >>> t.compress([True, False, True]).to_numpy().tolist()
         [10, 12]
         """
-        made: DTensor = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
+        made: DTensor = completed(
+            _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
+        )
         return made
 
     def nonzero(self) -> "tuple[DTensor, ...]":

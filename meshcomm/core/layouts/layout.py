@@ -17,7 +17,7 @@ from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Indices, Names, ShapeLike
 from meshcomm.core.layouts import layout_text, wire
 from meshcomm.core.layouts.boxes import Box, box_shape
-from meshcomm.core.layouts.cyclic import AnyCut, Span, indices_of, intervals_of, length_of, span_of
+from meshcomm.core.layouts.cyclic import AnyCut, indices_of, intervals_of, span_of
 from meshcomm.core.layouts.descriptor import array_descriptor
 from meshcomm.core.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.core.layouts.mesh import Mesh
@@ -57,6 +57,7 @@ class Layout:
     _mesh: Mesh
     _axes: Axes
     _match: int | None
+    _text: str | None
     _type: LayoutType
     _along: tuple[tuple[tuple[int, int], ...], ...]  # per axis and mesh dimension on it: its stride and size
     _shards: tuple[int, ...]  # blocks per axis; -1 for MATCH
@@ -81,7 +82,8 @@ class Layout:
         if match is not None:
             shards[match] = -1
         layout._shards = tuple(shards)
-        layout._hash = layout._text = None
+        layout._hash = None
+        layout._text = None
         return layout
 
     # -- attributes ---------------------------------------------------------------------------------------------------
@@ -375,10 +377,8 @@ class Layout:
         numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        box: list[Span] = []
-        for names, length, blocks, number in zip(self._axes, shape, self._shards, numbers, strict=True):
-            box.append((0, length) if blocks == 1 else span_of(cut_of(names, length, blocks), number))
-        return tuple(box)
+        each = zip(self._axes, shape, self._shards, numbers, strict=True)
+        return tuple([(0, n) if blocks == 1 else span_of(cut_of(names, n, blocks), i) for names, n, blocks, i in each])
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
@@ -595,12 +595,8 @@ class Layout:
                 )
 
     def _checked_shape(self, shape: Iterable[int]) -> tuple[int, ...]:
-        if type(shape) is tuple and len(shape) == len(self._axes):
-            for length in shape:
-                if type(length) is not int or length < 0:
-                    break
-            else:
-                return shape
+        if type(shape) is tuple and len(shape) == len(self._axes) and all(type(n) is int and n >= 0 for n in shape):
+            return shape
         if len(getattr(shape, "shape", (0,))) != 1:  # an array may list the lengths
             raise ShapeError(f"this is {quote(shape)}, and not its shape: pass .shape")
         checked = tuple(integer(length, "length", ShapeError) for length in _listed("shape", shape))

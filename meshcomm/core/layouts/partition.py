@@ -12,6 +12,7 @@ do with where the elements of an array live.
 
 from bisect import bisect_right
 from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -231,15 +232,6 @@ class Cut(_Even, Consecutive):
         length, longer = divmod(self.length, self.blocks)
         return number * length + min(number, longer)
 
-    def all_starts(self) -> list[int]:
-        length, longer = divmod(self.length, self.blocks)
-        return [number * length + min(number, longer) for number in range(self.blocks + 1)]
-
-    def interval(self, number: int) -> Interval:
-        length, longer = divmod(self.length, self.blocks)
-        start = number * length + min(number, longer)
-        return start, start + length + (number < longer)
-
     def block_of(self, index: int) -> int:
         """Return the number of the block that holds the element at *index*.
 
@@ -339,11 +331,11 @@ class ChosenCut(_Chosen, Consecutive):
 
     @property
     def shortest(self) -> int:
-        return int(np.diff(_arrays(self.boundaries)[0]).min())
+        return min(stop - start for start, stop in pairwise(self.boundaries))
 
     @property
     def longest(self) -> int:
-        return int(np.diff(_arrays(self.boundaries)[0]).max())
+        return max(stop - start for start, stop in pairwise(self.boundaries))
 
     def is_usual(self) -> bool:
         """Return whether numpy.array_split cuts at the same boundaries.

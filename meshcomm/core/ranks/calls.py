@@ -188,10 +188,9 @@ class Collective(Generic[R]):
                     agreement.compare_known(team, error)
                 return known.run
             form = None if self._form is None else self._form(*subject)
-            if form is not None:
-                known = team.recall(form)
-                if known is not None:
-                    return self._of_known_form(team, key, subject, known)
+            known = None if form is None else team.recall(form)
+            if known is not None:
+                return self._of_known_form(team, key, subject, known)
         run: Callable[..., R] | None = None
         try:
             _ = team.machine  # which a plan depends on, agreed on when the team first communicates
@@ -200,27 +199,26 @@ class Collective(Generic[R]):
                 run = kept.run if kept is not None else self._build(*subject, here)
         except Exception as problem:
             error = error or problem
-        call = self._describe(*subject)
-        if team.turn.depth > 1:
-            call = f"{call}, within {kind(team.turn.operation or '')}"
+        call = self._text(team, subject)
         agreement.agree(team, call, error)
         assert run is not None
-        if key is not None:
-            team.remember(key, PreparedCall(run, fingerprint(call)))
-            if form is not None:
-                team.remember(form, PreparedCall(run, fingerprint(call)))
+        for each in (key, form):
+            if each is not None:
+                team.remember(each, PreparedCall(run, fingerprint(call)))
         return run
 
     def _of_known_form(
         self, team: Team, key: Hashable, subject: tuple[object, ...], known: PreparedCall
     ) -> Callable[..., R]:
         """Return what runs a new call as it has run others of its form, and note what the call is about."""
-        call = self._describe(*subject)
-        if team.turn.depth > 1:
-            call = f"{call}, within {kind(team.turn.operation or '')}"
+        call = self._text(team, subject)
         number = fingerprint(call)
         team.note(number)
         if team.comparison_due:
             agreement.agree(team, call)
         team.remember(key, PreparedCall(known.run, number))
         return known.run
+
+    def _text(self, team: Team, subject: tuple[object, ...]) -> str:
+        text = self._describe(*subject)
+        return text if team.turn.depth <= 1 else f"{text}, within {kind(team.turn.operation or '')}"

@@ -17,7 +17,7 @@ from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
-from meshcomm.core.arrays._tensor import Recipe, offer
+from meshcomm.core.arrays._tensor import Call, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.boxes import Box
@@ -36,7 +36,7 @@ from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
 from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.diagonals import diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 
@@ -85,10 +85,12 @@ def einsum(
     ...     print(world.run(program))
     [[8.0], [14.0]]
     """
-    return contracted("einsum", subscripts, operands, layout=layout, dtype=dtype, limit=max_scratch_bytes)
+    call = contracting("einsum", subscripts, operands, layout=layout, dtype=dtype, limit=max_scratch_bytes)
+    result: DTensor = completed(call)
+    return result
 
 
-def contracted(
+def contracting(
     name: str,
     subscripts: object,
     operands: Sequence[object],
@@ -97,8 +99,10 @@ def contracted(
     dtype: DTypeLike | None = None,
     limit: int | None = None,
     casting: Casting = "same_kind",
-) -> DTensor:
-    """Return the Einstein sum of operands. *name* is the operation; other arguments are those of `einsum`.
+) -> Call | DTensor:
+    """Return the Einstein sum of operands, or the call that makes it: of one contraction, if no operand is an array.
+
+    *name* is the operation; other arguments are those of `einsum`.
 
     *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
     *dtype*.
@@ -115,19 +119,19 @@ def contracted(
     for number, indices in enumerate(plan.expression.operands):
         if len(set(indices)) < len(indices):
             tensors[number] = _without_repeats(tensors[number], indices)
+    as_given = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
+    if len(plan.path) == 1 and as_given and all(isinstance(each, DTensor) for each in given):
+        (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
+
+        def run(*operands: DTensor) -> DTensor:
+            return _contract(name, planned, [operands[number] for number in turn], limit)
+
+        return Call(Recipe(run), tuple(given))
     for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
         taken = [tensors[number] for number in turn]
         for number in sorted(turn, reverse=True):
             del tensors[number]
         tensors.append(_contract(name, (problem, contraction), taken, plan.limit))
-    as_given = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
-    if len(plan.path) == 1 and as_given and all(isinstance(each, DTensor) for each in given):
-        (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
-
-        def again(*operands: DTensor) -> DTensor:
-            return _contract(name, planned, [operands[number] for number in turn], limit)
-
-        offer(Recipe(again), tuple(given), tensors[-1])
     return tensors[-1]
 
 
@@ -476,9 +480,9 @@ def _within(had: Span, has: Span) -> tuple[int, int]:
 # -- matrix products --------------------------------------------------------------------------------------------------
 
 
-@implements(getattr(np.linalg, "matmul", None))
+@operation(getattr(np.linalg, "matmul", None))
 @refusable
-def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
+def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> Call | DTensor:
     """Return the product of matrices, of stacks of them, or of vectors. Collective over the mesh if elements move.
 
     It is an `einsum`, which has the rules of layouts and memory: axes of the result are cut as those of *a*, and then
@@ -497,12 +501,13 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> DTensor:
     if is_traced(a) or is_traced(b):
         product: DTensor = traced(np.matmul, (a, b))
         return product
+    call = product_of_one_device(a, b)
+    if call is not None:
+        return call
     found = inner_of_alike(a, b)
     if found is None:
-        found = product_of_one_device(a, b)
-    if found is None:
         found = short_product(a, b)
-    return contracted("numpy.matmul", product_subscripts, (a, b)) if found is None else found
+    return contracting("numpy.matmul", product_subscripts, (a, b)) if found is None else found
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

@@ -22,14 +22,15 @@ from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
 from meshcomm.core._types import Array, Casting, DType, Shape
+from meshcomm.core.arrays._tensor import Call, completed
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.contractions.contractions import arguments_of, contracted, matmul
+from meshcomm.numpy.contractions.contractions import arguments_of, contracting, matmul
 from meshcomm.numpy.contractions.einsum import parsed, repeated_axes
 from meshcomm.numpy.contractions.short_products import short_product
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.indexing.diagonals import main_diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
 from meshcomm.numpy.shapes.shaping import axis_of
@@ -97,8 +98,8 @@ def subscripts_of(left: int, right: int, axes: Axes) -> str:
     return f"{''.join(first)},{''.join(second)}->{''.join(kept)}"
 
 
-def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> DTensor:
-    """Return the product of two operands, summed over pairs of *axes*. Collective.
+def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None) -> Call | DTensor:
+    """Return the product of two operands, summed over pairs of *axes*, or the call that makes it.
 
     ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
     """
@@ -114,10 +115,10 @@ def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None
     return _einsum(name, subscripts_of(left.ndim, right.ndim, (pairs[0], pairs[1])), operands, out)
 
 
-def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) -> DTensor:
-    """Return what `einsum` makes of *operands*, in *out* unless that is None. Collective."""
+def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) -> Call | DTensor:
+    """Return what `einsum` makes of *operands*, or the call that makes it; in *out*, if that is not None."""
     if out is None:
-        return contracted(f"numpy.{name}", subscripts, operands)
+        return contracting(f"numpy.{name}", subscripts, operands)
     terms, _, result = subscripts.partition("->")
     lengths = {
         letter: n
@@ -125,7 +126,8 @@ def _einsum(name: str, subscripts: str, operands: Sequence[Value], out: object) 
         for letter, n in zip(term, x.shape, strict=True)
     }
     target = _exact(name, out, tuple(lengths[letter] for letter in result), operands)
-    store(f"numpy.{name}", (target,), [contracted(f"numpy.{name}", subscripts, operands, layout=target.layout)])
+    call = contracting(f"numpy.{name}", subscripts, operands, layout=target.layout)
+    store(f"numpy.{name}", (target,), [completed(call)])
     return target
 
 
@@ -151,9 +153,9 @@ def _exact(name: str, out: object, shape: Shape, operands: Sequence[Value]) -> D
     return out
 
 
-@implements(np.tensordot, getattr(np.linalg, "tensordot", None))
+@operation(np.tensordot, getattr(np.linalg, "tensordot", None))
 @traceable(2, twin=np.tensordot)
-def tensordot(a: Factor, b: Factor, axes: object = 2) -> DTensor:
+def tensordot(a: Factor, b: Factor, axes: object = 2) -> Call | DTensor:
     """Return the sums of products over pairs of axes, as numpy.tensordot. Collective over the mesh.
 
     Parameters
@@ -169,9 +171,9 @@ def tensordot(a: Factor, b: Factor, axes: object = 2) -> DTensor:
     return _summed("tensordot", _factors("tensordot", a, b), axes_of_tensordot(axes))
 
 
-@implements(np.inner)
+@operation(np.inner)
 @traceable(2, twin=np.inner)
-def inner(a: Factor, b: Factor) -> DTensor:
+def inner(a: Factor, b: Factor) -> Call | DTensor:
     """Return the sums of products over the last axes, as numpy.inner; products with a number. Collective."""
     left, right = _factors("inner", a, b)
     if not left.ndim or not right.ndim:
@@ -179,9 +181,9 @@ def inner(a: Factor, b: Factor) -> DTensor:
     return _summed("inner", (left, right), axes_of_inner(left.ndim, right.ndim))
 
 
-@implements(np.dot)
+@operation(np.dot)
 @traceable(2, twin=np.dot)
-def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
+def dot(a: Factor, b: Factor, out: object = None) -> Call | DTensor:
     """Return the sums of products over the last axis of *a* and the last but one of *b*. Collective over the mesh.
 
     As numpy.dot: with a number the product, and of vectors and matrices what ``a @ b`` is.
@@ -200,9 +202,9 @@ def dot(a: Factor, b: Factor, out: object = None) -> DTensor:
     return _call(np.multiply, left, right, out=out)
 
 
-@implements(np.vdot)
+@operation(np.vdot)
 @traceable(2, twin=np.vdot)
-def vdot(a: Factor, b: Factor) -> DTensor:
+def vdot(a: Factor, b: Factor) -> Call | DTensor:
     """Return the sum of all products, of the complex conjugates of *a*, as numpy.vdot. Collective over the mesh.
 
     Operands of one shape are not flattened; others are, in C order, and may have to move for that.
@@ -226,8 +228,8 @@ def _conjugate(x: Value) -> Value:
     return np.conjugate(x) if x.dtype.kind == "c" else x
 
 
-@implements(np.linalg.multi_dot)
-def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> DTensor:
+@operation(np.linalg.multi_dot)
+def multi_dot(arrays: Sequence[Factor], *, out: object = None) -> Call | DTensor:
     """Return the product of matrices in the cheapest order, as numpy.linalg.multi_dot. Collective over the mesh.
 
     The first and the last may be vectors. ``LinAlgError`` if another one is no matrix.
@@ -431,9 +433,9 @@ def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
 # -- universal functions with core axes -------------------------------------------------------------------------------
 
 
-def _vecdot(x1: Value, x2: Value) -> DTensor:
+def _vecdot(x1: Value, x2: Value) -> Call | DTensor:
     _check_lengths("numpy.vecdot", (x1.shape, -1), (x2.shape, -1))
-    return contracted("numpy.vecdot", "...i,...i->...", (_conjugate(x1), x2))
+    return contracting("numpy.vecdot", "...i,...i->...", (_conjugate(x1), x2))
 
 
 @implements(getattr(np.linalg, "vecdot", None))
@@ -441,17 +443,17 @@ def _vecdot_along(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
     return _call(np.vecdot, x1, x2, axis=axis)
 
 
-def _matvec(x1: Value, x2: Value) -> DTensor:
+def _matvec(x1: Value, x2: Value) -> Call | DTensor:
     _check_lengths("numpy.matvec", (x1.shape, -1), (x2.shape, -1))
-    return contracted("numpy.matvec", "...ij,...j->...i", (x1, x2))
+    return contracting("numpy.matvec", "...ij,...j->...i", (x1, x2))
 
 
-def _vecmat(x1: Value, x2: Value) -> DTensor:
+def _vecmat(x1: Value, x2: Value) -> Call | DTensor:
     _check_lengths("numpy.vecmat", (x1.shape, -1), (x2.shape, -2))
-    return contracted("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
+    return contracting("numpy.vecmat", "...i,...ij->...j", (_conjugate(x1), x2))
 
 
-_CORES: dict[str, Callable[[Value, Value], DTensor]] = {
+_CORES: dict[str, Callable[[Value, Value], Call | DTensor]] = {
     "matmul": matmul,
     "vecdot": _vecdot,
     "matvec": _matvec,
@@ -468,8 +470,8 @@ def is_product(ufunc: np.ufunc) -> bool:
 
 def core_product(
     ufunc: np.ufunc, operands: Sequence[object], out: Sequence[DTensor], options: Mapping[str, Any]
-) -> DTensor:
-    """Return what NumPy's matmul, vecdot, matvec or vecmat makes of tensors. Collective over the mesh.
+) -> Call | DTensor:
+    """Return what NumPy's matmul, vecdot, matvec or vecmat makes of tensors, or the call. Collective over the mesh.
 
     Parameters
     ----------
@@ -483,14 +485,14 @@ def core_product(
     name, product = f"numpy.{ufunc.__name__}", _PRODUCTS[ufunc]
     factors: list[Value] = [x if isinstance(x, DTensor) else as_array(x) for x in operands]
     if product is matmul and not options and not out:
-        return matmul(factors[0], factors[1])
+        return decision(matmul)(factors[0], factors[1])
     dtype = _asked(ufunc, factors, (), options)
     if out:
         _asked(ufunc, factors, out, options)
     factors = [x.astype(dtype, copy=False) if _CONVERTING & options.keys() else x for x in factors]
     axes, keepdims = _core_axes(options), options.get("keepdims", False)
     factors = [_moved(x, each, None) for x, each in zip(factors, axes, strict=False)]
-    made: Value = product(factors[0], factors[1])
+    made: Value = completed(product(factors[0], factors[1]))
     if keepdims:
         made = np.expand_dims(made, -1)
     made = _moved(made, None, axes[2])
@@ -529,7 +531,7 @@ def _moved(x: Value, source: tuple[int, ...] | None, target: tuple[int, ...] | N
     return x if target is None else np.moveaxis(x, tuple(range(-len(target), 0)), target)
 
 
-@implements(np.einsum)
+@operation(np.einsum)
 def _einsum_of_numpy(
     *operands: Value,
     out: DTensor | None = None,
@@ -538,7 +540,7 @@ def _einsum_of_numpy(
     order: str = "K",
     casting: Casting = "safe",
     **others: object,
-) -> DTensor:
+) -> Call | DTensor:
     """Return what numpy.einsum makes of tensors; *optimize* and *order* change nothing: pairs are contracted.
 
     Where nothing is summed or converted, the result is a view of the one tensor.
@@ -551,8 +553,8 @@ def _einsum_of_numpy(
         (indices,), result_indices = parsed(text, (given[0].shape,))
         if set(indices) == set(result_indices):
             return _view(given[0], indices, result_indices)
-    result = contracted("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
-    return written("numpy.einsum", out, result, casting)
+    call = contracting("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
+    return call if out is None else written("numpy.einsum", out, completed(call), casting)
 
 
 def _view(tensor: DTensor, indices: str, result: str) -> DTensor:

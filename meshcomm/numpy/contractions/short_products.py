@@ -7,11 +7,12 @@ nothing to weigh. The result has the layout that the contraction would give it.
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
-from meshcomm.blocks.make import make, mapped, on_blocks
+from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.coordinates import devices_along
 from meshcomm.core.layouts.specs import Cyclic, free_names
@@ -43,8 +44,8 @@ def short_product(a: object, b: object) -> DTensor | None:
     return None
 
 
-def product_of_one_device(a: object, b: object) -> DTensor | None:
-    """Return the product of matrices and vectors of one floating-point dtype on one device; None for others."""
+def product_of_one_device(a: object, b: object) -> Call | None:
+    """Return the call that makes the product of matrices and vectors of one dtype on one device; None for others."""
     if type(a) is not DTensor or type(b) is not DTensor or a.layout.mesh is not b.layout.mesh or a.mesh.size > 1:
         return None
     if a.dtype != b.dtype or a.dtype.char not in "fdFD" or not 0 < a.ndim < 3 or not 0 < b.ndim < 3:
@@ -54,7 +55,7 @@ def product_of_one_device(a: object, b: object) -> DTensor | None:
     rows = a.layout.axes[:-1]
     taken = {name for names in rows for name in names}
     layout = a.layout._recut((*rows, *(free_names(names, taken) for names in b.layout.axes[1:])))
-    return mapped(np.matmul, a, b, layout=layout, shape=(*a.shape[:-1], *b.shape[1:]))
+    return mapping(np.matmul, a, b, layout=layout, shape=(*a.shape[:-1], *b.shape[1:]))
 
 
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import agree_on_plain, replicated
 from meshcomm.blocks.make import make, refuse_outside
-from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.map import deciding, elementwise, written
 from meshcomm.blocks.rules import as_number, mesh_of
 from meshcomm.blocks.small import gathered, looked_up, together
 from meshcomm.blocks.stretches import in_stretches
@@ -21,10 +21,11 @@ from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
+from meshcomm.core.arrays._tensor import completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
+from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each, operation
 from meshcomm.numpy.elementwise.values import astype
 
 
@@ -42,8 +43,8 @@ def _of_blocks(function: Function, count: int = 1) -> Function:
         if not operands:  # by its name
             operands.append(unwrapped(options.pop(next(iter(options)))))
         out = rest.pop() if rest and name in _WITH_OUT else options.pop("out", None)
-        made: Value = elementwise(name, lambda *blocks: function(*blocks, *rest, **options), operands)
-        return written(name, out, made)
+        call = deciding(name, lambda *blocks: function(*blocks, *rest, **options), operands)
+        return call if out is None else written(name, out, completed(call))
 
     return applied
 
@@ -66,14 +67,14 @@ def _as_day(x: Value) -> Value:
     return np.datetime64(x, "D") if isinstance(x, str | date) else x
 
 
-@implements(np.nan_to_num, partly=True)
+@operation(np.nan_to_num, partly=True)
 def nan_to_num(
     x: DTensor,
     copy: bool = True,
     nan: float = 0.0,
     posinf: float | None = None,
     neginf: float | None = None,
-) -> DTensor:
+) -> object:
     """Return the tensor with numbers in place of NaN and infinities, as numpy.nan_to_num.
 
     Parameters
@@ -83,8 +84,8 @@ def nan_to_num(
     nan, posinf, neginf: the numbers; None is the largest, or the smallest, of the dtype
     """
     numbers = [as_number(each) for each in (nan, posinf, neginf)]
-    made: Value = elementwise("nan_to_num", lambda block: np.nan_to_num(block, True, *numbers), [unwrapped(x)])
-    return written("numpy.nan_to_num", None if copy else x, made)
+    call = deciding("nan_to_num", lambda block: np.nan_to_num(block, True, *numbers), [unwrapped(x)])
+    return call if copy else written("numpy.nan_to_num", x, completed(call))
 
 
 @implements(np.interp, partly=True)

@@ -5,14 +5,17 @@ from functools import lru_cache, wraps
 from inspect import Parameter, Signature, signature
 from itertools import repeat
 from operator import is_not
-from typing import TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from meshcomm.blocks.map import written
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._types import Casting
-from meshcomm.core.arrays.dtensor import as_tensor
+from meshcomm.core.arrays._tensor import Call, completed
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 
 Function: TypeAlias = Callable[..., object]
+P = ParamSpec("P")
+R = TypeVar("R")
 Ours = TypeVar("Ours", bound=Function)
 Maker = TypeVar("Maker", bound=Callable[..., Function])
 
@@ -48,9 +51,10 @@ def like_numpy(function: Function, ours: Function) -> Function:
         made = ours(**{argument: value for argument, value in given.items() if value is not NO_VALUE})
         if out is None or out is NO_VALUE:
             return made
+        made = completed(made)
         kinds = _SAME_KIND.get(function.__name__)
         casting: Casting = "same_kind" if kinds and _kind(given) in kinds else "unsafe"
-        return written(name, out, made, casting)  # type: ignore[arg-type]
+        return written(name, out, made, casting)
 
     return called
 
@@ -69,6 +73,36 @@ def implements(*functions: Function | None, partly: bool = False) -> Callable[[O
         return ours
 
     return define
+
+
+def operation(*functions: Function | None, partly: bool = False) -> Callable[[Callable[P, Call | R]], Callable[P, R]]:
+    """Let NumPy's *functions* take tensors: the function below decides what is made, and may return that as a `Call`.
+
+    So it decides by specs and other arguments only, and communicates nothing. Who called the function of NumPy runs
+    the call, and keeps it for others with tensors of the same specs. In our own code, the name below is of a function
+    that runs the call; `decision` gives the one that decides. Arguments are those of `implements`.
+    """
+
+    def define(decide: Callable[P, Call | R]) -> Callable[P, R]:
+        implements(*functions, partly=partly)(decide)
+
+        @wraps(decide)
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
+            result: R = completed(decide(*args, **kwargs))
+            return result
+
+        _DECISIONS[run] = decide
+        return run
+
+    return define
+
+
+def decision(function: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
+    """Return what decides for a function that runs what is decided: see `operation`; else the function itself."""
+    return _DECISIONS.get(function, function)
+
+
+_DECISIONS: dict[Function, Callable[..., Any]] = {}
 
 
 def implements_each(*functions: Function) -> Callable[[Maker], Maker]:

@@ -6,23 +6,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.make import mapped
-from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.make import mapped, mapping
+from meshcomm.blocks.map import deciding
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import together
-from meshcomm.blocks.views import check_writable, outline, outline_alike, viewed
+from meshcomm.blocks.views import check_writable, outline, outline_alike, viewed, viewing
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import DTypeError
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import operation
 
 
-@implements(np.ndarray.astype, getattr(np, "astype", None))
+@operation(np.ndarray.astype, getattr(np, "astype", None))
 def astype(
     x: DTensor, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True, device: object = None
-) -> DTensor:
+) -> Call | DTensor:
     """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
 
     Collective over the mesh if texts become numbers: what one rank cannot convert is an error on all. ``TypeError`` if
@@ -38,11 +39,11 @@ def astype(
     if tensor.dtype.kind in "SU" and kind.kind not in "SUV":
         call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
         return together("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
-    return mapped(convert, tensor, dtype=kind, short=True, guarded=True)
+    return mapping(convert, tensor, dtype=kind, guarded=True)
 
 
-@implements(np.ndarray.view)
-def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
+@operation(np.ndarray.view)
+def view(a: DTensor, dtype: DTypeLike | None = None) -> Call | DTensor:
     """Return a tensor of the same memory with another dtype.
 
     ``DTypeError`` if elements of another size do not fit: then the last axis must be whole on each device.
@@ -58,10 +59,10 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> DTensor:
                 f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes; it has {last}, "
                 f"cut over {counted(tensor.layout.num_shards(tensor.ndim - 1) if shape else 1, 'device')}"
             )
-    return viewed(methodcaller("view", kind), tensor, tensor.layout)
+    return viewing(methodcaller("view", kind), tensor, tensor.layout)
 
 
-@implements(np.clip)
+@operation(np.clip)
 def clip(
     a: object, a_min: object = None, a_max: object = None, out: object = None, **options: object
 ) -> object:  # as NumPy's, with min= and max= as other names
@@ -78,10 +79,10 @@ def clip(
         found = iter(others)
         return np.clip(block, *(None if lacks else next(found) for lacks in lacking), **_single(into))
 
-    return elementwise("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
+    return deciding("numpy.clip", clipped, [unwrapped(a), *given], _outs("clip", out))
 
 
-@implements(np.round, np.around)
+@operation(np.round, np.around)
 def around(a: object, decimals: int = 0, out: object = None) -> object:
     """Return the values of *a* rounded to *decimals*, as numpy.round."""
 
@@ -89,22 +90,22 @@ def around(a: object, decimals: int = 0, out: object = None) -> object:
         made = np.round(block, decimals, **_single(into))
         return exact_copy(made) if made is block else made  # NumPy returns integers as they are
 
-    return elementwise("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
+    return deciding("numpy.round", rounded, [unwrapped(a)], _outs("round", out))
 
 
-@implements(np.real)
+@operation(np.real)
 def real(val: object) -> object:
     """Return the real parts: a view of complex numbers, and real numbers themselves."""
     tensor = as_tensor("real", val)
-    return tensor if tensor.dtype.kind != "c" else viewed(np.real, tensor, tensor.layout)
+    return tensor if tensor.dtype.kind != "c" else viewing(np.real, tensor, tensor.layout)
 
 
-@implements(np.imag)
+@operation(np.imag)
 def imag(val: object) -> object:
     """Return the imaginary parts: a view of complex numbers, and zeros that cannot be written to of others."""
     tensor = as_tensor("imag", val)
     if tensor.dtype.kind == "c":
-        return viewed(np.imag, tensor, tensor.layout)
+        return viewing(np.imag, tensor, tensor.layout)
     return viewed(lambda block: np.zeros(block.shape, block.dtype), tensor, tensor.layout, outline_alike(tensor))
 
 

@@ -3,14 +3,17 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.map import deciding
 from meshcomm.blocks.rules import text_as_scalar
 from meshcomm.core._tracing import traceable
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.numpy.elementwise.signatures import operation
 
 
+@operation()
 @traceable(3, twin=np.where)
-def where(condition: DTensor | ArrayLike, x: DTensor | ArrayLike, y: DTensor | ArrayLike) -> DTensor:
+def where(condition: DTensor | ArrayLike, x: DTensor | ArrayLike, y: DTensor | ArrayLike) -> Call | DTensor:
     """Return *x* where *condition* is true and *y* elsewhere, as numpy.where. Collective if an operand has to move.
 
     One of the operands must be a tensor. The rules of :mod:`meshcomm.blocks.rules` give the layout of the
@@ -25,6 +28,4 @@ def where(condition: DTensor | ArrayLike, x: DTensor | ArrayLike, y: DTensor | A
     [[0, 0], [2, 3]]
     """
     operands = [text_as_scalar(unwrapped(operand)) for operand in (condition, x, y)]
-    result = elementwise("numpy.where", np.where, operands)
-    assert isinstance(result, DTensor)
-    return result
+    return deciding("numpy.where", np.where, operands)  # type: ignore[return-value]  # one result

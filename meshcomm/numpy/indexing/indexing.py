@@ -20,7 +20,7 @@ from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, ta
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
-from meshcomm.core.arrays._tensor import Assignment, OfSlice, Recipe, offer
+from meshcomm.core.arrays._tensor import Assignment, Call, OfSlice, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
@@ -28,7 +28,7 @@ from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.slicing import Item, Items, Slice, Stretch, index_text, kept_slice, parsed, result_shape
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.indexing import elements, fields, index_arrays, rows
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
@@ -47,24 +47,25 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         if mask is not None:
             return _compressed(tensor, mask)
         return indexed(GET, tensor, index)
-    return slice_of(tensor, index)
+    result: DTensor = completed(slice_of(tensor, index))
+    if isinstance(index, int | np.integer) and tensor.ndim > 1:
+        rows.note(tensor, int(index) % tensor.shape[0], result)
+    return result
 
 
-def slice_of(tensor: DTensor, index: object) -> DTensor:
-    """Return what an *index* without arrays takes of a tensor. Collective over the mesh if elements have to move."""
+def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
+    """Return what an *index* without arrays takes of a tensor, or the call that takes it.
+
+    Collective over the mesh if elements have to move.
+    """
     items = parsed(index, tensor.shape)
     if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
         element = elements.element_of(tensor, items)
         if element is not None:
             return element
-    found = _taken(tensor, items)
-    if not found.shape and not _has_ellipsis(index):  # one element is no view, as in NumPy
-        return mapped(np.array, found, short=True)
-    if isinstance(index, int | np.integer):
-        number = items[0]
-        assert isinstance(number, int)
-        rows.note(tensor, number, found)
-    return found
+    if not result_shape(items) and not _has_ellipsis(index):  # one element is no view, as in NumPy
+        return mapped(np.array, _taken(tensor, items))
+    return _slicing(tensor, items)
 
 
 def _has_ellipsis(index: object) -> bool:
@@ -78,21 +79,27 @@ def indexed(name: str, tensor: DTensor, index: object) -> DTensor:
 
 
 def _taken(tensor: DTensor, items: Items) -> DTensor:
+    result: DTensor = completed(_slicing(tensor, items))
+    return result
+
+
+def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
+    """Return the slice that *items* take, or the call that takes it: a view that NumPy lets programs write to."""
     device = tensor.mesh.rank
     kept = kept_slice(tensor.layout, tensor.shape, items, device)
     of = sliced_outline(tensor, items)
     if kept is None:
         return moved_from(tensor, _moved(tensor, items), of, items)
+    if of.flags.writeable:
+        spec, at = TensorSpec(kept.layout, of.shape, tensor.dtype), _at(tensor._spec, items, kept, device)
+        return Call(OfSlice(at, spec, of.strides, kept.lengths), (tensor,))
     some: tuple[Any, ...] = (..., *kept.block)
 
     def take(block: Array) -> Array:
         taken: Array = block[some]
         return taken.reshape(kept.lengths)  # only axes of length 1 come and go
 
-    found = viewed(take, tensor, kept.layout, of, short=False)
-    if of.flags.writeable:
-        offer(OfSlice(_at(tensor._spec, items, kept, device), found._spec, of.strides, kept.lengths), (tensor,), found)
-    return found
+    return viewed(take, tensor, kept.layout, of)
 
 
 def _at(spec: TensorSpec, items: Items, kept: Slice, device: int | None) -> At:
@@ -163,19 +170,19 @@ def _around(cut: AnyCut, item: Stretch) -> tuple[Stretch, Stretch]:
 # -- assignment -------------------------------------------------------------------------------------------------------
 
 
-@implements(operator.setitem)
-def setitem(tensor: DTensor, index: object, value: object) -> None:
-    """Run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number.
+@operation(operator.setitem)
+def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
+    """Decide how to run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number.
 
     What is a copy of a slice, as its elements had to move, gets what they are now, and goes back to where they are.
     """
     names = fields.names_in(tensor, index)
     if isinstance(names, str):
         setitem(fields.field(tensor, names), Ellipsis, value)
-        return
+        return None
     if names is not None:
         fields.set_fields(tensor, names, value, lambda each, own: setitem(each, Ellipsis, own))
-        return
+        return None
     source = taken_from(tensor)
     check_writable(SET, tensor if source is None else source[0])
     given = unwrapped(value)
@@ -188,22 +195,23 @@ def setitem(tensor: DTensor, index: object, value: object) -> None:
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
     _check_kind(tensor, given)
     (operand,) = agree_on_plain(SET, [given], tensor.mesh)
-    if source is not None:
-        fetch_again(*source, tensor)
-    _set(tensor, index, operand)
-    if source is not None:
-        assign_back(*source, tensor)
+    if source is None:
+        return _setting(tensor, index, operand)
+    fetch_again(*source, tensor)
+    completed(_setting(tensor, index, operand))
+    assign_back(*source, tensor)
+    return None
 
 
-def _set(tensor: DTensor, index: object, operand: Operand) -> None:
+def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
     if not has_arrays(index):
-        _assign(tensor, parsed(index, tensor.shape), operand)
-        return
+        return _assigning(tensor, parsed(index, tensor.shape), operand)
     mask = _mask_in(index, tensor.shape)
     if mask is not None:
         _assign_where(tensor, mask, operand)
     else:
         update(SET, tensor, index, operand)
+    return None
 
 
 def update(name: str, tensor: DTensor, index: object, value: Operand | None, how: np.ufunc | None = None) -> None:
@@ -240,25 +248,30 @@ def _check_kind(tensor: DTensor, value: object) -> None:
 
 
 def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
-    """Copy *value* to the slice. The slice is taken with positive steps, and keeps the axes that an index drops."""
+    completed(_assigning(tensor, items, value))
+
+
+def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
+    """Copy *value* to the slice, or return the call that does so.
+
+    The slice is taken with positive steps, and keeps the axes that an index drops.
+    """
     if elements.is_element(items, tensor):
         found = elements.to_set(tensor, items, value)
         if found is not None:
             _copy(found[0][found[1]], value.local if isinstance(value, DTensor) else value)
-            return
+            return None
     shape, name = result_shape(items), f"t{index_text(items)} = value"
     if not any(isinstance(item, Stretch) and item.step < 0 for item in items):
         way = _Assigning.of(name, tensor, items, value)
         if way is not None:
-            way.run(tensor, value)
-            offer(way.recipe(), (tensor, value), tensor)
-            return
+            return Call(way.recipe(), (tensor, value))
     region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
     if isinstance(value, DTensor) or shape_of(value):
         value = _spread_over(value, items, shape)
     if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
         _copy_to(_taken(tensor, region), value, name)
-        return
+        return None
     # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
     stretches = [item for item in region if isinstance(item, Stretch)]  # all of them
     both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
@@ -266,6 +279,7 @@ def _assign(tensor: DTensor, items: Items, value: Operand) -> None:
     usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), name)
     _copy_to(_taken(usual, tuple(inner for _, inner in both)), value, name)
     _copy_to(around, usual)
+    return None
 
 
 class _Assigning(NamedTuple):

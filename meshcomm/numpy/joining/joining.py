@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.assemble import assembled_if_thin, joined
+from meshcomm.blocks.assemble import assembling_if_thin, joined
 from meshcomm.blocks.edges import Stretch
-from meshcomm.blocks.make import cut, mapped
+from meshcomm.blocks.make import cut, mapping
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import OnBlocks, offer
+from meshcomm.core.arrays._tensor import Call, completed
 from meshcomm.core.arrays.create import distribute, empty
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout, refuse_match
@@ -55,7 +55,8 @@ def concatenate(tensors: Sequence[Tensor], axis: int | None = 0, layout: Layout 
     ...     print(world.run(program))
     [[0, 1, 2, 3], [10, 11, 12, 13]]
     """
-    return _joined("concatenate", list(tensors), axis, layout)
+    result: DTensor = completed(_joined("concatenate", list(tensors), axis, layout))
+    return result
 
 
 @refusable
@@ -73,33 +74,37 @@ def stack(tensors: Sequence[Tensor], axis: int = 0, layout: Layout | None = None
     ...     print(world.run(program))
     [[[0, 1], [0, -1]], [[2, 3], [-2, -3]]]
     """
-    return _stacked(tensors, axis, layout)
+    result: DTensor = completed(_stacked(tensors, axis, layout))
+    return result
 
 
-def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: object) -> DTensor:
+def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None, **kinds: object) -> Call | DTensor:
     listed = [unwrapped(x) for x in tensors]
     shapes = {np.shape(x) for x in listed}  # type: ignore[arg-type]  # a tensor has a shape, too
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {', '.join(map(str, sorted(shapes)))}: all shapes must be equal")
     ndim = len(next(iter(shapes), ())) + 1
     new = axis_of(axis, ndim)
-    wide = [expand_dims(x, new) if isinstance(x, DTensor) else np.expand_dims(x, new) for x in listed]  # type: ignore[arg-type]
-    made = _joined("stack", wide, new, layout, **kinds)
-    alike = [x for x in listed if isinstance(x, DTensor) and x.layout.axes == made.layout.delete(new).axes]
-    dtype = made.dtype
-    if len(alike) == len(listed) and all(x.mesh is made.mesh and x.dtype == dtype for x in alike):
+    alike = [x for x in listed if isinstance(x, DTensor) and x.layout is unwrapped(tensors[0]).layout]  # type: ignore[union-attr]
+    if len(alike) == len(listed) > 0 and layout is None and len({x.dtype for x in alike}) == 1:
+        first = alike[0]
+        dtype = _joined_dtype(alike, **kinds)  # type: ignore[arg-type]
+        axes = (*first.layout.axes[:new], (), *first.layout.axes[new:])
+        shape = (*first.shape[:new], len(alike), *first.shape[new:])
 
         def stacked(*blocks: Array) -> Array:
             return joined([np.expand_dims(block, new) for block in blocks], new, dtype)
 
-        offer(OnBlocks(stacked, made._spec), tuple(alike), made)
-    return made
+        if dtype == first.dtype:
+            return mapping(stacked, *alike, layout=Layout(axes, first.mesh), shape=shape)
+    wide = [expand_dims(x, new) if isinstance(x, DTensor) else np.expand_dims(x, new) for x in listed]  # type: ignore[arg-type]
+    return _joined("stack", wide, new, layout, **kinds)
 
 
 def _joined(
     name: str, listed: Sequence[object], axis: int | None, layout: Layout | None = None, **kinds: Any
-) -> DTensor:
-    """Return operands joined along *axis*. *kinds* are NumPy's arguments dtype and casting."""
+) -> Call | DTensor:
+    """Return operands joined along *axis*, or the call that joins them. *kinds* are NumPy's dtype and casting."""
     operands = [unwrapped(x) for x in listed]
     mesh = mesh_of(operands)
     given = agree_on_plain(f"numpy.{name}", operands, mesh)
@@ -128,7 +133,7 @@ def _joined(
     new = target.cut(axis, shape[axis])
     if some and new.is_consecutive:
         wanted = tuple(_within(ends, [tensor.shape[axis] for tensor in some]) for ends in pairwise(new.all_starts()))
-        found = assembled_if_thin(name, some, axis, wanted, target, shape=shape)
+        found = assembling_if_thin(name, some, axis, wanted, target, shape=shape)
         if found is not None:
             return found
     result, start = empty(shape, dtype, target), 0
@@ -150,7 +155,7 @@ def _within(ends: Interval, lengths: Sequence[int]) -> tuple[Stretch, ...]:
     return tuple(found)
 
 
-def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> DTensor:
+def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtype: DType, layout: Layout) -> Call:
     """Return tensors joined along an axis that is not sharded."""
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
     tensors = [
@@ -159,9 +164,7 @@ def _joined_blocks(name: str, arrays: Sequence[DTensor | Array], axis: int, dtyp
         else distribute(piece.astype(dtype, copy=False), layout)
         for piece in arrays
     ]
-    return mapped(
-        lambda *blocks: joined(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype, short=True
-    )
+    return mapping(lambda *blocks: joined(blocks, axis, dtype), *tensors, layout=layout, shape=shape, dtype=dtype)
 
 
 def _checked(name: str, layout: object, shape: Shape) -> Layout:
@@ -208,8 +211,8 @@ def _like_numpy(name: str, join: Function) -> Function:
         dtype: object = None,
         casting: str = "same_kind",
     ) -> object:
-        made: DTensor = join(arrays, axis, dtype=dtype, casting=casting)  # type: ignore[assignment]
-        return written(f"numpy.{name}", out, made)
+        made = join(arrays, axis, dtype=dtype, casting=casting)
+        return made if out is None else written(f"numpy.{name}", out, completed(made))
 
     return joined
 
@@ -217,7 +220,7 @@ def _like_numpy(name: str, join: Function) -> Function:
 def _after(widen: Function, axis_of_ndim: Callable[[int], int], name: str) -> Function:
     """Return a function that joins operands after *widen*, along the axis for their number of axes."""
 
-    def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> DTensor:
+    def joined(tup: Sequence[Tensor], *, dtype: object = None, casting: str = "same_kind") -> object:
         wide: list[Any] = [widen(unwrapped(x)) for x in tup]
         return _joined(name, wide, axis_of_ndim(max(map(np.ndim, wide))), dtype=dtype, casting=casting)
 

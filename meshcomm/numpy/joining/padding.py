@@ -10,18 +10,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.assemble import assembled, joined
+from meshcomm.blocks.assemble import assembling, joined
 from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
-from meshcomm.core.arrays._tensor import Recipe, offer
+from meshcomm.core.arrays._tensor import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.taking import taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
 from meshcomm.numpy.shapes.shaping import axis_of
@@ -42,8 +42,8 @@ def _folded(at: Indices, period: int, n: int, last: int) -> Indices:
     return np.where(within < n, within, last - within)
 
 
-@implements(np.pad)
-def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) -> DTensor:
+@operation(np.pad)
+def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) -> Call | DTensor:
     """Return the tensor with more elements around it, as numpy.pad. Collective if what they are has to move.
 
     Blocks stay where they are; the first and the last one of a padded axis grow (`Cuts`).
@@ -70,9 +70,7 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
                 tensor = _along(tensor, axis, width, mode, options)
         return tensor if any(map(any, widths)) else tensor.copy()
 
-    made = run(tensor)
-    offer(Recipe(run), (tensor,), made)
-    return made
+    return Call(Recipe(run), (tensor,))
 
 
 def _options(mode: object, options: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +107,7 @@ def _along(tensor: DTensor, axis: int, width: Width, mode: str, options: dict[st
             ends = statistics(tensor, axis, mode, its.get("stat_length", (None, None)))
         else:
             ends = ramps(tensor, axis, width, its.get("end_values", (0, 0)))
-        found = _with_constants(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)], 0)
+        found = _with_constants(tensor, [width if a == axis else (0, 0) for a in range(tensor.ndim)], 0).run()
     n, (before, after) = tensor.shape[axis], width
     for count, start, values in ((before, 0, ends[0]), (after, before + n, ends[1])):
         if count:
@@ -149,7 +147,7 @@ def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...
     return Layout(axes, tensor.mesh), shape
 
 
-def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTensor:
+def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> Call:
     layout, shape = _grown(tensor, widths)
     try:
         np.broadcast_to(np.asarray(values), (tensor.ndim, 2))
@@ -174,9 +172,7 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> DTenso
     def run(tensor: DTensor) -> DTensor:
         return make(on_device(tensor.mesh, lambda device: padded(device, tensor)), layout, shape, tensor.dtype)
 
-    made = run(tensor)
-    offer(Recipe(run), (tensor,), made)
-    return made
+    return Call(Recipe(run), (tensor,))
 
 
 def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
@@ -202,4 +198,4 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
         return joined(found, axis, dtype) if found else new_block(layout.block_shape(shape), dtype)
 
     wanted = tuple(tuple((0, *each) for each in needed(number)) for number in range(cut.blocks))
-    return assembled("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together)
+    return assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()

@@ -6,14 +6,14 @@ from itertools import pairwise
 import numpy as np
 
 from meshcomm.blocks.align import cut_by, relaid
-from meshcomm.blocks.assemble import assembled_if_thin
+from meshcomm.blocks.assemble import assembling_if_thin
 from meshcomm.blocks.edges import Stretch
-from meshcomm.blocks.make import make, mapped, on_blocks
+from meshcomm.blocks.make import make, mapped, mapping, on_blocks
 from meshcomm.blocks.small import everywhere, is_passing
-from meshcomm.blocks.views import moved_from, outline, viewed
+from meshcomm.blocks.views import moved_from, outline, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
-from meshcomm.core.arrays._tensor import Recipe, offer
+from meshcomm.core.arrays._tensor import Call, Recipe, completed
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
@@ -22,7 +22,7 @@ from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.specs import spec_of
 from meshcomm.core.memory.copies import opaque
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.signatures import Function, implements
+from meshcomm.numpy.elementwise.signatures import Function, implements, operation
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.shapes.linalg import transpose
@@ -35,8 +35,8 @@ from meshcomm.numpy.shapes.shaping import axis_of, regrouped
 # need them, so each element moves once.
 
 
-@implements(np.flip)
-def flip(m: DTensor, axis: Axis = None) -> DTensor:
+@operation(np.flip)
+def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     """Return a view in reverse order along *axis*. If such an axis is sharded, it is a copy, and this Collective."""
     tensor = as_tensor("flip", m)
     axes = normalised_axes(axis, tensor.ndim)
@@ -44,7 +44,7 @@ def flip(m: DTensor, axis: Axis = None) -> DTensor:
         return tensor.copy()  # one element is no view, as in NumPy
     cut = [a for a in axes if tensor.layout.num_shards(a) > 1]
     if not cut:
-        return viewed(lambda block: np.flip(block, axes), tensor, tensor.layout)
+        return viewing(lambda block: np.flip(block, axes), tensor, tensor.layout)
     of = np.flip(outline(tensor), axes)
     if is_passing(tensor):
         whole = everywhere(tensor, "flip")
@@ -106,8 +106,8 @@ def rot90(m: DTensor, k: int = 1, axes: Sequence[int] = (0, 1)) -> DTensor:
 # -- roll -------------------------------------------------------------------------------------------------------------
 
 
-@implements(np.roll)
-def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> DTensor:
+@operation(np.roll)
+def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> Call | DTensor:
     """Return the tensor with its elements shifted along *axis*, or flattened. Collective if a rolled axis is sharded.
 
     The result is in the layout of the tensor. Only elements that get to another block move.
@@ -115,7 +115,7 @@ def roll(a: DTensor, shift: int | Sequence[int], axis: Axis = None) -> DTensor:
     tensor = as_tensor("roll", a)
     if axis is None and tensor.ndim != 1:
         flat = regrouped(tensor, (tensor.size,), name="roll")
-        rolled = _rolled(flat, {0: sum(_integers(shift))})
+        rolled = completed(_rolled(flat, {0: sum(_integers(shift))}))
         return relaid(regrouped(rolled, tensor.shape, tensor.layout.axes, "roll"), tensor.layout.axes, "roll")
     shifts, axes = _integers(shift), [axis_of(each, tensor.ndim) for each in _integers(0 if axis is None else axis)]
     if len(shifts) != len(axes) and 1 not in (len(shifts), len(axes)):
@@ -131,29 +131,36 @@ def _integers(values: object) -> list[int]:
     return [integer(value, "shift or axis", TypeError) for value in listed]
 
 
-def _rolled(tensor: DTensor, shifts: dict[int, int]) -> DTensor:
-    """Return *tensor* rolled by a shift along each of some axes."""
+def _rolled(tensor: DTensor, shifts: dict[int, int]) -> Call | DTensor:
+    """Return *tensor* rolled by a shift along each of some axes, or the call that rolls it."""
     offsets = {a: by % tensor.shape[a] for a, by in shifts.items() if tensor.shape[a] > 0 and by % tensor.shape[a]}
     if not offsets or 0 in tensor.shape:
         return tensor.copy()
     sharded = [a for a in offsets if tensor.layout.num_shards(a) > 1]
     whole = tuple(a for a in offsets if a not in sharded)
-    found = tensor
-    if whole:
-        by = tuple(offsets[a] for a in whole)
-        found = mapped(lambda block: np.roll(opaque(block), by, whole).view(block.dtype), tensor, short=True)
-    for axis in sharded:
-        found = _rolled_along(found, axis, offsets[axis])
-    if len(sharded) + bool(whole) > 1:
-        offer(Recipe(lambda tensor: _rolled(tensor, shifts)), (tensor,), found)
-    return found
+    by = tuple(offsets[a] for a in whole)
+
+    def within(tensor: DTensor) -> Call:
+        return mapping(lambda block: np.roll(opaque(block), by, whole).view(block.dtype), tensor)
+
+    def rolled(tensor: DTensor) -> DTensor:
+        result = within(tensor).run() if whole else tensor
+        for axis in sharded:
+            result = completed(_rolled_along(result, axis, offsets[axis]))
+        return result
+
+    if not sharded:
+        return within(tensor)
+    if len(sharded) == 1 and not whole:
+        return _rolled_along(tensor, sharded[0], offsets[sharded[0]])
+    return Call(Recipe(rolled), (tensor,))
 
 
-def _rolled_along(tensor: DTensor, axis: int, by: int) -> DTensor:
-    """Return *tensor* rolled *by* less than its length along a sharded axis. Collective over the mesh."""
+def _rolled_along(tensor: DTensor, axis: int, by: int) -> Call | DTensor:
+    """Return *tensor* rolled *by* less than its length along a sharded axis, or the call that rolls it."""
     n, layout = tensor.shape[axis], tensor.layout
     ends = pairwise(layout.cut(axis, n).undealt.all_starts())
-    found = assembled_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
+    found = assembling_if_thin("roll", [tensor], axis, tuple(_before(ends, by, n)), layout, shape=tensor.shape)
     if found is not None:
         return found
     result, along = empty(tensor.shape, tensor.dtype, layout), (slice(None),) * axis

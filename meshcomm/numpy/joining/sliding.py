@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.assemble import assembled
+from meshcomm.blocks.assemble import assembling
 from meshcomm.blocks.views import outline, viewed
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -98,7 +98,7 @@ def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     axes[axis] = Cuts(tuple(axes[axis]), sizes=sizes)
     wanted = tuple(((0, start, stop),) for start, stop in longer)
     shape = (*tensor.shape[:axis], sum(sizes), *tensor.shape[axis + 1 :])
-    return assembled(_NAME, [tensor], axis, wanted, Layout(axes, tensor.mesh), shape=shape)
+    return assembling(_NAME, [tensor], axis, wanted, Layout(axes, tensor.mesh), shape=shape).run()
 
 
 def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -12,12 +11,10 @@ from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.reduce import (
     Partial,
-    PreparedReduction,
     Reduction,
     axis_of,
-    prepared_reduction,
+    reducing,
     run_partial,
-    run_reduction,
     unchanged,
 )
 from meshcomm.blocks.rules import result_dtype, sharding
@@ -26,12 +23,14 @@ from meshcomm.core._arguments import reduced_axes
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import traceable
 from meshcomm.core._types import Array, Axis, DType, Shape
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError
+from meshcomm.numpy.elementwise.signatures import operation
 
 
 def inner_of_alike(a: object, b: object) -> DTensor | None:
@@ -74,7 +73,7 @@ def refuse_empty(name: str, tensor: DTensor, axis: Axis) -> None:
         raise ShapeError(f"the {name} over axis {axis} of shape {shape} has no elements, so there is none")
 
 
-def reduced_by(
+def reducing_by(
     function: Callable[..., object],
     merge: str,
     operand: object,
@@ -83,8 +82,8 @@ def reduced_by(
     *,
     dtype: DTypeLike | None = None,
     needs_elements: bool = False,
-) -> DTensor:
-    """Return a reduction that devices make of the results of *function* on their blocks. Collective as `reduced`.
+) -> Call:
+    """Return the call of a reduction that devices make of the results of *function* on their blocks.
 
     Parameters
     ----------
@@ -100,8 +99,16 @@ def reduced_by(
     axes = reduced_axes(axis, tensor.ndim)
     if needs_elements and 0 in tensor.shape:
         refuse_empty(function.__name__, tensor, axis)
-    how = _Repeated(function, merge, axes, None if dtype is None else np.dtype(dtype), not needs_elements)
-    return run_reduction(*_prepared_repeated(how, tensor._spec), tensor, keepdims)
+    kind = result_dtype(function, [tensor.dtype], tensor.ndim, None if dtype is None else np.dtype(dtype))
+    over, options = axis_of(axes, tensor.ndim), {} if dtype is None else {"dtype": np.dtype(dtype)}
+    ufunc = _UFUNCS.get(function)
+    by: Callable[..., object] = function if ufunc is None else ufunc.reduce
+
+    def made(block: Array) -> object:
+        return by(block, axis=over, **options)
+
+    how = Reduction(function.__name__, axes, made, made, merge, kind, takes_empty=not needs_elements)
+    return reducing(how, tensor, keepdims)
 
 
 _UFUNCS: dict[Callable[..., object], np.ufunc] = {
@@ -113,34 +120,9 @@ _UFUNCS: dict[Callable[..., object], np.ufunc] = {
 """What functions of NumPy call, after some microseconds."""
 
 
-class _Repeated(NamedTuple):
-    """A reduction by one function, on blocks and on what it made of them: see `reduced_by`."""
-
-    function: Callable[..., object]
-    merge: str
-    axes: tuple[int, ...]
-    dtype: DType | None
-    takes_empty: bool
-
-
-@lru_cache(maxsize=1024)
-def _prepared_repeated(of: _Repeated, source: TensorSpec) -> tuple[PreparedReduction, Reduction]:
-    """Return what a reduction needs that depends on no values: small ones take longer to prepare than to run."""
-    function, ndim = of.function, len(source.shape)
-    kind = result_dtype(function, [source.dtype], ndim, of.dtype)
-    over, options = axis_of(of.axes, ndim), {} if of.dtype is None else {"dtype": of.dtype}
-    ufunc = _UFUNCS.get(function)
-    by: Callable[..., object] = function if ufunc is None else ufunc.reduce
-
-    def made(block: Array) -> object:
-        return by(block, axis=over, **options)
-
-    how = Reduction(function.__name__, of.axes, made, made, of.merge, kind, takes_empty=of.takes_empty)
-    return prepared_reduction(how, source), how
-
-
+@operation()
 @traceable(twin=np.sum)
-def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
+def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Call | DTensor:
     """Return the sum over *axis*. Collective over the mesh if a reduced axis is sharded.
 
     The axes that remain keep their sharding. All devices that hold an element of the result hold the same bits.
@@ -160,11 +142,12 @@ def sum(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims:
     ...     print(world.run(program))
     [([3.0, 3.0], 6.0), ([3.0, 3.0], 6.0)]
     """
-    return reduced_by(np.sum, "sum", t, axis, keepdims, dtype=dtype)
+    return reducing_by(np.sum, "sum", t, axis, keepdims, dtype=dtype)
 
 
+@operation()
 @traceable(twin=np.mean)
-def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> DTensor:
+def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Call | DTensor:
     """Return the mean over *axis*. Collective over the mesh if a reduced axis is sharded.
 
     The dtype is by default as numpy.mean has it. As in NumPy there is a warning where there are no elements. The
@@ -172,25 +155,21 @@ def mean(t: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, keepdims
     """
     tensor = as_tensor("numpy.mean", t)
     axes, kind = reduced_axes(axis, tensor.ndim), None if dtype is None else np.dtype(dtype)
-    return run_reduction(*_prepared_mean(axes, kind, tensor._spec), tensor, keepdims)
+    return reducing(_mean(axes, kind, tensor), tensor, keepdims)
 
 
-@lru_cache(maxsize=1024)
-def _prepared_mean(
-    axes: tuple[int, ...], dtype: DType | None, source: TensorSpec
-) -> tuple[PreparedReduction, Reduction]:
-    ndim = len(source.shape)
-    kind = result_dtype(np.mean, [source.dtype], ndim, dtype)
+def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduction:
+    kind = result_dtype(np.mean, [tensor.dtype], tensor.ndim, dtype)
     # As in NumPy, float16 is added up in float32.
     wide = np.dtype(np.float32) if dtype is None and kind == np.float16 else kind
-    over, count, total = axis_of(axes, ndim), prod(source.shape[a] for a in axes), _UFUNCS[np.sum].reduce
+    over, count, total = axis_of(axes, tensor.ndim), prod(tensor.shape[a] for a in axes), _UFUNCS[np.sum].reduce
 
     def finish(found: Array) -> Array:
         if not count:
             warn("Mean of empty slice", RuntimeWarning)
         return np.asarray(found[()] / count).astype(kind)
 
-    how = Reduction(
+    return Reduction(
         "mean",
         axes,
         lambda block: np.mean(block, axis=over, dtype=dtype),
@@ -202,25 +181,26 @@ def _prepared_mean(
         (f"added up in {wide}",),
         takes_empty=True,
     )
-    return prepared_reduction(how, source), how
 
 
+@operation()
 @traceable(twin=np.max)
-def max(t: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
+def max(t: DTensor, axis: Axis = None, keepdims: bool = False) -> Call | DTensor:
     """Return the maximum over *axis*: one, several or all. Collective over the mesh if a reduced axis is sharded.
 
     As in NumPy, NaN is the maximum where there is one. ``ShapeError`` where there are no elements, or no such axis.
     """
-    return reduced_by(np.max, "max", t, axis, keepdims, needs_elements=True)
+    return reducing_by(np.max, "max", t, axis, keepdims, needs_elements=True)
 
 
+@operation()
 @traceable(twin=np.min)
-def min(t: DTensor, axis: Axis = None, keepdims: bool = False) -> DTensor:
+def min(t: DTensor, axis: Axis = None, keepdims: bool = False) -> Call | DTensor:
     """Return the minimum over *axis*: one, several or all. Collective over the mesh if a reduced axis is sharded.
 
     As in NumPy, NaN is the minimum where there is one. ``ShapeError`` where there are no elements, or no such axis.
     """
-    return reduced_by(np.min, "min", t, axis, keepdims, needs_elements=True)
+    return reducing_by(np.min, "min", t, axis, keepdims, needs_elements=True)
 
 
 @traceable()

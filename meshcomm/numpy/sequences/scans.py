@@ -19,9 +19,9 @@ from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._tensor import Recipe, offer
+from meshcomm.core.arrays._tensor import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.joining.joining import concatenate
 
 
@@ -66,14 +66,14 @@ def nancumprod(a: DTensor, axis: SupportsIndex | None = None, dtype: DTypeLike |
     return _cumulative(_PRODUCT, np.nancumprod, a, axis, dtype)
 
 
-@implements(np.diff, partly=True)
+@operation(np.diff, partly=True)
 def diff(
     a: DTensor,
     n: SupportsIndex = 1,
     axis: SupportsIndex = -1,
     prepend: DTensor | ArrayLike | None = None,
     append: DTensor | ArrayLike | None = None,
-) -> DTensor:
+) -> Call | DTensor:
     """Return the differences of neighbours along *axis*, *n* times. Collective over the mesh if that axis is sharded.
 
     As numpy.diff. The result is cut as *a* is, where the second one of two neighbours is; so only elements next to
@@ -99,9 +99,7 @@ def diff(
     if prepend is not None or append is not None:
         joined = [_as_edge(x, tensor, along) for x in (prepend, tensor, append) if x is not None]
         tensor = concatenate(joined, along)
-    found = _differences(tensor, times, along)
-    offer(Recipe(lambda tensor: _differences(tensor, times, along)), (tensor,), found)
-    return found
+    return Call(Recipe(lambda tensor: _differences(tensor, times, along)), (tensor,))
 
 
 def _differences(tensor: DTensor, times: int, along: int) -> DTensor:

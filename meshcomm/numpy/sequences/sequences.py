@@ -10,17 +10,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.align import relaid, tensors_of
-from meshcomm.blocks.assemble import assembled, joined
+from meshcomm.blocks.assemble import assembling, joined
 from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut, Interval
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.joining.joining import concatenate
 
 Mode: TypeAlias = Literal["valid", "same", "full"]
@@ -30,10 +31,10 @@ Mode: TypeAlias = Literal["valid", "same", "full"]
 _GRADIENT = "numpy.gradient"
 
 
-@implements(np.gradient)
+@operation(np.gradient)
 def gradient(
     f: DTensor, *varargs: DTensor | ArrayLike, axis: Axis = None, edge_order: Literal[1, 2] = 1
-) -> DTensor | tuple[DTensor, ...]:
+) -> Call | DTensor | tuple[DTensor, ...]:
     """Return central differences along each axis, as numpy.gradient. Collective over the mesh if an axis is sharded.
 
     Only elements next to the cuts move.
@@ -72,6 +73,8 @@ def gradient(
             raise ShapeError(
                 f"{name}: axis {a} has {tensor.shape[a]} elements; edge_order {edge_order} needs {edge_order + 1}"
             )
+    if single and np.ndim(spacings[0]) == 0 and tensor.layout.cyclic(axes[0]) is None:
+        return _even_differences(tensor, axes[0], spacings[0], edge_order)
     made = tuple(_differences(tensor, a, step, edge_order) for a, step in zip(axes, spacings, strict=True))
     return made[0] if single else made
 
@@ -109,7 +112,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
     """Return the differences along *axis*. *step* is the distance between samples, or that behind each of them."""
     if np.ndim(step) == 0:
         even = _even_differences(relaid(tensor, tensor.layout.undealt([axis]), _GRADIENT), axis, step, edge_order)
-        return relaid(even, tensor.layout.axes, _GRADIENT)
+        return relaid(even.run(), tensor.layout.axes, _GRADIENT)
 
     def at(start: int | None, stop: int | None = None) -> Value:
         found: Value = tensor[(slice(None),) * axis + (slice(start, stop),)]
@@ -140,7 +143,7 @@ def _differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1,
     return _beside(tensor, [low, inner, high], axis)
 
 
-def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> DTensor:
+def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Literal[1, 2]) -> Call:
     """Return the differences of samples at equal distances, along an axis in consecutive blocks."""
     n, layout, shape, kind = tensor.shape[axis], tensor.layout, tensor.shape, tensor.dtype
     cut = layout.cut(axis, n).undealt
@@ -166,7 +169,7 @@ def _even_differences(tensor: DTensor, axis: int, step: Value, edge_order: Liter
         return contiguous(found[(*(slice(None),) * axis, slice(start - first, stop - first))])
 
     wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
-    return assembled(_GRADIENT, [tensor], axis, wanted, layout, shape=shape, compute=of, dtype=dtype)
+    return assembling(_GRADIENT, [tensor], axis, wanted, layout, shape=shape, compute=of, dtype=dtype)
 
 
 def _beside(like: DTensor, pieces: Sequence[DTensor], axis: int) -> DTensor:
@@ -324,4 +327,4 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
         return found[start + offset - first : stop + offset - first].copy()
 
     wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
-    return assembled(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype)
+    return assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()

@@ -1,7 +1,6 @@
 """Tensors like others: of one value, triangles of matrices, and coordinates of grids. Nothing moves."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -13,13 +12,14 @@ from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
-from meshcomm.core.arrays._tensor import OnBlocks, offer
+from meshcomm.core.arrays._tensor import Call, OnBlocks
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.operators import LIKE
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each
+from meshcomm.numpy.elementwise.signatures import Function, implements, implements_each, operation
 from meshcomm.numpy.reductions.reductions import spread
 from meshcomm.numpy.shapes.shaping import broadcast_to
 
@@ -27,51 +27,62 @@ Triangle: TypeAlias = Callable[[Indices, Indices], Array]
 """Which elements are in a triangle, from the numbers of their rows and of their columns."""
 
 
-@implements(np.empty_like, partly=True)
-def empty_like(prototype: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+@operation(np.empty_like, partly=True)
+def empty_like(
+    prototype: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
+) -> Call | DTensor:
     """Return a tensor with any content, with the shape, the layout and the dtype of *prototype*, or those given.
 
     A tensor of another *shape* is cut along the same axes if it has as many; else all devices have all of it.
     """
-    return _offered(prototype, create.empty(*_as_in("empty_like", prototype, dtype, shape)), None)
+    wanted = _as_in("empty_like", prototype, dtype, shape)
+    return _filling(prototype, *wanted, None) or create.empty(*wanted)
 
 
-@implements(np.full_like, partly=True)
+@operation(np.full_like, partly=True)
 def full_like(
     a: DTensor, fill_value: ArrayLike, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None
-) -> DTensor:
+) -> Call | DTensor:
     """Return a tensor of the scalar *fill_value*. Other arguments are those of `empty_like`."""
     lengths, kind, layout = _as_in("full_like", a, dtype, shape)
-    made = create.full(lengths, fill_value, kind, layout)
-    return _offered(a, made, made.dtype.type(fill_value)) if type(fill_value) in (int, float) else made
+    call = _filling(a, lengths, kind, layout, fill_value) if type(fill_value) in (int, float) else None
+    return call or create.full(lengths, fill_value, kind, layout)
 
 
-@implements(np.zeros_like, partly=True)
-def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+@operation(np.zeros_like, partly=True)
+def zeros_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of zeros. Arguments are those of `empty_like`."""
-    return _offered(a, create.zeros(*_as_in("zeros_like", a, dtype, shape)), 0)
+    wanted = _as_in("zeros_like", a, dtype, shape)
+    return _filling(a, *wanted, 0) or create.zeros(*wanted)
 
 
-@implements(np.ones_like, partly=True)
-def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> DTensor:
+@operation(np.ones_like, partly=True)
+def ones_like(a: DTensor, dtype: DTypeLike | None = None, *, shape: ShapeLike | None = None) -> Call | DTensor:
     """Return a tensor of ones. Arguments are those of `empty_like`."""
-    return _offered(a, create.ones(*_as_in("ones_like", a, dtype, shape)), 1)
+    wanted = _as_in("ones_like", a, dtype, shape)
+    return _filling(a, *wanted, 1) or create.ones(*wanted)
 
 
-def _offered(like: DTensor, made: DTensor, value: Value) -> DTensor:
-    """Return *made*, which is filled with *value* if that is not None; such calls take the short way from now on."""
-    if made.shape != like.shape or made.dtype.kind not in "biufc":
-        return made
-    kind = made.dtype
+def _filling(like: object, shape: Shape, dtype: DTypeLike, layout: Layout, number: Value) -> Call | None:
+    """Return the call that makes a tensor of a *number*, or of anything if that is None.
+
+    None if it is in another shape, or if the dtype is none of numbers that holds it.
+    """
+    tensor, kind = as_tensor("a tensor like another one", like), np.dtype(dtype)
+    if shape != tensor.shape or kind.kind not in "biufc":
+        return None
+    try:
+        value = None if number is None else np.full((), number, kind)[()]
+    except (TypeError, ValueError, OverflowError):  # which the long way tells in full
+        return None
 
     def block_of(block: Array) -> Array:
-        found = new_block(block.shape, kind)
+        new = new_block(block.shape, kind)
         if value is not None:
-            found.fill(value)
-        return found
+            new.fill(value)
+        return new
 
-    offer(OnBlocks(partial(block_of), made._spec), (like,), made)
-    return made
+    return Call(OnBlocks(block_of, TensorSpec(layout, shape, kind)), (tensor,))
 
 
 def _as_in(

@@ -5,9 +5,10 @@ from operator import methodcaller
 
 import numpy as np
 
-from meshcomm.blocks.views import viewed
+from meshcomm.blocks.views import viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._tracing import is_traced, traceable
+from meshcomm.core.arrays._tensor import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed
@@ -15,11 +16,11 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.elementwise.signatures import implements
+from meshcomm.numpy.elementwise.signatures import implements, operation
 
 
-@implements(np.transpose)
-def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> DTensor:
+@operation(np.transpose)
+def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | None = None) -> Call | DTensor:
     """Return a view with the axes in another order; with *layout* a copy, Collective over the meshes of both layouts.
 
     ``ShapeError`` unless *axes* has every axis once.
@@ -44,7 +45,7 @@ def transpose(t: DTensor, axes: Sequence[int] | None = None, layout: Layout | No
 @refusable
 def _transpose(t: DTensor, axes: Sequence[int] | None, layout: Layout) -> DTensor:
     if is_traced(t):
-        return relayout(_transposed(t, axes), layout)
+        return relayout(completed(_transposed(t, axes)), layout)
     if not isinstance(layout, Layout):
         raise no_layout("transpose takes a Layout", layout)
     tensor = as_tensor("transpose", t)
@@ -60,11 +61,11 @@ def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]
 
 
 @traceable(twin=np.transpose)
-def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
+def _transposed(t: DTensor, axes: Sequence[int] | None) -> Call | DTensor:
     tensor = as_tensor("transpose", t)
     order = _order(tensor, axes)
     layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
-    return viewed(methodcaller("transpose", order), tensor, layout)
+    return viewing(methodcaller("transpose", order), tensor, layout)
 
 
 @implements(getattr(np, "matrix_transpose", None), getattr(np.linalg, "matrix_transpose", None))

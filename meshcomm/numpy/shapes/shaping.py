@@ -12,10 +12,11 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks, on_device
 from meshcomm.blocks.rules import broadcast_shape, without
-from meshcomm.blocks.views import moved_from, outline, reshaped_outline, viewed
+from meshcomm.blocks.views import moved_from, outline, reshaped_outline, viewed, viewing
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
+from meshcomm.core.arrays._tensor import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
@@ -25,7 +26,7 @@ from meshcomm.core.layouts.regroup import Regrouping, groups_of, regrouping
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.numpy.elementwise.signatures import Function, implements
+from meshcomm.numpy.elementwise.signatures import Function, decision, implements, operation
 from meshcomm.numpy.shapes.linalg import transpose
 
 
@@ -57,9 +58,10 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
     (['x'], [6, 7, 8, 9, 10, 11], True)
     """
     if layout is None:
-        return _reshaped(t, shape)
+        result: DTensor = completed(_reshaped(t, shape))
+        return result
     if is_traced(t):
-        return relayout(_reshaped(t, shape), layout)
+        return relayout(completed(_reshaped(t, shape)), layout)
     tensor = as_tensor("reshape", t)
     lengths = _new_shape(tensor, shape)
     if not isinstance(layout, Layout):
@@ -78,9 +80,9 @@ def reshape(t: DTensor, shape: ShapeLike, layout: Layout | None = None) -> DTens
 
 
 @traceable(twin=np.reshape)
-def _reshaped(t: DTensor, shape: ShapeLike) -> DTensor:
+def _reshaped(t: DTensor, shape: ShapeLike) -> Call | DTensor:
     tensor = as_tensor("reshape", t)
-    return regrouped(tensor, _new_shape(tensor, shape))
+    return regrouping_of(tensor, _new_shape(tensor, shape))
 
 
 def _new_shape(tensor: DTensor, shape: object) -> Shape:
@@ -114,11 +116,20 @@ def regrouped(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: s
     wanted: how the result is to be sharded, if the shapes allow that
     name: of the operation
     """
+    result: DTensor = completed(regrouping_of(tensor, shape, wanted, name))
+    return result
+
+
+def regrouping_of(tensor: DTensor, shape: Shape, wanted: Axes | None = None, name: str = "reshape") -> Call | DTensor:
+    """Return what `regrouped` does, or the call that makes it."""
     return _regrouped(tensor, shape, _how(tensor, shape, wanted), reshaped_outline(tensor, shape), name)
 
 
-def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None, name: str) -> DTensor:
-    """Return *tensor* in another *shape*, as *how* says; *of* is the outline of NumPy's view, None if it copies."""
+def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None, name: str) -> Call | DTensor:
+    """Return *tensor* in another *shape*, as *how* says, or the call that makes that.
+
+    *of* is the outline of NumPy's view, None if it copies.
+    """
     if how.moves(tensor.layout.axes):
         first = relaid(tensor, how.start, name)
         moved = relaid(_reblocked(first, how.before, how.flat), how.after, name)
@@ -128,8 +139,8 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None,
     if of is not None and _keeps_views(tensor, shape):
         if tensor._view is None and made.dtype.kind in "biufcmM":
             lengths = on_device(made.mesh, lambda device: made.layout.block_shape(shape, device))
-            return viewed(methodcaller("reshape", lengths), tensor, made.layout, of)
-        return viewed(lambda _: made.local, tensor, made.layout, of, short=False)
+            return viewing(methodcaller("reshape", lengths), tensor, made.layout, of)
+        return viewed(lambda _: made.local, tensor, made.layout, of)
     if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), made, tensor):
         made = made.copy()  # as a block may be a view where the global array is not
     return made if of is None else moved_from(tensor, made, of)
@@ -177,10 +188,10 @@ def _is_fortran(name: str, t: DTensor, order: object) -> bool:
     return of.size == 1 and (str(order) in "Ff" or outline(as_tensor(name, t)).flags.fnc)
 
 
-@implements(np.reshape)
+@operation(np.reshape)
 def _reshape(
     a: DTensor, shape: ShapeLike | None = None, order: str | None = "C", *, copy: bool | None = None, **old: ShapeLike
-) -> DTensor:
+) -> Call | DTensor:
     tensor = as_tensor("reshape", a)
     lengths = _new_shape(tensor, shape)
     if _is_fortran("reshape", tensor, order):
@@ -191,7 +202,10 @@ def _reshape(
     if copy is False and (how.moves(tensor.layout.axes) or not _keeps_views(tensor, lengths)):
         raise ValueError(f"numpy.reshape to {lengths}: copy=False, but elements of the DTensor have to move")
     made = _regrouped(tensor, lengths, how, of, "reshape")
-    return made if not copy or made._view is None else _own(made)
+    if not copy:
+        return made
+    result: DTensor = completed(made)
+    return result if result._view is None else _own(result)
 
 
 def _own(made: DTensor) -> DTensor:
@@ -201,21 +215,22 @@ def _own(made: DTensor) -> DTensor:
     return make(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
 
 
-@implements(np.ravel)
-def _ravel(a: DTensor, order: str = "C") -> DTensor:
+@operation(np.ravel)
+def _ravel(a: DTensor, order: str = "C") -> Call | DTensor:
     if _is_fortran("ravel", a, order):
         return _ravel(transpose(a))
     made, held = _reshaped(a, -1), unwrapped(a)
-    if not isinstance(held, DTensor) or made._view is None or outline(held).flags.c_contiguous:
+    if not isinstance(held, DTensor) or outline(held).flags.c_contiguous:
         return made
-    return _own(made)  # reshape gives a view of elements with gaps of one length, ravel does not
+    result: DTensor = completed(made)  # reshape gives a view of elements with gaps of one length, ravel does not
+    return result if result._view is None else _own(result)
 
 
 # -- axes of length 1 -------------------------------------------------------------------------------------------------
 
 
-@implements(np.squeeze)
-def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
+@operation(np.squeeze)
+def squeeze(a: DTensor, axis: Axis = None) -> Call | DTensor:
     """Return the tensor without axes of length 1: a view, unless such an axis is sharded and elements have to move."""
     tensor = as_tensor("squeeze", a)
     ones = tuple(i for i, n in enumerate(tensor.shape) if n == 1)
@@ -229,18 +244,18 @@ def squeeze(a: DTensor, axis: Axis = None) -> DTensor:
     if any(tensor.layout.num_shards(i) > 1 for i in gone):  # only one device along it has elements
         of = take(outline(tensor))
         return _regrouped(tensor, of.shape, _how(tensor, of.shape), of, "squeeze")
-    return viewed(take, tensor, Layout(without(tensor.layout.axes, gone), tensor.mesh))
+    return viewing(take, tensor, Layout(without(tensor.layout.axes, gone), tensor.mesh))
 
 
-@implements(np.expand_dims)
-def expand_dims(a: DTensor, axis: int | Sequence[int]) -> DTensor:
+@operation(np.expand_dims)
+def expand_dims(a: DTensor, axis: int | Sequence[int]) -> Call | DTensor:
     """Return the tensor with new axes of length 1, at *axis* of the result: a view."""
     tensor = as_tensor("expand_dims", a)
     count = len(axis) if isinstance(axis, list | tuple) else 1
     new = normalised_axes(axis, tensor.ndim + count)
     every, names = range(tensor.ndim + count), iter(tensor.layout.axes)
     layout = Layout([() if i in new else next(names) for i in every], tensor.mesh)
-    return viewed(itemgetter(tuple(None if i in new else slice(None) for i in every)), tensor, layout)
+    return viewing(itemgetter(tuple(None if i in new else slice(None) for i in every)), tensor, layout)
 
 
 def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
@@ -274,8 +289,8 @@ def axis_of(axis: object, ndim: int) -> int:
     return normalised_axes(axis, ndim)[0]
 
 
-@implements(np.moveaxis)
-def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequence[int]) -> DTensor:
+@operation(np.moveaxis)
+def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Call | DTensor:
     tensor = as_tensor("moveaxis", a)
     origins, ends = (_each_axis(axes, tensor.ndim) for axes in (source, destination))
     if len(origins) != len(ends):
@@ -283,7 +298,7 @@ def _moveaxis(a: DTensor, source: int | Sequence[int], destination: int | Sequen
     order = [i for i in range(tensor.ndim) if i not in origins]
     for end, origin in sorted(zip(ends, origins, strict=True)):
         order.insert(end, origin)
-    return transpose(tensor, order)
+    return decision(transpose)(tensor, order)
 
 
 def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
@@ -293,24 +308,24 @@ def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
     return [axis_of(a, ndim) for a in listed]
 
 
-@implements(np.swapaxes)
-def _swapaxes(a: DTensor, axis1: int, axis2: int) -> DTensor:
+@operation(np.swapaxes)
+def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
     tensor = as_tensor("swapaxes", a)
     order = list(range(tensor.ndim))
     first, second = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
     order[first], order[second] = second, first
-    return transpose(tensor, order)
+    return decision(transpose)(tensor, order)
 
 
-@implements(np.rollaxis)
-def _rollaxis(a: DTensor, axis: int, start: int = 0) -> DTensor:
+@operation(np.rollaxis)
+def _rollaxis(a: DTensor, axis: int, start: int = 0) -> Call | DTensor:
     tensor = as_tensor("rollaxis", a)
     moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
     if before < 0:
         raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
     order = [i for i in range(tensor.ndim) if i != moved]
     order.insert(before - (moved < before), moved)
-    return transpose(tensor, order)
+    return decision(transpose)(tensor, order)
 
 
 # -- repeated axes ----------------------------------------------------------------------------------------------------

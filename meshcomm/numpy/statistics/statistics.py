@@ -21,9 +21,10 @@ from meshcomm.core._callers import naming_callers, warn
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import CACHED_BYTES
 from meshcomm.core._types import Array, Axis, DType
+from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.numpy.elementwise.signatures import implements
-from meshcomm.numpy.reductions.reductions import mean, reduced_by, refuse_empty
+from meshcomm.numpy.elementwise.signatures import decision, implements, operation
+from meshcomm.numpy.reductions.reductions import mean, reducing_by, refuse_empty
 from meshcomm.numpy.ufuncs import reduce, with_where
 
 Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
@@ -37,8 +38,9 @@ def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor
     What it returns is Collective over the mesh if a reduced axis is sharded.
     """
 
-    def found(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> DTensor:
-        return reduced_by(function, op, a, axis, keepdims)
+    @operation()
+    def found(a: DTensor, axis: Axis = None, *, keepdims: bool = False) -> Call | DTensor:
+        return reducing_by(function, op, a, axis, keepdims)
 
     return found
 
@@ -46,8 +48,11 @@ def _repeated(function: Callable[..., object], op: str) -> Callable[..., DTensor
 def _accumulated(function: Callable[..., object], op: str) -> Callable[..., DTensor]:
     """Return NumPy's *function*, which also takes a dtype, as `_repeated` does."""
 
-    def found(a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> DTensor:
-        return reduced_by(function, op, a, axis, keepdims, dtype=dtype)
+    @operation()
+    def found(
+        a: DTensor, axis: Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False
+    ) -> Call | DTensor:
+        return reducing_by(function, op, a, axis, keepdims, dtype=dtype)
 
     return found
 
@@ -400,7 +405,7 @@ def _extreme(function: Callable[..., object], ufunc: np.ufunc) -> Callable[..., 
 # -- of chosen elements -----------------------------------------------------------------------------------------------
 
 
-def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) -> Callable[..., DTensor]:
+def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) -> Callable[..., Call | DTensor]:
     """Return *ours*, a mean or a deviation, with NumPy's ``where=`` and ``mean=``. Collective as `reduced`.
 
     With them the sums of the elements that count, and those of their squared deviations, are reduced one by one.
@@ -417,10 +422,10 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
         mean: Value = None,
         ddof: float = 0,
         correction: float | None = None,
-    ) -> DTensor:
+    ) -> Call | DTensor:
         if where is True and mean is None:
             degrees: Value = {} if name.endswith("mean") else {"ddof": ddof, "correction": correction}
-            return ours(a, axis, dtype, keepdims=bool(keepdims), **degrees)
+            return decision(ours)(a, axis, dtype, keepdims=bool(keepdims), **degrees)
         tensor = as_tensor(f"numpy.{name}", a)
         kind, wide = result_dtype(function, [tensor.dtype], tensor.ndim, dtype), _mean_dtype(name, tensor, dtype)
         skips = numbers and tensor.dtype.kind in "fc"
@@ -446,7 +451,7 @@ def _of_chosen(function: Callable[..., object], ours: Callable[..., DTensor]) ->
 
 implements(np.any, partly=True)(with_where(any, np.logical_or))
 implements(np.all, partly=True)(with_where(all, np.logical_and))
-implements(np.count_nonzero, partly=True)(_repeated(np.count_nonzero, "sum"))
+implements(np.count_nonzero, partly=True)(decision(_repeated(np.count_nonzero, "sum")))
 implements(np.prod, partly=True)(with_where(_accumulated(np.prod, "prod"), np.multiply))
 implements(np.nansum, partly=True)(with_where(_accumulated(np.nansum, "sum"), np.add, numbers=True))
 implements(np.nanprod, partly=True)(with_where(_accumulated(np.nanprod, "prod"), np.multiply, numbers=True))
