@@ -46,9 +46,11 @@ def read_by_library(
     layout = layout_by_chunks(chosen, into.mesh, chunks)
     straight = into.mesh.size == 1 or layout == into.layout
     made = into if straight else empty(chosen.box, into.dtype, layout)
+    opened.settled = False
     with opened.trying(), open_array(opened.base, stored.name, stored.shape) as array, reading(opened.base):
         on_blocks(lambda block: _read(array, _own(chosen, made.layout), block, chunks, limit), made)
     if not straight:
+        opened.before_sending()
         found = relayout(made, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
         if found is not into:
             on_blocks(convert, found, into)

@@ -20,8 +20,9 @@ from meshcomm.core.ranks.meshes import create_mesh, default_mesh
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files, signals
 from meshcomm.storage.formats.folder import MANIFEST, FolderWriter, contents
-from meshcomm.storage.load import Layouts, PathLike, load, meshes_of
+from meshcomm.storage.load import load
 from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.request import Layouts, PathLike, meshes_of
 from meshcomm.storage.save import SaveRequest, save, start_save
 from meshcomm.storage.trees import flattened
 

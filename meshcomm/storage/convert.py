@@ -10,15 +10,16 @@ from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import quote
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Json
-from meshcomm.core.arrays.create import empty
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.storage.chunked import write_chunks
 from meshcomm.storage.formats.base import Contents, Described, Writer
 from meshcomm.storage.formats.known import writer_for
-from meshcomm.storage.load import Job, PathLike, loaded, told_contents
+from meshcomm.storage.kept import check_unchanged, told_contents
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.progress import showing
+from meshcomm.storage.reading import ArraysReader
+from meshcomm.storage.request import ArrayRequest, PathLike
 from meshcomm.storage.save import Content, Saving, has_arrays_only
 from meshcomm.storage.selection import box_of, boxes
 from meshcomm.storage.stored import Stored
@@ -45,7 +46,7 @@ def convert(
 
     def steps(here: Session) -> str:
         call = f"convert {quote(str(source))} to {quote(str(target))}"
-        base, found = told_contents(Path(source), call, here)
+        base, found, _ = told_contents(Path(source), call, here)
         content, left_out = _content(found, Path(target))
         saving = Saving(target, content, mesh, overwrite)
         try:
@@ -80,8 +81,11 @@ class _Copy:
             chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
-            job = Job(source, chosen, empty(box, source.dtype, layout), True)
-            tensor = loaded([job], self.found, self.reads, here, limit)[source.name]
+            request = ArrayRequest(source, chosen, layout, source.dtype, self.found.by_library.get(source.name))
+            tensor = request.target()
+            self._check(source.name)
+            ArraysReader([request], limit).fill([tensor], self.reads, here)
+            self._check(source.name)
             self.writes.error = self.writes.error or self.reads.error
             if chunks is None:
                 write_tensor(tensor, target, self.writes, limit, chosen)
@@ -89,6 +93,10 @@ class _Copy:
                 first = tuple(s // n for s, n in zip(start, chunks.shape, strict=True))
                 placed = partial(self._saving.placed, here, target.name)
                 write_chunks(tensor, target, self.writes, limit, placed, first=first)
+
+    def _check(self, name: str) -> None:
+        with self.reads.trying():
+            check_unchanged(self.reads.base, self.found, [name])
 
     def close(self) -> None:
         """Close the files."""

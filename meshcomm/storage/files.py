@@ -104,23 +104,23 @@ class File:
 
     def number(self) -> int:
         """Return the number that the file system knows the file by."""
-        return self._status().st_ino
+        return self.status().st_ino
 
     def owner(self) -> int:
         """Return the number of the user who owns the file."""
-        return self._status().st_uid
+        return self.status().st_uid
 
     def mode(self) -> int:
         """Return the permissions."""
-        return stat.S_IMODE(self._status().st_mode)
+        return stat.S_IMODE(self.status().st_mode)
 
     def size(self) -> int:
         """Return the length in bytes."""
-        return self._status().st_size
+        return self.status().st_size
 
     def stored(self) -> int:
         """Return the bytes that the file has on the disk: a file with holes is longer."""
-        status = self._status()
+        status = self.status()
         return min(status.st_size, status.st_blocks * 512)
 
     def unit(self) -> int:
@@ -129,11 +129,15 @@ class File:
             striping = os.getxattr(self._number, XATTR)
         except OSError:  # it is not Lustre
             striping = b""
-        return unit_of(self._status().st_blksize, striping)
+        return unit_of(self.status().st_blksize, striping)
 
     def is_regular(self) -> bool:
         """Return whether this is a file, no folder, pipe or device."""
-        return stat.S_ISREG(self._status().st_mode)
+        try:  # as `_naming`, but the system knows this of an open file: it does not take long
+            return stat.S_ISREG(os.fstat(self._number).st_mode)
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
 
     def take(self, access: Access | None) -> None:
         """Give the file, or folder, the permissions of another one, and those to write it."""
@@ -143,13 +147,14 @@ class File:
 
     def has_a_name(self) -> bool:
         """Return whether nobody has removed the file since it was opened."""
-        return self._status().st_nlink > 0
+        return self.status().st_nlink > 0
 
     def is_at(self, path: Path) -> bool:
         """Return whether the file, or folder, has the name *path*."""
-        return os.path.samestat(self._status(), path.lstat())
+        return os.path.samestat(self.status(), path.lstat())
 
-    def _status(self) -> os.stat_result:
+    def status(self) -> os.stat_result:
+        """Return what the system knows of the file."""
         with _naming(self.path):
             return os.fstat(self._number)
 
@@ -309,12 +314,17 @@ def section(file: File, offset: int, size: int) -> bytes:
     return into.tobytes()
 
 
-def identity(path: Path) -> tuple[int, int, int]:
+def identity(path: Path, *, opens: bool = False) -> tuple[int, int, int]:
     """Return what tells a file from any other one that may get its name, and from itself after a change.
 
-    That is its number, its size, and when it changed. The number of the device differs between hosts.
+    That is its number, its size, and when it changed. The number of the device differs between hosts. With *opens* a
+    network file system asks its server.
     """
-    status = path.stat()
+    if opens:
+        with File(path, os.O_RDONLY | os.O_NONBLOCK) as file:
+            status = file.status()
+    else:
+        status = os.stat(path)
     return status.st_ino, status.st_size, status.st_ctime_ns
 
 

@@ -20,11 +20,11 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
 
     Without that, it has all ranks of the world.
     """
-    found = list({id(mesh): mesh for mesh in meshes}.values())
+    found = list(meshes)
     if not found:
         return get_default_mesh() or create_mesh()
     first = found[0]
-    if all(set(mesh.ranks) == set(first.ranks) for mesh in found):
+    if all(mesh is first or set(mesh.ranks) == set(first.ranks) for mesh in found[1:]):
         return first
     ranks = sorted({rank for mesh in found for rank in mesh.ranks})
     return bound_to(first.world, Mesh(ranks, [("rank", len(ranks))]))

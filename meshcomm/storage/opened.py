@@ -6,7 +6,6 @@ from math import prod
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_path, counted, quote
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core._units import bytes_text, outline
@@ -15,13 +14,13 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.storage.by_library import read_box
 from meshcomm.storage.formats.base import Contents
-from meshcomm.storage.load import SHOWN, PathLike, base_and_contents, load, meshes_of
-from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.kept import check_unchanged, looked_at
+from meshcomm.storage.load import loaded
+from meshcomm.storage.request import SHOWN, LoadRequest, PathLike, load_request, meshes_of
 from meshcomm.storage.routes import runs
 from meshcomm.storage.selection import Selection, selected
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened
-from meshcomm.storage.unchanged import check_unchanged
 from meshcomm.storage.values import with_numbers
 
 _SHOWN = 20  # arrays in a repr
@@ -55,7 +54,7 @@ class Store:
 
     def __init__(self, path: PathLike) -> None:
         self.path = as_path(path, "open(path)")
-        self._base, self._contents = base_and_contents(self.path)
+        self._base, self._contents, _ = looked_at(self.path)
         self._opened: Opened | None = Opened(self._base, False)
 
     @property
@@ -221,21 +220,14 @@ class StoredArray:
         slices, dtype, decode, check, max_scratch_bytes: as for `load`
         out: overwrite this tensor, and return it
         """
-        mesh = common_mesh(meshes_of(layout, out))
-        what = f"load {self.name} of {self._store.path}"
-        together("load", mesh, what, lambda: self._store._check(self._stored))
-        found = load(
-            self._store.path,
-            layout,
-            names=[self.name],
-            slices=slices,
-            out=None if out is None else {self.name: out},
-            dtype=dtype,
-            decode=decode,
-            check=check,
-            max_scratch_bytes=max_scratch_bytes,
-        )
-        tensor: DTensor = found[self.name]
+        outs = None if out is None else {self.name: out}
+
+        def requested() -> LoadRequest:
+            self._store._check(self._stored)
+            options = slices, outs, dtype, None, decode, check, max_scratch_bytes
+            return load_request(self._store.path, layout, [self.name], *options)
+
+        tensor: DTensor = loaded(requested, meshes_of(layout, out))[self.name]
         return tensor
 
     def __getitem__(self, index: object) -> Array:

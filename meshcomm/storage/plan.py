@@ -21,10 +21,12 @@ from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import MeshError
 from meshcomm.storage.by_library import layout_by_chunks
 from meshcomm.storage.checksums import cut_at_ranges, joined
-from meshcomm.storage.load import Asked, Layouts, Names, PathLike, base_and_contents, is_checked, meshes_of, wanted_by
+from meshcomm.storage.kept import looked_at
+from meshcomm.storage.load import is_checked
 from meshcomm.storage.meshes import common_mesh
+from meshcomm.storage.request import ArrayRequest, Layouts, Names, PathLike, load_request, meshes_of
 from meshcomm.storage.routes import Route
-from meshcomm.storage.small import batches, is_small
+from meshcomm.storage.small import batches
 from meshcomm.storage.stored import Segment
 from meshcomm.storage.transfer import reading_costs, reads, route_of, stays
 from meshcomm.storage.verify import rest_of_ranges
@@ -76,13 +78,13 @@ def plan_load(
     >>> plan.bytes_read, plan.calls, plan.for_device(3).bytes_read
     (8000000, 4, 2000000)
     """
-    wanted = wanted_by(path, layout, names, slices, None, dtype, True)
+    request = load_request(path, layout, names, slices, None, dtype, True, False, check, max_scratch_bytes)
     mesh = common_mesh(meshes_of(layout, None))
-    base, found = base_and_contents(wanted.path)
-    asked = wanted.asked(found, mesh)
-    checks = is_checked(wanted.path, found, check)
+    base, found, _ = looked_at(request.path)
+    requests = request.arrays(found, mesh)
+    checks = is_checked(request.path, found, check)
     costs = _Costs(max_scratch_bytes, reading_costs(machine or Machine(), checks))
-    arrays = [ArrayPlan(each, costs, found.by_library.get(each.stored.name)) for each in asked]
+    arrays = [ArrayPlan(each, costs) for each in requests]
     return LoadPlan(base, mesh, arrays, found.sizes if checks else None)
 
 
@@ -106,7 +108,7 @@ class LoadPlan:
         self, base: Path, mesh: Mesh, arrays: "list[ArrayPlan]", checked: Mapping[str, int] | None = None
     ) -> None:
         self.path, self.mesh, self.arrays = base, mesh, arrays
-        small = [each.asked.stored for each in arrays if each.small]
+        small = [each.request.stored for each in arrays if each.small]
         self._batches = list(batches(small, arrays[0].limit)) if small else []
         self._checked = checked  # the sizes of the files whose checksums are compared
 
@@ -257,18 +259,17 @@ class DeviceLoadPlan(NamedTuple):
 class ArrayPlan:
     """How one array gets to its layout. *chunks* is the shape of a chunk if only a library can read it."""
 
-    def __init__(self, asked: Asked, costs: _Costs, chunks: Shape | None) -> None:
-        self.asked, self._costs, self.chunks = asked, costs, chunks
+    def __init__(self, request: ArrayRequest, costs: _Costs) -> None:
+        self.request, self._costs, self.chunks = request, costs, request.chunks
         self.limit = costs.limit
-        self.reading = asked.reading
-        self.mesh = asked.layout.mesh
-        self.small = chunks is None and is_small(asked.stored)
-        self.in_runs = chunks is None and not self.small
+        self.mesh = request.layout.mesh
+        self.small = request.read_by_one
+        self.in_runs = self.chunks is None and not self.small
 
     @property
     def nbytes(self) -> int:
         """The bytes that are loaded."""
-        return prod(self.asked.chosen.box) * self.asked.stored.dtype.itemsize
+        return self.request.nbytes
 
     @property
     def rounds(self) -> int:
@@ -277,7 +278,7 @@ class ArrayPlan:
 
     def numbers(self, rank: int) -> _Numbers:
         """Return what *rank* reads, and what it receives; nothing if the array is small."""
-        stored, its = self.asked.stored, _device_of(self.mesh, rank)
+        stored, its = self.request.stored, _device_of(self.mesh, rank)
         if its is None or self.small:
             return _Numbers(0, 0, 0, 0)
         nbytes = calls = peak = 0
@@ -290,25 +291,25 @@ class ArrayPlan:
         its = _device_of(self.mesh, rank)
         if self.in_runs and its is not None:
             for found, _ in self._reads(its):
-                for segment, offset, _, size in self.asked.stored.pieces(*found):
+                for segment, offset, _, size in self.request.stored.pieces(*found):
                     yield Segment(segment.file, 0, size, offset)
 
     @cached_property
     def _route(self) -> Route:
-        reading = self.reading
-        return route_of(reading.layout, self.asked.stored, reading.chosen, *self._costs, staged=reading.staged)
+        its = self.request
+        return route_of(its.file_layout, its.stored, its.file_chosen, *self._costs, staged=its.staged)
 
     def _reads(self, device: int) -> Iterator[tuple[tuple[Indices, Indices], int]]:
         if self.in_runs:
             for turn in self._route.rounds():
-                yield reads(turn, device, self.reading.chosen, self.limit)
+                yield reads(turn, device, self.request.file_chosen, self.limit)
 
     @cached_property
     def _exchanges(self) -> list[Plan]:
         """Return the relayouts, in order."""
         found = []
         if self.in_runs:
-            dtype = self.asked.stored.dtype
+            dtype = self.request.stored.dtype
             found = [
                 _planned(turn.shape(), dtype, turn.target(), turn.source(), self._costs)
                 for turn in self._route.rounds()
@@ -319,15 +320,16 @@ class ArrayPlan:
 
     def _last(self) -> Plan | None:
         """Return the relayout of what was read to the layout that is asked for; None if there is none."""
-        if self.chunks is None or self.mesh.size == 1 or self._made == self.reading.layout:
+        if self.chunks is None or self.mesh.size == 1 or self._made == self.request.file_layout:
             return None
-        return _planned(self.reading.chosen.box, self.asked.dtype, self._made, self.reading.layout, self._costs)
+        its = self.request
+        return _planned(its.file_chosen.box, its.dtype, self._made, its.file_layout, self._costs)
 
     @property
     def _made(self) -> Layout:
         """The layout of what a library reads."""
         assert self.chunks is not None
-        return layout_by_chunks(self.reading.chosen, self.mesh, self.chunks)
+        return layout_by_chunks(self.request.file_chosen, self.mesh, self.chunks)
 
     @cached_property
     def _received(self) -> Indices:
@@ -344,15 +346,15 @@ class ArrayPlan:
         peaks = [plan.for_device(device).peak_bytes for plan in dict.fromkeys(self._exchanges)]
         kept = 0
         if self.chunks is not None and self._exchanges:  # what is read is a tensor of its own
-            kept = prod(self._made.block_shape(self.reading.chosen.box, device)) * self.asked.dtype.itemsize
-        elif self.in_runs and (self.reading.staged or self.reading.chosen.has_steps) and not self._exchanges:
+            kept = prod(self._made.block_shape(self.request.file_chosen.box, device)) * self.request.dtype.itemsize
+        elif self.in_runs and (self.request.staged or self.request.file_chosen.has_steps) and not self._exchanges:
             blocks = (turn.target().block_shape(turn.shape(), device) for turn in self._route.rounds())
             most = max(map(prod, blocks), default=0)
-            kept = most * self.asked.stored.dtype.itemsize
+            kept = most * self.request.stored.dtype.itemsize
         return max(peaks, default=0) + kept
 
     def __str__(self) -> str:
-        asked = self.asked
+        asked = self.request
         stored, chosen = asked.stored, asked.chosen
         shape = chosen.shape if chosen.takes_all else f"{chosen.result} of {stored.shape}"
         to = asked.layout.specs_text

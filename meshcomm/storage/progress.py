@@ -69,7 +69,7 @@ class _Shows(Protocol):
 @contextmanager
 def showing(opened: _Shows, verb: str, path: object, total: int, here: Session) -> Iterator[None]:
     """Let the first rank show, on a terminal, how much of *total* bytes is done. Files are those of *opened*."""
-    if here.position or not sys.stderr.isatty():
+    if not sys.stderr.isatty() or here.position:
         yield
         return
     opened.progress = Progress(verb, path, total)

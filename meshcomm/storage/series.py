@@ -16,9 +16,10 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
 from meshcomm.storage.formats.known import contents, writer_for
-from meshcomm.storage.load import load, meshes_of
+from meshcomm.storage.load import load
 from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, Options
+from meshcomm.storage.request import meshes_of
 from meshcomm.storage.save import PathLike, TreeSaving, run
 
 

@@ -1,8 +1,9 @@
 """Small arrays: one rank reads many of them at once, and tells the others in one message."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,21 +20,18 @@ def is_small(stored: Stored) -> bool:
     return stored.nbytes <= SMALL_ARRAY
 
 
-class Batch(NamedTuple):
-    """Small arrays that are read and told together."""
+@dataclass(frozen=True)
+class Batch:
+    """Small arrays that are read and told together, and the bytes of all."""
 
     arrays: tuple[Stored, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of the arrays."""
-        return sum(each.nbytes for each in self.arrays)
+    nbytes: int
 
     def read(self, opened: Opened) -> Bytes:
         """Return the bytes of the arrays, one after the other; zeros behind an error."""
         packed, done = np.zeros(self.nbytes, dtype=_BYTE), 0
         with opened.trying():
-            for file, found in self._runs():
+            for file, found in self.runs:
                 stop = done + int(found[1].sum())
                 opened.fill(file, found, packed[done:stop])
                 done = stop
@@ -51,18 +49,21 @@ class Batch(NamedTuple):
 
     def reads(self) -> Iterator[Segment]:
         """Yield what each call reads: bytes 0 to *stop* of it come from an offset of a file."""
-        for file, found in self._runs():
+        for file, found in self.runs:
             for start, length in zip(*together(found)[0], strict=True):
                 yield Segment(file.name, 0, int(length), int(start))
 
-    def _runs(self) -> Iterator[tuple[Stored, ByteRuns]]:
-        """Yield where the bytes of the arrays are: in files, as arrays of their bytes, some runs of each."""
+    @cached_property
+    def runs(self) -> list[tuple[Stored, ByteRuns]]:
+        """Where the bytes of the arrays are: in files, as arrays of their bytes, some runs of each."""
         segments = (segment for each in self.arrays for segment in each.segments)
+        runs = []
         for name, its in groupby(segments, key=lambda segment: segment.file):
             pairs = np.array([(s.offset, s.stop - s.start) for s in its], dtype=np.intp)
             starts, lengths = pairs[:, 0], pairs[:, 1]
             end = int((starts + lengths).max())
-            yield in_one_file(name, (end,), _BYTE, 0, name), (starts, lengths)
+            runs.append((in_one_file(name, (end,), _BYTE, 0, name), (starts, lengths)))
+        return runs
 
 
 def batches(arrays: Iterable[Stored], limit: int | None) -> Iterator[Batch]:
@@ -75,9 +76,9 @@ def batches(arrays: Iterable[Stored], limit: int | None) -> Iterator[Batch]:
     size = 0
     for each in arrays:
         if found and size + each.nbytes > most:
-            yield Batch(tuple(found))
+            yield Batch(tuple(found), size)
             found, size = [], 0
         found.append(each)
         size += each.nbytes
     if found:
-        yield Batch(tuple(found))
+        yield Batch(tuple(found), size)

@@ -5,13 +5,14 @@ leaves files alone from then on, and the ranks agree on it at the end.
 """
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise, product
 from math import prod
 from pathlib import Path
+from types import EllipsisType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from meshcomm.core._tuning import (
     READ_TOGETHER,
     READ_WINDOW,
 )
-from meshcomm.core._types import Array, Bytes, Indices, Json
+from meshcomm.core._types import Array, Bytes, Indices, Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
@@ -45,6 +46,9 @@ from meshcomm.storage.stored import Stored
 ByteRuns: TypeAlias = tuple[Indices, Indices]
 """Where runs of bytes begin in an array in row-major order, and how long they are."""
 
+KEPT_ROUNDS, KEPT_RUNS = 16, 2**12
+"""Rounds, and runs of bytes, of a reading that is kept for the next one. A compromise: plans of more take memory."""
+
 
 class Opened:
     """The files that this rank has touched below *base*, and what went wrong with them.
@@ -54,20 +58,34 @@ class Opened:
 
     def __init__(self, base: Path, writes: bool, checks: bool = False) -> None:
         self.base, self._writes = base, writes
-        self._files: dict[str, File] = {}
+        self.files: dict[str, File] = {}
         self.checks = checks
         self.pieces: list[checksums.Piece] = []
         self.error: Exception | None = None
         self.progress: Progress | None = None
+        self.agree: Callable[[], None] | None = None  # Collective: on the first error of the ranks
+        self.settled, self._sends = False, False  # whether they have agreed on all that was read; and sent something
         self.most = sys.maxsize  # bytes of a tensor that are written in one call of `transfer`, or one element
 
     def file(self, name: str) -> File:
         """Return the open file; "" is the base itself."""
-        found = self._files.get(name)
+        found = self.files.get(name)
         if found is None:
             path = self.base / name if name else self.base
-            found = self._files[name] = files.for_writing(path) if self._writes else files.for_reading(path)
+            found = self.files[name] = files.for_writing(path) if self._writes else files.for_reading(path)
         return found
+
+    def settle(self) -> None:
+        """Let the ranks agree on what they have read since they agreed last, if they are to. Collective."""
+        if self.agree is not None and not self.settled:
+            self.settled = True
+            self.agree()
+
+    def before_sending(self) -> None:
+        """Let the ranks agree before they send for the first time: often they have read all by then. Collective."""
+        if not self._sends:
+            self._sends = True
+            self.settle()
 
     @contextmanager
     def trying(self) -> Iterator[None]:
@@ -83,6 +101,9 @@ class Opened:
         Such a call reads at most *most* bytes.
         """
         starts, lengths = found
+        if len(starts) == 1:
+            self.transfer(stored, found, block)
+            return
         ends = np.cumsum(lengths)
         for first, last in close_runs(starts, lengths, READ_OVER, most):
             begin = ends[first] - lengths[first]
@@ -153,15 +174,15 @@ class Opened:
 
     def close(self) -> None:
         """Close the files; first wait until they are on the disk, if they were written."""
-        for file in self._files.values():
-            with self.trying():
-                if self._writes and self.error is None:
+        for file in self.files.values():
+            if self._writes and self.error is None:
+                with self.trying():
                     file.sync()
                     if file.written > FORGET_ABOVE:
                         file.forget()
             with self.trying():
                 file.close()
-        self._files = {}
+        self.files = {}
 
 
 def write_tensor(
@@ -218,38 +239,109 @@ def _in_steps(block: Array, found: ByteRuns, most: int) -> Iterator[tuple[Array,
         yield box, (starts[its] + ahead, np.minimum(ends[its], done) - begins[its] - ahead)
 
 
-def read_tensor(
-    tensor: DTensor, stored: Stored, opened: Opened, chosen: Selection, limit: int | None, *, staged: bool
-) -> None:
-    """Fill *tensor* with the box of the array that is *chosen*. Collective over the mesh.
+class _Step(NamedTuple):
+    """What this device does in a round: it reads *runs* of bytes to a block of *lengths*, in the layout *target*.
+
+    From there elements go to the part of its block in *box*, in the layout *source* of all that the round takes, of
+    this *shape*. Without *target*, the block is that part.
+    """
+
+    turn: Round
+    box: tuple[EllipsisType | slice, ...]
+    shape: Shape
+    source: Layout
+    target: Layout | None
+    lengths: Shape
+    runs: ByteRuns
+
+
+class TensorReader:
+    """How a device fills its block of tensors in one layout with the box *chosen* of an array: in which rounds.
 
     *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
     the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside. The
     rest is as for `write_tensor`.
     """
 
-    def read(device: int) -> None:
-        costs = reading_costs(machine_of(tensor.mesh), opened.checks)
-        route = route_of(tensor.layout, stored, chosen, limit, costs, staged=staged)
-        reader = _Reader(stored, opened, chosen, costs.one_node, at_once(limit))
-        for turn, after in pairwise(chain(route.rounds(), [None])):
-            assert turn is not None
-            piece = _piece(tensor, turn, device)
-            if stays(turn) and _is_like(piece, stored):
-                reader.fill(piece.local, turn, device)
-                continue
-            new = new_block(turn.target().block_shape(piece.shape, device), stored.dtype)
-            reader.fill(new, turn, device)
-            if after is not None:
-                opened.expect_reads(stored, byte_runs(after, device, chosen))
-            found = make(new, turn.target(), piece.shape, stored.dtype)
-            if not stays(turn):
-                found = relayout(found, turn.source(), out=None if staged else piece, max_scratch_bytes=limit)
-            if found is not piece:
-                with opened.trying():
-                    convert(found.local, piece.local)
+    def __init__(
+        self,
+        layout: Layout,
+        stored: Stored,
+        chosen: Selection,
+        limit: int | None,
+        *,
+        costs: Machine,
+        device: int,
+        staged: bool,
+    ) -> None:
+        self._stored, self._chosen, self._limit, self._device, self._staged = stored, chosen, limit, device, staged
+        self._route = route_of(layout, stored, chosen, limit, costs, staged=staged)
+        self._ahead, self._most = costs.one_node, at_once(limit)
+        self._takes_all, self._has_steps = chosen.takes_all, chosen.has_steps
+        self._kept: list[_Step] | None = None
 
-    on_device(tensor.mesh, read)
+    def fill(self, tensor: DTensor, opened: Opened) -> None:
+        """Fill *tensor*. Collective over its mesh."""
+        stored = self._stored
+        for step, after in pairwise(chain(self._steps(), [None])):
+            assert step is not None
+            opened.settled = False
+            block = tensor.local[step.box]
+            if step.target is None and block.flags.c_contiguous and block.dtype == stored.dtype:
+                self._read(block, step, opened)
+                continue
+            new = new_block(step.lengths, stored.dtype)
+            self._read(new, step, opened)
+            if after is not None:
+                opened.expect_reads(stored, after.runs)
+            if step.target is not None:
+                opened.before_sending()
+                out = None if self._staged else make(block, step.source, step.shape, tensor.dtype)
+                read = make(new, step.target, step.shape, stored.dtype)
+                new = relayout(read, step.source, out=out, max_scratch_bytes=self._limit).local
+                if out is not None:
+                    continue
+            with opened.trying():
+                convert(new, block)
+
+    def _steps(self) -> Iterable[_Step]:
+        """Return the steps, which are kept if they are short."""
+        if self._kept is None:
+            turns = self._route.rounds()
+            steps = [self._step(turn) for turn in islice(turns, KEPT_ROUNDS + 1)]
+            if len(steps) > KEPT_ROUNDS or sum(len(step.runs[0]) for step in steps) > KEPT_RUNS:
+                return chain(steps, map(self._step, turns))
+            self._kept = steps
+        return self._kept
+
+    def _step(self, turn: Round) -> _Step:
+        shape, source = turn.shape(), turn.source()
+        box: Json = (..., *(slice(*interval) for interval in turn.local_box(self._device)))  # of no axes, too, a view
+        target = None if stays(turn) else turn.target()
+        lengths = (target or source).block_shape(shape, self._device)
+        return _Step(turn, box, shape, source, target, lengths, byte_runs(turn, self._device, self._chosen))
+
+    def _read(self, block: Array, step: _Step, opened: Opened) -> None:
+        if opened.error is not None:
+            return
+        with opened.trying():
+            opened.expect(step.turn, block.nbytes)
+            if not self._has_steps:
+                self._read_runs(block, step.runs, opened)
+                return
+            intervals = step.turn.file_intervals(self._device)
+            read = self._chosen.in_file(intervals, self._stored.dtype.itemsize)
+            aside = new_block(tuple(sum(b - a for a, b in axis) for axis in read), self._stored.dtype)
+            self._read_runs(aside, step.runs, opened)
+            convert(self._chosen.taken(aside, intervals), block)
+
+    def _read_runs(self, block: Array, found: ByteRuns, opened: Opened) -> None:
+        if not self._takes_all:
+            opened.fill(self._stored, found, as_bytes(block), self._most)
+        elif not opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
+            opened.read_runs(self._stored, found, as_bytes(block), ahead=self._ahead)
+        else:
+            opened.transfer(self._stored, found, as_bytes(block))
 
 
 def _is_like(piece: DTensor, stored: Stored) -> bool:
@@ -325,40 +417,6 @@ def reading_costs(machine: Machine, checks: bool) -> Machine:
 @lru_cache(maxsize=8)
 def _with_cheap_reads(machine: Machine) -> Machine:
     return replace(machine, alpha_disk=min(machine.alpha_disk, CACHED_READ))
-
-
-class _Reader(NamedTuple):
-    """Reads the box *chosen* of an array: `Opened.read_runs` says what *ahead* is, and `Opened.fill` *most*."""
-
-    stored: Stored
-    opened: Opened
-    chosen: Selection
-    ahead: bool
-    most: int
-
-    def fill(self, block: Array, turn: Round, device: int) -> None:
-        """Fill the *block* of this *device* in a round."""
-        chosen = self.chosen
-        if self.opened.error is not None:
-            return
-        with self.opened.trying():
-            self.opened.expect(turn, block.nbytes)
-            if not chosen.has_steps:
-                self._fill(block, byte_runs(turn, device, chosen))
-                return
-            intervals = turn.file_intervals(device)
-            read = chosen.in_file(intervals, self.stored.dtype.itemsize)
-            aside = new_block(tuple(sum(b - a for a, b in axis) for axis in read), self.stored.dtype)
-            self._fill(aside, byte_runs(turn, device, chosen))
-            convert(chosen.taken(aside, intervals), block)
-
-    def _fill(self, block: Array, found: ByteRuns) -> None:
-        if not self.chosen.takes_all:
-            self.opened.fill(self.stored, found, as_bytes(block), self.most)
-        elif not self.opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
-            self.opened.read_runs(self.stored, found, as_bytes(block), ahead=self.ahead)
-        else:
-            self.opened.transfer(self.stored, found, as_bytes(block))
 
 
 def stays(turn: Round) -> bool:

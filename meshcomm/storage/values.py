@@ -5,6 +5,7 @@ A node is a pair of a kind and its content, as in :mod:`meshcomm.core.arrays.tre
 
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from math import isfinite, prod
 
 import numpy as np
@@ -127,12 +128,14 @@ def _of_numpy(value: Json) -> Json:
 
 
 def with_numbers(attributes: Mapping[str, Json]) -> dict[str, Json]:
-    """Return attributes as people use them: their numbers are those of Python.
+    """Return a copy of attributes as people use them: their numbers are those of Python.
 
     >>> with_numbers({"level": np.float32(0.5)})
     {'level': 0.5}
     """
-    return {key: value.item() if isinstance(value, np.generic) else value for key, value in attributes.items()}
+    return {
+        key: value.item() if isinstance(value, np.generic) else deepcopy(value) for key, value in attributes.items()
+    }
 
 
 def decoded_text(raw: bytes) -> str:

@@ -22,7 +22,7 @@ def compare_checksums(base: Path, found: Contents, opened: Opened, here: Session
     Device 0 of the mesh reads the rest of ranges that were not read as a whole.
     """
     pieces = told_pieces(opened.pieces, here)
-    here.looked_up("the checksums of a load", lambda: _compare(base, found, pieces))
+    here.together("the checksums of a load", lambda: _compare(base, found, pieces))
 
 
 def verify(path: Path, found: Contents) -> list[str]:

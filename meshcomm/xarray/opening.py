@@ -28,10 +28,11 @@ from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import CheckpointError, LayoutError, MeshError
 from meshcomm.storage.decoding import CODING, Coding, as_netcdf, coding_of
 from meshcomm.storage.formats.known import contents, texts
-from meshcomm.storage.load import PathLike, Wanted, load_found, told_contents
+from meshcomm.storage.kept import Told, check_unchanged, told_contents
+from meshcomm.storage.load import load_told
 from meshcomm.storage.opened import Store
+from meshcomm.storage.request import LoadRequest, PathLike
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.unchanged import check_unchanged
 from meshcomm.xarray.joining import Joining
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
@@ -206,8 +207,9 @@ class File(AbstractDataStore):
         self.mask_and_scale = mask_and_scale
         self._prefix = "" if not group or not group.strip("/") else f"{group.strip('/')}/"
         call = f"open {self.path}, group {group}"
-        found = in_session("open", mesh, lambda here: told_contents(self.path, call, here))
-        self.base, self.found = found or (self.path, contents(self.path))
+        told = in_session("open", mesh, lambda here: told_contents(self.path, call, here))
+        self.told = told or Told(self.path, contents(self.path), [])
+        self.base, self.found, _ = self.told
         shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
         self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
         if self._prefix and not self._shapes:
@@ -317,8 +319,8 @@ class _OnDisk(BackendArray):
         layout = self._layout or Layout.replicated(mesh, len(self.shape))
         kept = Layout([axis for axis, item in zip(layout.axes, index, strict=True) if isinstance(item, slice)], mesh)
         dtype = None if self._decodes else self.dtype
-        wanted = Wanted(file.path, {name: kept}, (name,), {name: index}, None, dtype, True, self._decodes)
-        tensor = load_found(wanted, (file.base, file.found), mesh)[name]
+        request = LoadRequest(file.path, {name: kept}, (name,), {name: index}, None, dtype, True, self._decodes)
+        tensor = load_told(request, file.told, mesh)[name]
         if self._layout is not None:
             return tensor
         found = on_blocks(np.asarray, tensor)

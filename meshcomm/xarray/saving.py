@@ -7,9 +7,9 @@ import xarray
 
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.storage.formats.known import writer_for
-from meshcomm.storage.load import PathLike
 from meshcomm.storage.meshes import common_mesh
 from meshcomm.storage.options import Chunks, Compression, Options
+from meshcomm.storage.request import PathLike
 from meshcomm.storage.save import save_with
 from meshcomm.xarray.appending import append, check_packed, meshes_in
 from meshcomm.xarray.encoding import KNOWN, encoded, own_options

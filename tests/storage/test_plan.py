@@ -105,7 +105,7 @@ def test_random_loads(suffix, seed, tmp_path, counts, relaid, monkeypatch):
                     assert its.bytes_moved == relaid[device]
                     assert plan.rounds == relaid["rounds", device]
                 str(plan), repr(its)
-                return (array.small, plan.rounds > 1, its.bytes_moved > 0, array.reading.staged)
+                return (array.small, plan.rounds > 1, its.bytes_moved > 0, array.request.staged)
 
             kinds |= {each for each in world.run(program) if each is not None}
     assert len(kinds) > 2

@@ -489,7 +489,7 @@ def test_names_by_pattern(tmp_path):
     pattern = re.compile(r"layers\.\d\.w")
     assert list(mc.load(tmp_path / "c", names=pattern)) == ["layers.0.w", "layers.1.w"]
     planned = mc.plan_load(tmp_path / "c", names=pattern).arrays
-    assert [each.asked.stored.name for each in planned] == ["layers.0.w", "layers.1.w"]
+    assert [each.request.name for each in planned] == ["layers.0.w", "layers.1.w"]
 
 
 def modes(path):

@@ -1,0 +1,204 @@
+"""What was read of files and decided for loads is kept, and counts as long as the files do not change.
+
+Whether a file has changed. Its number, its size and its time of change say so (`files.identity`), but for two cases:
+
+- The clock of a file system has ticks, of milliseconds on local disks and up to two seconds elsewhere. A file that is
+  written twice in one tick may look the same. So an identity counts only if the file was looked at `TICK` after its
+  last change. Before that, it is read again, and what it says is compared.
+- A network file system remembers for some seconds what its server has said of a file, unless the file is opened. So
+  a file is opened to ask, and a rank that reads data asks again after it has opened the file for them.
+
+A store of zarr is a tree of folders in which other programs may add arrays: it is always read again.
+
+What ranks know. The first device looks at files for all. Each rank keeps the same loads, because a load is kept, or
+dropped, only after all ranks have agreed that they have made it, or that one of them has seen a change.
+"""
+
+import json
+import os
+import time
+from collections.abc import Hashable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from meshcomm.blocks.session import Session
+from meshcomm.core._types import Json
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.errors import CheckpointError
+from meshcomm.storage import files
+from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.formats.known import contents
+from meshcomm.storage.formats.safetensors import INDEX
+from meshcomm.storage.reading import ArraysReader
+from meshcomm.storage.stored import Stored
+from meshcomm.storage.transfer import Opened
+from meshcomm.storage.values import node_of_value, value_of_node
+
+TICK = 2 * 10**9
+"""Nanoseconds after a change of a file in which another one may leave it with the same time: that of FAT."""
+
+MOST_FILES = 64
+"""Files whose contents a process keeps, and loads that a team keeps. A guess: programs load few files in turn."""
+
+MOST_ARRAYS = 256
+"""Arrays of a file that is kept. Who has more reads a checkpoint, once."""
+
+
+_AS_JSON = ("node", "checks", "sizes")
+"""The fields of `Contents` that JSON holds as they are."""
+
+
+class Looked(NamedTuple):
+    """What *found* in files relative to *base* was true after *time*, in nanoseconds."""
+
+    base: Path
+    found: Contents
+    time: int
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether another change would give the files other identities."""
+        origins = self.found.origins
+        return "" in origins and all(changed + TICK < self.time for *_, changed in origins.values())
+
+    def still_true(self) -> bool:
+        """Return whether the files say the same now, as their identities tell."""
+        if not self.is_settled:
+            return False
+        try:
+            check_unchanged(self.base, self.found, self.found.origins, opens=True)
+        except (CheckpointError, OSError):
+            return False
+        return True
+
+    def as_json(self) -> list[Json]:
+        """Return *base* and *found* as JSON holds them."""
+        arrays = [stored.told() for stored in self.found.arrays.values()]
+        others = {
+            name: value for name, value in self.found._asdict().items() if value and name not in ("arrays", *_AS_JSON)
+        }
+        values = [str(self.base), arrays, node_of_value(others), *(getattr(self.found, name) for name in _AS_JSON)]
+        value: list[Json] = json.loads(json.dumps(values))
+        return value
+
+
+_LOOKED: dict[str, Looked] = {}
+
+
+def looked_at(path: Path) -> Looked:
+    """Return what *path* holds, read or remembered. ``FileNotFoundError``, ``CheckpointError``."""
+    where = os.path.abspath(path)
+    looked = _LOOKED.get(where)
+    if looked is None or not looked.still_true():
+        begin, absolute = time.time_ns(), Path(where)
+        base = absolute.parent if path.name.endswith(INDEX) else absolute
+        looked = Looked(base, contents(absolute), begin)
+        if len(looked.found.arrays) <= MOST_ARRAYS:
+            _LOOKED.pop(where, None)
+            _LOOKED[where] = looked  # the newest
+            for oldest in list(_LOOKED)[:-MOST_FILES]:  # simulated ranks are threads: another one may do so, too
+                _LOOKED.pop(oldest, None)
+    return looked
+
+
+def check_unchanged(base: Path, found: Contents, names: Iterable[str], *, opens: bool = False) -> None:
+    """Raise ``CheckpointError`` if what says where arrays are has changed since it was read.
+
+    Parameters
+    ----------
+    base: what the files are relative to
+    found: what was read
+    names: of the arrays
+    opens: whether files are opened for that, as a network file system needs it
+    """
+    for file, *identity in {found.origins[name] for name in ("", *names) if name in found.origins}:
+        path = base / file if file else base
+        if files.identity(path, opens=opens) != tuple(identity):
+            raise CheckpointError(f"{path} has changed since it was opened: open it again")
+
+
+class Told(NamedTuple):
+    """What all ranks know of files relative to *base*; *text* is that as JSON holds it."""
+
+    base: Path
+    found: Contents
+    text: list[Json]
+
+
+def told_contents(path: Path, call: str, here: Session, error: Exception | None = None) -> Told:
+    """Return what the first device finds at *path*. Collective over the mesh.
+
+    The ranks compare the text *call*. All raise the *error* that one of them has found in its arguments.
+    """
+
+    def look() -> list[Json] | None:
+        if error is not None:
+            raise error
+        return None if here.device else looked_at(path).as_json()
+
+    own = here.together(lambda _: call, look)
+    (text,) = filter(None, here.told(own))
+    base, arrays, others, *values = text
+    stored = {each[0]: Stored.from_told(each) for each in arrays}
+    fields = {"metadata": {}, **value_of_node(others), **dict(zip(_AS_JSON, values, strict=True))}
+    return Told(Path(base), Contents(stored, **fields), text)
+
+
+class KeptLoad:
+    """A load that all ranks have agreed on.
+
+    *call* is what ranks compare, *checks* says whether checksums are, and *mesh* has all ranks.
+    """
+
+    def __init__(self, call: str, told: Told, reader: ArraysReader, mesh: Mesh, *, checks: bool) -> None:
+        self.call, self.told, self.reader, self.mesh, self.checks = call, told, reader, mesh, checks
+        self.is_short = len(told.found.arrays) <= MOST_ARRAYS
+        self.is_mixed = any(each.layout.mesh.size != mesh.size for each in reader.requests)
+        self.used = 0
+        self._where, self._is_settled = "", False  # what the first device knows
+
+    def check(self, path: Path, opened: Opened, *, first: bool) -> None:
+        """Raise ``CheckpointError`` if the files have changed, or *path* leads to others.
+
+        *opened* are files that this rank has opened just now; *first* says whether this is the first device.
+        """
+        check_unchanged(self.told.base, self.told.found, self.reader.names, opens=first and "" not in opened.files)
+        if first and not (self._is_settled and self._where == os.path.abspath(path)):
+            looked = looked_at(path)
+            if looked.as_json() != self.told.text:
+                raise CheckpointError(f"{path} has changed")
+            self._where, self._is_settled = os.path.abspath(path), looked.is_settled
+
+
+class KeptLoads:
+    """The loads that the ranks of a team keep, which are the same on all of them."""
+
+    def __init__(self) -> None:
+        self._loads: dict[Hashable, KeptLoad] = {}
+        self._clock = 0
+
+    def get(self, key: Hashable) -> KeptLoad | None:
+        """Return the load that is kept for *key*, which may be none."""
+        return None if key is None else self._loads.get(key)
+
+    # What follows only after all ranks have agreed.
+
+    def use(self, load: KeptLoad) -> None:
+        """Let *load* be the newest one."""
+        self._clock += 1
+        load.used = self._clock
+
+    def drop(self, key: Hashable) -> None:
+        """Forget the load for *key*."""
+        self._loads.pop(key, None)
+
+    def keep(self, key: Hashable, load: KeptLoad) -> None:
+        """Keep *load*; at the limit the one goes that was used longest ago."""
+        self._loads[key] = load
+        self.use(load)
+        if len(self._loads) > MOST_FILES:
+            del self._loads[min(self._loads, key=lambda each: self._loads[each].used)]
+
+    def free(self) -> None:
+        """Forget all."""
+        self._loads.clear()

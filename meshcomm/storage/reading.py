@@ -1,0 +1,92 @@
+"""Arrays of files to tensors. What is decided for them, such as who reads which bytes, can be used again."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from meshcomm.blocks.make import make, on_blocks, on_device
+from meshcomm.blocks.session import Session
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.arrays.cutting import cut_out
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.relayout import machine_of
+from meshcomm.storage.by_library import read_by_library
+from meshcomm.storage.decoding import decode
+from meshcomm.storage.request import ArrayRequest
+from meshcomm.storage.small import batches
+from meshcomm.storage.transfer import Opened, TensorReader, convert, reading_costs
+
+
+class ArraysReader:
+    """Fills tensors with arrays of the same files, again and again: those of *requests*.
+
+    A rank uses at most *limit* bytes beyond their blocks.
+    """
+
+    def __init__(self, requests: Sequence[ArrayRequest], limit: int | None) -> None:
+        self.requests, self._limit = requests, limit
+        self.names = [each.name for each in requests]
+        self.nbytes = sum(each.nbytes for each in requests)
+        self._small = [number for number, each in enumerate(requests) if each.read_by_one]
+        self._large = [number for number, each in enumerate(requests) if not each.read_by_one]
+        self._batches = list(batches((requests[number].stored for number in self._small), limit))
+        self._readers: dict[int, TensorReader] = {}
+
+    def fill(self, targets: Sequence[DTensor], opened: Opened, here: Session) -> None:
+        """Fill the *targets*, one for each request. Collective over the team: all its ranks have to make the call."""
+        left = iter(self._small)
+        for batch in self._batches:
+            opened.settled = False
+            packed = np.zeros(batch.nbytes, np.uint8) if here.position else batch.read(opened)
+            opened.before_sending()
+            here.broadcast(packed)
+            for array, number in zip(batch.unpacked(packed), left, strict=False):  # in this order
+                self._decoded(number, targets[number], opened, partial(self._put, array))
+        for number in self._large:
+            self._decoded(number, targets[number], opened, self._read)
+
+    def _decoded(
+        self, number: int, target: DTensor, opened: Opened, fill: Callable[[int, DTensor, Opened], None]
+    ) -> None:
+        """Let *fill* fill *target*, or if it has a coding, a tensor as in the file, which is decoded then."""
+        request = self.requests[number]
+        if request.coding is None:
+            fill(number, target, opened)
+            return
+        encoded = empty(target.shape, request.stored.dtype, target.layout)
+        fill(number, encoded, opened)
+        with opened.trying():
+            on_blocks(partial(decode, coding=request.coding, limit=self._limit), encoded, target)
+
+    def _put(self, array: Array, number: int, target: DTensor, _: Opened) -> None:
+        """Write what is requested of a whole *array*, which all ranks have, to *target*."""
+        request = self.requests[number]
+        whole = array.T if request.stored.fortran else array
+        if request.block_box is not None:
+            convert(cut_out(whole[request.numpy_index], request.block_box), target.local)
+
+    def _read(self, number: int, target: DTensor, opened: Opened) -> None:
+        """Fill *target* with a large array. Collective over its mesh; all ranks of the call have to make it."""
+        request, into = self.requests[number], target
+        stored, chosen = request.stored, request.file_chosen
+        if stored.fortran or chosen.dropped:  # the axes as the file has them
+            block = on_blocks(lambda block: np.expand_dims(block, request.chosen.dropped), target)
+            block = block.T if stored.fortran and block is not None else block
+            into = make(block, request.file_layout, chosen.box, target.dtype)
+        if request.chunks is not None:
+            unsliced = request.unsliced or request.coding is not None
+            read_by_library(opened, stored, chosen, into, chunks=request.chunks, limit=self._limit, unsliced=unsliced)
+            return
+
+        def prepared(device: int) -> TensorReader:
+            costs = reading_costs(machine_of(into.mesh), opened.checks)
+            return TensorReader(
+                into.layout, stored, chosen, self._limit, costs=costs, device=device, staged=request.staged
+            )
+
+        reader = self._readers.get(number) or on_device(into.mesh, prepared)
+        if reader is not None:
+            self._readers[number] = reader
+            reader.fill(into, opened)

@@ -1,0 +1,347 @@
+"""What a call of `load` asks for: checked arguments, and what follows from them for each array of a file."""
+
+import os
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from types import EllipsisType
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from meshcomm.blocks.align import replicated
+from meshcomm.blocks.make import on_blocks
+from meshcomm.blocks.views import check_writable
+from meshcomm.core._arguments import as_dtype, as_path, counted, quote
+from meshcomm.core._callers import warn
+from meshcomm.core._foreign import values_of
+from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._units import some_of
+from meshcomm.core.arrays.create import empty
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.many import FindsLayouts, say_unused
+from meshcomm.core.arrays.trees import rebuilt, tensors_in
+from meshcomm.core.layouts.boxes import Box
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.meshes import get_default_mesh
+from meshcomm.errors import CheckpointError, DTypeError, LayoutError, ShapeError
+from meshcomm.storage.decoding import Coding, coding_of
+from meshcomm.storage.formats.base import Contents
+from meshcomm.storage.meshes import check_limits
+from meshcomm.storage.selection import Selection, all_of, selected
+from meshcomm.storage.small import is_small
+from meshcomm.storage.stored import Stored
+from meshcomm.storage.trees import flattened
+from meshcomm.storage.values import all_values, value_of_node
+
+PathLike = str | os.PathLike[str]
+Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None
+Names = Iterable[str] | re.Pattern[str] | None
+SHOWN = 10  # names of arrays in a text
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayRequest:
+    """One array to load: all of it or a box, in *layout*, as *dtype*, decoded by *coding* if there is one.
+
+    It goes to the tensor *out*, if there is one; *unsliced* says whether that is no slice on any rank. *chunks* is the
+    shape of its chunks in the file, if only a library can read it.
+    """
+
+    stored: Stored
+    chosen: Selection
+    layout: Layout
+    dtype: DType
+    chunks: Shape | None = None
+    coding: Coding | None = None
+    out: DTensor | None = None
+    unsliced: bool = True
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the array in the file."""
+        return self.stored.name
+
+    @cached_property
+    def shape(self) -> Shape:
+        """The shape of the tensor."""
+        return self.chosen.result
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are read."""
+        return prod(self.chosen.box) * self.stored.dtype.itemsize
+
+    @cached_property
+    def read_by_one(self) -> bool:
+        """Whether one rank reads the array, and sends it to the others."""
+        return is_small(self.stored) and self.chunks is None
+
+    @cached_property
+    def file_layout(self) -> Layout:
+        """The layout of the box, with the axes that are dropped from it, in the order of the file."""
+        axes = list(self.layout.axes)
+        for axis in self.chosen.dropped:
+            axes.insert(axis, ())
+        return Layout(axes[::-1] if self.stored.fortran else axes, self.layout.mesh)
+
+    @cached_property
+    def file_chosen(self) -> Selection:
+        """The box, with axes in the order of the file."""
+        return self.chosen.turned() if self.stored.fortran else self.chosen
+
+    @cached_property
+    def staged(self) -> bool:
+        """Whether elements are converted or transposed in each round, or go to a slice. Decoding comes later."""
+        converts = self.coding is None and (self.dtype != self.stored.dtype or not self.unsliced)
+        return self.stored.fortran or converts
+
+    @cached_property
+    def block_shape(self) -> Shape | None:
+        """The shape of the block of this rank; None outside of the mesh."""
+        return None if self.layout.mesh.rank is None else self.layout.block_shape(self.shape)
+
+    @cached_property
+    def block_box(self) -> Box | None:
+        """The box of this rank in the tensor; None outside of the mesh."""
+        return None if self.layout.mesh.rank is None else self.layout.block_box(self.shape)
+
+    @cached_property
+    def numpy_index(self) -> tuple[EllipsisType | slice | int | None, ...]:
+        """What NumPy takes for the box, of the whole array, as a view."""
+        return (..., *self.chosen.numpy_index())
+
+    def target(self) -> DTensor:
+        """Return the tensor to load to, which is new without *out*."""
+        return empty(self.shape, self.dtype, self.layout) if self.out is None else self.out
+
+
+class LoadRequest(NamedTuple):
+    """What a call of `load` asks for."""
+
+    path: Path
+    layout: Layouts
+    names: tuple[str, ...] | re.Pattern[str] | None = None
+    slices: object = None
+    out: object = None
+    dtype: DTypeLike | None = None
+    strict: bool | None = None
+    decode: bool = False
+    check: bool | None = None
+    limit: int | None = None
+
+    def text(self) -> str:
+        """Return the call, as ranks compare it."""
+        names = "" if self.names is None else f" of {self.names}"
+        options = f"slices {self.slices!r}, dtype {self.dtype}, strict={self.strict}, decode={self.decode}"
+        return f"load from {quote(str(self.path))}{names}, {options}, check={self.check}"
+
+    def key(self, mesh: Mesh, meshes: list[Mesh]) -> Hashable:
+        """Return what tells the call from others; None if something in it may change, or cannot be told.
+
+        *mesh* has the ranks, *meshes* are those of layouts. They count by their identity: equal ones may be open at
+        once, and tensors belong to one. Without a layout and a default mesh, each call makes one.
+        """
+        plain = (self.slices is None or _is_plain(self.slices)) and isinstance(
+            self.dtype, str | type | np.dtype | None
+        )
+        if not plain or self.out is not None or isinstance(self.layout, FindsLayouts):
+            return None
+        layouts = tuple(self.layout.items()) if isinstance(self.layout, Mapping) else self.layout
+        makes = self.layout is None and get_default_mesh() is None
+        known = mesh if makes else (id(mesh), *map(id, meshes))
+        return known, layouts, str(self.path), self.names, repr((self.slices, *self[5:]))
+
+    def arrays(self, found: Contents, mesh: Mesh, *, warns: bool = False) -> list[ArrayRequest]:
+        """Return what to load, and in which layouts. ``CheckpointError`` if a name is missing.
+
+        *warns* says to warn of what the file has, but is left out, if the call asks for all of it.
+        """
+        if warns and self.leaves_out(found):
+            warn(f"{self.path}: {_left_out_text(found)}")
+        finds = isinstance(self.layout, FindsLayouts)  # once: it takes long
+        if finds:
+            say_unused(self.layout, list(found.arrays), strict=self.strict is True, warns=warns)  # type: ignore[arg-type]
+        for what, named in (("slices", self.slices), ("layout", self.layout)):
+            if isinstance(named, Mapping) and not isinstance(named, FindsLayouts):
+                self._refuse_unknown(what, [name for name in named if name not in found.arrays], found)
+        names = self._names_in(found)
+        outs = None if self.out is None else _outs(self.out, list(found.arrays) if names is None else names, mesh)
+        return [
+            self._array(found, name, mesh, None if outs is None else outs[name], finds=finds)
+            for name in self._chosen_names(found, names, outs)
+        ]
+
+    def leaves_out(self, found: Contents) -> bool:
+        """Return whether the call asks for all that the file has, and does not get some of it."""
+        return bool(found.left_out and found.arrays) and self.names is None and self.out is None
+
+    def _array(self, found: Contents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool) -> ArrayRequest:
+        stored = found.arrays[name]
+        shape = stored.shape[::-1] if stored.fortran else stored.shape
+        index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
+        chosen = all_of(shape) if index is None else _selected(name, shape, index)
+        coding = coding_of(found.attributes.get(name, {}), stored.dtype) if self.decode else None
+        dtype = stored.dtype if coding is None else coding.dtype
+        if self.dtype is not None:  # a str gets the length that the values need
+            dtype = np.empty(0, dtype).astype(as_dtype(self.dtype)).dtype
+        layout = self._layout_of(name, chosen.result, finds)
+        if out is not None:
+            _check_out(name, out, chosen, dtype, layout)
+            layout = out.layout
+        layout = layout or Layout.replicated(mesh, len(chosen.result))
+        return ArrayRequest(stored, chosen, layout, dtype, found.by_library.get(name), coding, out, out is None)
+
+    def _names_in(self, found: Contents) -> list[str] | None:
+        """Return the names that the call gives, or those in the file that match its pattern; None without either."""
+        pattern = self.names
+        if not isinstance(pattern, re.Pattern):
+            return None if pattern is None else list(pattern)
+        names = [name for name in found.arrays if pattern.match(name)]
+        if not names:
+            self._refuse(f"no array that matches {quote(pattern.pattern)}", found)
+        return names
+
+    def _chosen_names(self, found: Contents, names: list[str] | None, outs: Mapping[str, DTensor] | None) -> list[str]:
+        if names is not None and outs is not None:
+            missing = [name for name in names if name not in outs]
+            if missing:
+                has = quote(list(outs))
+                raise LayoutError(f"out has no tensor {quote(missing[0])}, which names asks for; it has {has}")
+        if names is None:
+            names = list(found.arrays if outs is None else outs)
+        if outs is None or self.strict is not False:
+            self._refuse_unknown("", [name for name in names if name not in found.arrays], found)
+        if not found.arrays and found.left_out:
+            raise CheckpointError(f"{self.path} has nothing that can be loaded: {_left_out_text(found)}")
+        return [name for name in names if name in found.arrays]
+
+    def _refuse_unknown(self, what: str, names: list[str], found: Contents) -> None:
+        why = found.why_not(names[0]) if names else None
+        if why is not None:
+            raise CheckpointError(f"{self.path}: {quote(names[0])} cannot be loaded: {why}")
+        if names:
+            self._refuse(f"no array {quote(names[0])}" + (f", which {what} names" if what else ""), found)
+
+    def _refuse(self, what: str, found: Contents) -> NoReturn:
+        error = CheckpointError(f"{self.path} has {what}; it has {', '.join(list(found.arrays)[:SHOWN])}")
+        error.unknown_name = True
+        raise error
+
+    def _layout_of(self, name: str, shape: Shape, finds: bool) -> Layout | None:
+        """Return the layout that the call gives for an array of *shape*, if any."""
+        layout: object = self.layout
+        ndim = len(shape)
+        if finds:
+            layout = self.layout.layout_for(name, ndim)  # type: ignore[union-attr]
+        elif isinstance(layout, Mapping):
+            layout = layout.get(name)
+        if layout is None:
+            return None
+        if not isinstance(layout, Layout):
+            raise LayoutError(f"the layout of {quote(name)} is {quote(layout)}; it must be a Layout")
+        if layout.ndim != ndim:
+            raise LayoutError(
+                f"{self.path}: array {quote(name)} has the shape {shape}, but its layout is for "
+                f"{counted(layout.ndim, 'axis')}; a dict of layouts or a LayoutMap gives each array its own"
+            )
+        layout.check_fits(shape)
+        return layout
+
+    def result(self, tensors: dict[str, DTensor], found: Contents, mesh: Mesh) -> Json:
+        """Return what the call returns on this rank of the mesh."""
+        if self.out is not None:
+            return self.out
+        if self.names is None and found.node is not None:
+            return rebuilt(found.node, tensors.__getitem__, lambda nodes: _of_rank(nodes, mesh))
+        return tensors["array"] if self.names is None and list(tensors) == ["array"] else tensors
+
+
+def meshes_of(layout: object, out: object) -> list[Mesh]:
+    """Return the meshes of the layouts and tensors that were given, also if something is wrong with them."""
+    if out is not None:
+        return [tensor.mesh for tensor in tensors_in(out)]
+    if isinstance(layout, Layout):
+        return [layout.mesh]
+    layouts = layout.values() if isinstance(layout, Mapping) else []
+    return [each.mesh for each in layouts if isinstance(each, Layout)]
+
+
+def load_request(path: PathLike, layout: Layouts, names: Names, *options: Json) -> LoadRequest:
+    """Return what a call of `load` with these arguments asks for. ``LayoutError`` for what is no layout."""
+    *_, limit = options
+    if limit is not None:
+        check_limits(limit)
+    where = as_path(path, "load(path, layout)")
+    if layout is not None and not isinstance(layout, Layout | Mapping):
+        raise LayoutError(f"load takes a Layout, a LayoutMap or a dict of layouts, not {quote(layout)}")
+    if isinstance(names, str):
+        raise TypeError(f"names is a list of names, not the text {quote(names)}")
+    if not isinstance(names, re.Pattern | Iterable | None):
+        raise TypeError(f"names must be the names of tensors, or a compiled pattern, not {quote(names)}")
+    kept = names if names is None or isinstance(names, re.Pattern) else tuple(names)
+    return LoadRequest(where, layout, kept, *options)
+
+
+def _is_plain(index: object) -> bool:
+    """Return whether the repr of an index, or of a dict of them, tells it from all others."""
+    if isinstance(index, tuple):
+        return all(map(_is_plain, index))
+    if isinstance(index, dict):
+        return all(map(_is_plain, index.values()))
+    if isinstance(index, slice):
+        return all(map(_is_plain, (index.start, index.stop, index.step)))
+    return index is None or index is ... or type(index) is int
+
+
+def _selected(name: str, shape: Shape, index: object) -> Selection:
+    try:
+        return selected(shape, index)
+    except IndexError as error:
+        raise IndexError(f"slices of array {quote(name)}: {error}") from None
+
+
+def _outs(tree: object, names: list[str], mesh: Mesh) -> dict[str, DTensor]:
+    """Return the tensors of *tree* by name; a tensor alone is for the only one of *names*.
+
+    An array of PyTorch is one that each rank of *mesh* has whole.
+    """
+
+    node, outs = flattened(tree, of_foreign=lambda x: replicated(values_of(x), mesh))
+    if not outs:
+        raise LayoutError(f"out must be a tensor, or a tree of them, not {quote(tree)}")
+    if node == ["array", "array"] and len(names) == 1:
+        outs = {names[0]: outs["array"]}
+    for name, leaf in outs.items():
+        if not isinstance(leaf, DTensor):
+            raise LayoutError(f"out has an array at {quote(name)}; it must have tensors only")
+    return outs  # type: ignore[return-value]
+
+
+def _check_out(name: str, out: DTensor, chosen: Selection, dtype: DType, layout: Layout | None) -> None:
+    check_writable(f"out for {quote(name)}", out, LayoutError)
+    if out.shape != chosen.result:
+        raise ShapeError(f"out has the shape {out.shape} for {quote(name)}; what is loaded has {chosen.result}")
+    if out.dtype != dtype:
+        raise DTypeError(f"out is {out.dtype} for {quote(name)}; what is loaded is {dtype}: pass dtype= to convert")
+    if layout not in (None, out.layout):
+        raise LayoutError(f"out for {quote(name)} keeps its layout {out.layout}; layout= asks for {layout}")
+    if on_blocks(lambda block: not block.flags.writeable, out):
+        raise LayoutError(f"out for {quote(name)} cannot be written to: its block is read-only")
+
+
+def _of_rank(nodes: list[Json], mesh: Mesh) -> Json:
+    """Return the value of this rank, if as many have saved theirs as the mesh has; else all values."""
+    alone = mesh.rank is not None and len(nodes) == mesh.size
+    return value_of_node(nodes[mesh.rank]) if alone else all_values(nodes)  # type: ignore[index]
+
+
+def _left_out_text(found: Contents) -> str:
+    """Return what the file has, but cannot be loaded, for people."""
+    texts = [f"{quote(name)} ({why})" for name, why in found.left_out.items()]
+    return f"{some_of(texts, SHOWN)} {'is' if len(texts) == 1 else 'are'} left out"
