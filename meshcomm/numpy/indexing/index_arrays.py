@@ -28,8 +28,9 @@ from meshcomm.core._types import Array, DType, Indices, Names, Shape
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import AnyCut, global_indices
+from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import global_indices
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block

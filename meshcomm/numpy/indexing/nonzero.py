@@ -13,8 +13,8 @@ from meshcomm.blocks.small import of_lengths
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.layouts.cyclic import global_indices
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import global_indices
 from meshcomm.numpy.elementwise.signatures import implements
 
 
