@@ -12,7 +12,6 @@ from functools import lru_cache
 from itertools import combinations, count, islice, product
 from math import inf, prod
 
-from meshcomm.core._tuning import GATHERED_FFT
 from meshcomm.core._types import DType, Names, Shape
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
@@ -20,6 +19,10 @@ from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import convolved_length, rows_of
 from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.fft.steps import FFTStep, Local, Move, Sharded, fits
+
+GATHERED_FFT = 2**25
+"""Bytes. An axis that no other one can take over, and whose length has no factors to share out, is gathered on every
+rank up to this size of the array; beyond it the transform is done as a convolution. A compromise, not measured."""
 
 MOST_WAYS = 64
 """Edges of a state that make the same axes whole. More mesh dimensions and axes than this covers are rare."""

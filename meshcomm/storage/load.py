@@ -20,7 +20,6 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype, as_path, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._foreign import values_of
-from meshcomm.core._tuning import CHECKED_UP_TO
 from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import empty
@@ -45,6 +44,9 @@ from meshcomm.storage.trees import flattened
 from meshcomm.storage.unchanged import check_unchanged
 from meshcomm.storage.values import all_values, node_of_value, value_of_node
 from meshcomm.storage.verify import compare_checksums
+
+CHECKED_UP_TO = 2**26
+"""Bytes of a checkpoint. Up to this size `load` compares checksums unless it is told not to: it takes below 0.1 s."""
 
 PathLike = str | os.PathLike[str]
 Layouts = Layout | Mapping[str, Layout] | FindsLayouts | None

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.core._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
+from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Indices, Names, Shape
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.coordinates import numbers_of, one, used
@@ -39,6 +39,15 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.partition import Cut, Interval
 from meshcomm.core.layouts.specs import cut_at
+from meshcomm.storage.selection import READ_OVER
+
+MOST_UNEVEN = 8
+"""Shares of a file get borders at whole units only if each has at least so many times what a border may move by.
+A compromise, not measured."""
+
+MOST_OPENERS = 16
+"""Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server. A
+compromise, not measured."""
 
 
 class Route(NamedTuple):
