@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.rules import sharding
 from meshcomm.core._arguments import as_dtype, as_shape, quote
 from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH
@@ -57,8 +56,7 @@ class Operand(NamedTuple):
 
     def is_whole(self) -> bool:
         """Return whether each device has whole matrices."""
-        names = [name for spec in self.layout.axes[len(self.stack) :] for name in spec]
-        return not sharding(self.layout.mesh, names)
+        return not self.layout.dims_along(range(len(self.stack), len(self.shape)))
 
 
 class Way(NamedTuple):

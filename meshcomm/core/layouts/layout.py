@@ -64,7 +64,7 @@ class Layout(LayoutAxes):
     _shards: tuple[int, ...]  # blocks per axis; -1 for MATCH
     _hash: int | None
 
-    def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> "Layout":
+    def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> Self:
         """Normalise and check the arguments; LayoutError for what makes no layout."""
         if not isinstance(mesh, Mesh):
             swapped = ": a Layout takes the specs first, then the mesh" if isinstance(sharding_specs, Mesh) else ""

@@ -24,7 +24,6 @@ import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rows import Ranks, ranks_along
-from meshcomm.blocks.rules import sharding
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -99,7 +98,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
     indexed: whether to return the indices
     """
     mesh, layout = tensor.mesh, tensor.layout
-    names = sharding(mesh, [each for spec in layout.axes for each in spec])
+    names = layout.sharding_dims
     how = f"{'stable' * stable} {'with indices' * indexed}"
     call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text}"
 

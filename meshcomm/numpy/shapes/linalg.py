@@ -63,7 +63,7 @@ def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]
 def _transposed(t: DTensor, axes: Sequence[int] | None) -> DTensor:
     tensor = as_tensor("transpose", t)
     order = _order(tensor, axes)
-    layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
+    layout = tensor.layout.take(order)
     return viewed(methodcaller("transpose", order), tensor, layout)
 
 
