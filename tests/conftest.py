@@ -43,37 +43,3 @@ def pytest_configure(config):
 
     for name in mc.__all__:
         getattr(mc, name)
-
-
-@pytest.fixture
-def moved(monkeypatch):
-    """The bytes that come to a rank in an exchange of edges, of each that any rank makes."""
-    from meshcomm.blocks import edges
-
-    found = []
-    exchange = edges._EXCHANGE
-
-    def counted(*args):
-        came = exchange(*args)
-        found.append(len(came))
-        return came
-
-    monkeypatch.setattr(edges, "_EXCHANGE", counted)
-    return found
-
-
-@pytest.fixture
-def relayouts(monkeypatch):
-    """The relayouts of all ranks while a test runs: the bytes that all devices receive."""
-    import meshcomm as mc
-    from meshcomm.blocks import align
-
-    found, relayout = [], align.relayout
-
-    def counted(tensor, layout, *args):
-        plan = mc.plan_relayout(tensor.shape, tensor.dtype, tensor.layout, layout)
-        found.append(sum(plan.for_device(device).bytes_moved for device in range(len(plan.ranks))))
-        return relayout(tensor, layout, *args)
-
-    monkeypatch.setattr(align, "relayout", counted)
-    return found

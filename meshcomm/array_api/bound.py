@@ -13,7 +13,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+import meshcomm.array_api as standard
 from meshcomm.array_api.info import Info
+from meshcomm.core import _hooks
 from meshcomm.core._mistakes import missing
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.numpy.namespace.creation import OWN
@@ -28,8 +30,9 @@ _ABOUT_DTYPES = ("dtype", "errstate", "issubdtype", "promote_types")
 _namespaces: "WeakValueDictionary[int, Namespace]" = WeakValueDictionary()  # by the id of the mesh, which they hold
 
 
-def namespace_of(mesh: Mesh, standard: ModuleType) -> "Namespace":
-    """Return the namespace *standard* bound to *mesh*: the same object while a program holds it."""
+@_hooks.provides("namespace")
+def namespace_of(mesh: Mesh) -> "Namespace":
+    """Return the names of the standard bound to *mesh*: the same object while a program holds it."""
     found = _namespaces.get(id(mesh))
     if found is None:
         found = _namespaces[id(mesh)] = Namespace(standard, np, mesh)

@@ -186,7 +186,8 @@ def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
 
     With *keepdims* the reduced axes stay, with length 1.
     """
-    return reducing(how, tensor, keepdims).run()
+    result: DTensor = reducing(how, tensor, keepdims).run()
+    return result
 
 
 def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:

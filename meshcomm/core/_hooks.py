@@ -1,7 +1,7 @@
 """Calls upwards: what a method of a lower layer does when its work lives in a higher one.
 
 Modules import from lower layers only. ``Mesh.world`` or ``Plan.execute`` read best as methods, yet need what is above
-them. There are five such calls; the module that does the work registers it here once, when it is imported. The first
+them. There are six such calls; the module that does the work registers it here once, when it is imported. The first
 call imports it.
 """
 
@@ -15,6 +15,7 @@ Hook: TypeAlias = Literal[
     "numpy",  # NumPy's functions and universal functions, called with tensors
     "whole",  # what a script of NumPy gets for a tensor that each rank has whole
     "traced",  # an operation on values that autograd follows
+    "namespace",  # the array API standard's functions for the tensors of a mesh
 ]
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -24,6 +25,7 @@ _PROVIDERS: dict[Hook, str] = {
     "numpy": "meshcomm.numpy.protocols",
     "whole": "meshcomm.numpy.namespace.making",
     "traced": "meshcomm.adapters.autograd",
+    "namespace": "meshcomm.array_api.bound",
 }
 """The module that provides each hook."""
 

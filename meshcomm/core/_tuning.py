@@ -1,7 +1,8 @@
-"""Thresholds and limits: each with its unit, what it limits, and how it was measured.
+"""Thresholds and limits of the core: each with its unit, what it limits, and how it was measured.
 
-"Measured" means the programs in ``benchmarks/`` on 2 to 4 ranks of one node, unless it says otherwise. Limits that are
-chosen, not measured, say what they are a compromise of.
+Those of one feature stand in the module that uses them, in the same form. "Measured" means the programs in
+``benchmarks/`` on 2 to 4 ranks of one node, unless it says otherwise. Limits that are chosen, not measured, say what
+they are a compromise of.
 """
 
 # -- arrays of NumPy --------------------------------------------------------------------------------------------------
@@ -14,10 +15,6 @@ WHOLE_BELOW = 2**16
 """Bytes of an array that a program makes by a function of meshcomm.numpy. Smaller ones are whole on every rank.
 Measured on 2 ranks, whole against cut, in CPU time: ``a + b`` takes 1.2 times as long at 64 KiB, twice at 128 KiB; a
 sum of a whole one takes less than the message of a cut one up to 1 MiB, and a sine twice as long from 16 KiB on."""
-
-LONG_ENOUGH = 8
-"""Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth.
-A compromise: small first axes, such as the colours of a picture, stay whole."""
 
 # -- planning ---------------------------------------------------------------------------------------------------------
 
@@ -136,10 +133,6 @@ RESOURCES_PER_TEAM = 8
 PREPARED_PER_TEAM = 1024
 """Calls that are kept, ready to run again, for each team."""
 
-KEPT_UPDATES = 8
-"""A halo keeps at most this many exchanges in which it is the first of several halos. Each has lines in the pool, and
-holds the blocks of these halos."""
-
 COMPARE_EVERY = 1024
 """Known calls. After this many the ranks of a team agree that they made the same ones. A compromise: exchanges compare
 the digests of calls anyway, so this is for calls that move nothing."""
@@ -189,14 +182,6 @@ BECOME_RANK_WITHIN = 60.0
 INTERRUPT_WITHIN = 1.0
 """Seconds after Ctrl-C in which Python must leave the call that it is in; a rank that waits inside MPI cannot."""
 
-COME_WITHIN = 5.0
-"""Seconds in which ranks come that have to say the same of a command, after the first one. Ranks of a busy machine
-start at different times; those of another host never come."""
-
-LEAVE_WITHIN = 1.0
-"""Seconds. Under ``python -m meshcomm run`` a rank that calls sys.exit with an error waits this long for the others to
-end, too, before it ends the job."""
-
 PAUSE_BEFORE_END = 0.1
 """Seconds before a rank ends the job: other ranks with the same error can say theirs."""
 
@@ -215,36 +200,10 @@ what never comes tests more often; 10,000 tests take about 0.1 s."""
 
 # -- arithmetic -------------------------------------------------------------------------------------------------------
 
-CACHED_BYTES = 2**18
-"""Bytes of an array that several passes go over, one after the other, before the next stretch of it: it stays in the
-cache of a core then. Measured with the variance of 32 MiB."""
-
 STRETCH_BYTES = 2**22
 """Bytes of a block, counted as if all its elements had memory of their own, that a reduction of other axes takes at
 once. What it needs besides the block and the result stays within a few times that. Measured with deviations along rows
 of 64 MiB: half the time of all at once; 1 and 16 MiB were no faster."""
-
-MOST_SAMPLES, FEWEST_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
-"""Samples of a rank in a sort, on average: as many as make ALL_SAMPLES, within limits. 4,096 leave blocks 2 %
-uneven."""
-
-COUNTED_AT_ONCE = 2**15
-"""Elements that a sort compares at once, twice: few enough to stay in the caches."""
-
-FUSED_BYTES = 2**18
-"""Bytes of an array that a fused function computes at once. Measured with 3 to 13 buffers on a core with 512 KiB of L2
-and 32 MiB of L3: 128 KiB to 512 KiB take the same time, 64 KiB a fifth more, 32 KiB half more."""
-
-FUSED_BUFFERS = 2**22
-"""Bytes of all buffers that a fused function keeps: with many of them, pieces are shorter."""
-
-FUSED_FROM = 2**15
-"""Elements of a block. Up to this size a fused function makes its operations one by one, each for whole blocks: these
-are in the caches anyway. Measured with eight operations on float64: 2**15 take 1.2 times as long by pieces, 2**18 as
-long, 2**20 0.6 times."""
-
-FUSED_PLANS = 64
-"""Kinds of operands for which a fused function keeps what it computes. A compromise: programs use few."""
 
 # -- files ------------------------------------------------------------------------------------------------------------
 
@@ -255,144 +214,15 @@ it do not warn."""
 FILE_CALL_WITHIN = 600.0
 """Seconds for one call of the system that reads, writes or syncs a file. A rank that takes longer counts as stuck."""
 
-LARGEST_CALL = 2**30
-"""Bytes of one read. Linux takes at most 0x7ffff000; more is done in several calls."""
-
-CHECKSUM_RANGE = 2**24
-"""Bytes of a file with a checksum of their own. The format of checkpoints has it: never change it."""
-
-SMALL_ARRAY = 2**16
-"""Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
-
-CHUNK = 2**20
-"""Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
-slow."""
-
-ZARR_CHUNK = 2**26
-"""Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
-files are better on a network."""
-
-SERIES_CHUNK = 2**26
-"""Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,
-and readers of a few rows take parts of them."""
-
-SNAPSHOTS = 1024
-"""Small snapshots that share one chunk of a page, at most."""
-
-READ_OVER = 2**15
-"""Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
-
-READ_TOGETHER = 2**22
-"""Bytes. Runs that lie close together are read in one call of at most this many bytes."""
-
-CHECKED_UP_TO = 2**26
-"""Bytes of a checkpoint. Up to this size `load` compares checksums unless it is told not to: it takes below 0.1 s."""
-
-PROGRESS_AFTER, PROGRESS_EVERY = 2.0, 0.2
-"""Seconds before a save or load shows on a terminal how much is done, and from one such line to the next."""
-
-PROGRESS_BYTES = 2**25
-"""Bytes of a read or write while a terminal shows how much is done: about 0.1 s on a slow disk."""
-
-LISTED_ARRAYS = 50
-"""Arrays. Plans of loads print a line for this many."""
-
-MOST_EXPECTED = 64
-"""Runs of a file. Of the next round, the system is told to read so many ahead. A compromise: each is a call."""
-
 PAGE = 4096
 """Bytes. Arrays of a checkpoint, and the shares that ranks write, begin at a multiple of this in a file."""
-
-LARGEST_UNIT = 2**24
-"""Bytes. A larger stripe or block of a file system does not count. A compromise: that of most is below."""
-
-MOST_UNEVEN = 8
-"""Shares of a file get borders at whole units only if each has at least so many times what a border may move by.
-A compromise, not measured."""
-
-MOST_OPENERS = 16
-"""Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server. A
-compromise, not measured."""
-
-LARGEST_SAFETENSORS = 5 * 10**9
-"""Bytes of arrays in each of several .safetensors files with an index: what its library's users expect."""
-
-FORGET_ABOVE = 2**30
-"""Bytes. If a rank writes more to a file, the system may drop them from its cache, which others can use better. A
-compromise, not measured."""
-
-READ_AHEAD = 2**17
-"""Bytes. By default Linux reads so many ahead, maybe no more when it is told to; so it is told several times. A
-compromise: on one disk it made no difference."""
-
-WRITTEN_AT_ONCE = 2**22
-"""Bytes of one write. The disk begins with each one at once, and does not wait until all is written. A compromise, not
-measured by itself."""
-
-WAIT_FOR_READERS = 0.2
-"""Seconds. So long a save that adds to an HDF5 file waits until nobody reads it; then it goes on. A compromise: a loop
-of `xarray.open_dataset` leaves it alone after some milliseconds, a notebook that has it open never does."""
-
-WAIT_FOR_WRITERS = 1.0
-"""Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file
-for less than a millisecond, as measured on one disk."""
-
-# -- Fourier transforms -----------------------------------------------------------------------------------------------
-
-FFT_PIECE = 2**19
-"""Bytes. A block is transformed in pieces of about this size, which stay in the caches of a processor. Measured with
-SciPy for planes of 256 x 256 and rows of 4096: about 0.8 of the time of one call for a block of 64 MiB. With pieces of
-1 MiB, malloc gives the memory of irfftn's results back after each piece: 14,000 page faults for a block of 32 MiB of
-float32, and 76 instead of 43 ms of a core for a backward transform."""
-
-FFT_RUN = 2**9
-"""Bytes. A piece that cuts the last axis has at least so many along it: a processor reads whole lines of its cache.
-Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take about twice as long."""
-
-FFT_FLOP = 2e-10
-"""Seconds. The time of one of the 5 n log2(n) operations of a complex transform of n elements, by SciPy on a core."""
-
-GATHERED_FFT = 2**25
-"""Bytes. An axis that no other one can take over, and whose length has no factors to share out, is gathered on every
-rank up to this size of the array; beyond it the transform is done as a convolution. A compromise, not measured."""
-
-CACHED_READ = 1e-6
-"""Seconds that a read of one run takes besides its bytes, if the file is in the memory of the system. Measured: 1.3e-6
-for runs of 16 KiB, compared with one read of as many bytes; on a busy machine."""
-
-READ_WINDOW = 2**24
-"""Bytes of a file. While a rank reads its runs in so many, the system reads the next ones ahead. A compromise: time
-for the disk, and little of its cache."""
-
-# -- contractions -----------------------------------------------------------------------------------------------------
-
-FLOP = 2.5e-11
-"""Seconds. The time of a multiplication, or of an addition, of two matrices by the BLAS of NumPy on a core. Measured
-with matrices of 4096 x 4096 float64 on a shared machine: 40 GFLOP/s."""
-
-MULTIPLIED_AT_ONCE = 2**22
-"""Bytes that a device copies, or computes before it adds them to its block, at once. Measured with 2048 x 1024 times
-1024 x 2048: products of 2 to 8 MiB that are added to the result take no longer than one product that is not."""
-
-LENT_FROM = 2**20
-"""Bytes that would move to a rank. From this size on, ranks of a node multiply from each other's blocks where they
-are. A compromise: pieces of less are multiplied faster after one exchange."""
-
-SHORTEST_LENT = 256
-"""Elements of an axis of a block. Blocks that are shorter along an axis are not multiplied where they are: BLAS needs
-more to do in one call. Measured with 4096 x 4096 in pieces of the summed axis: 128 elements have 0.75 of the speed of
-one product, 256 have 0.88, 512 have 0.96."""
 
 REDUCED_AT_ONCE = 2**16
 """Bytes: of a result of a contraction that has replicas, or of all arrays of an all_reduce. Up to this size each
 device adds up all partial sums; of larger ones it adds up a share, which is then gathered. A compromise: that is one
 exchange more."""
 
-# -- linear algebra ---------------------------------------------------------------------------------------------------
-
-SMALL_MATRICES = 2**23
-"""Bytes of a matrix. Up to this size a sharded matrix is gathered to one rank, where LAPACK factors it. A compromise:
-1024 x 1024 float64, which one core factors in less than 0.1 s, or has the singular values of in a second."""
+# -- tensors that are small -------------------------------------------------------------------------------------------
 
 SMALL_MESSAGE = 1024
 """Bytes of a message in which a rank sends its part of a tensor that is small enough, without a plan of the ranks."""

@@ -20,7 +20,6 @@ from meshcomm.blocks.make import complex_of, indices_along, mapped
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import roots
 from meshcomm.fft.fitting import fitted, leading
@@ -131,7 +130,7 @@ def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
     names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
     dealt = step.rows and step.rows % blocks == 0
     spec = Cyclic.made(names, (step.rows // blocks, 0)).canonical(blocks) if dealt else names
-    layout = Layout([spec if a == axis else each for a, each in enumerate(tensor.layout.axes)], tensor.mesh)
+    layout = tensor.layout.replace(axis, spec)
     inner = Sharded(Transform("fftn", (axis,), (length,)), given.shape, complexes, given.layout, layout, step.rows)
     spectrum = getitem(run(inner, given), leading(tensor.ndim, axis, n))
 

@@ -2,7 +2,6 @@
 
 from meshcomm.core.arrays.create import zeros
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 
@@ -20,8 +19,7 @@ def fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
 def longer_zeros(tensor: DTensor, axis: int, n: int) -> DTensor:
     """Return zeros like *tensor*, with *n* elements along *axis*: boundaries there go back to the usual cut."""
     shape = tuple(n if a == axis else length for a, length in enumerate(tensor.shape))
-    axes = tuple(tuple(names) if a == axis else names for a, names in enumerate(tensor.layout.axes))
-    return zeros(shape, tensor.dtype, Layout(axes, tensor.mesh))
+    return zeros(shape, tensor.dtype, tensor.layout.usual_cut(axis))
 
 
 def leading(ndim: int, axis: int, n: int) -> tuple[slice, ...]:

@@ -10,7 +10,6 @@ from meshcomm.blocks.make import indices_along, mapped
 from meshcomm.core._tracing import Value, untraced
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.fft.apply import transformed
 from meshcomm.fft.execute import Options
@@ -104,7 +103,7 @@ def _weights(found: DTensor, transform: Transform) -> DTensor:
 def _along(found: DTensor, axis: int, values: Callable[[Indices], Array]) -> DTensor:
     """Return a tensor of *values* of the indices along *axis*; it broadcasts with *found*, and is sharded alike."""
     shape = tuple(found.shape[a] if a == axis else 1 for a in range(found.ndim))
-    layout = Layout([names if a == axis else () for a, names in enumerate(found.layout.axes)], found.mesh)
+    layout = found.layout.only(axis)
     real = np.empty(0, found.dtype).real.dtype
     index = partial(indices_along, layout, shape, axis)
     return mapped(lambda block: values(index()).astype(real), found, layout=layout, shape=shape, dtype=real)

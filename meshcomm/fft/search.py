@@ -12,7 +12,6 @@ from functools import lru_cache
 from itertools import combinations, count, islice, product
 from math import inf, prod
 
-from meshcomm.core._tuning import GATHERED_FFT
 from meshcomm.core._types import DType, Names, Shape
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
@@ -20,6 +19,10 @@ from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import convolved_length, rows_of
 from meshcomm.fft.kinds import Transform, fourier_length
 from meshcomm.fft.steps import FFTStep, Local, Move, Sharded, fits
+
+GATHERED_FFT = 2**25
+"""Bytes. An axis that no other one can take over, and whose length has no factors to share out, is gathered on every
+rank up to this size of the array; beyond it the transform is done as a convolution. A compromise, not measured."""
 
 MOST_WAYS = 64
 """Edges of a state that make the same axes whole. More mesh dimensions and axes than this covers are rare."""
@@ -108,16 +111,15 @@ def _edges(
     yield from kept
     if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (found or kept):
         needed = _next(transform, state.todo, whole)
-        found[tuple(() if axis in needed else names for axis, names in enumerate(state.axes))] = None
+        found[layout.replace(needed, ()).axes] = None
     for axes in found:
         yield Move(state.shape, state.dtype, layout, source._recut(axes)), replace(state, axes=axes)
 
 
 def _local(stage: Transform, state: State, layout: Layout, ready: frozenset[int]) -> tuple[FFTStep, State]:
     # Along an axis that is whole, the mesh dimensions have one device: boundaries for the old length mean nothing.
-    axes = tuple(tuple(names) if axis in ready else names for axis, names in enumerate(state.axes))
-    step = Local(stage, state.shape, state.dtype, layout._recut(axes))
-    return step, State(axes, step.shape_after, step.dtype_after, state.todo - ready)
+    step = Local(stage, state.shape, state.dtype, layout.usual_cut(ready))
+    return step, State(step.layout.axes, step.shape_after, step.dtype_after, state.todo - ready)
 
 
 def _next(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
@@ -170,6 +172,5 @@ def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iter
         results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:
-            axes = tuple(result if a == axis else each for a, each in enumerate(state.axes))
-            step = Sharded(stage, state.shape, state.dtype, layout, layout._recut(axes), rows)
-            yield step, State(axes, after, step.dtype_after, left)
+            step = Sharded(stage, state.shape, state.dtype, layout, layout.replace(axis, result), rows)
+            yield step, State(step.layout.axes, after, step.dtype_after, left)

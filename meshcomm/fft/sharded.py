@@ -99,8 +99,8 @@ def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
         return _dealt_round(spectrum, axis, step.layout)
     order = list(range(spectrum.ndim))
     order[axis : axis + 2] = axis + 1, axis
-    axes = spectrum.layout.axes  # the names are on the rows before, and on the columns after: both come first
-    across = transpose(spectrum, order, Layout(axes, spectrum.mesh))
+    # The names are on the rows before, and on the columns after: both come first.
+    across = transpose(spectrum, order, spectrum.layout)
     return _as_line(across, axis)
 
 
@@ -109,20 +109,17 @@ def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
     names, cyclic = tensor.layout.axes[axis], tensor.layout.cyclic(axis)
     blocks = tensor.layout.num_shards(axis)
     shape = (*tensor.shape[:axis], rows, columns, *tensor.shape[axis + 1 :])
-    before, after = tensor.layout.axes[:axis], tensor.layout.axes[axis + 1 :]
+    usual = tensor.layout.usual_cut(axis)
     if cyclic and cyclic.offset == 0 and cyclic.block * blocks == columns:
-        return _viewed(tensor, shape, (*before, (), tuple(names), *after))
+        return _viewed(tensor, shape, usual.insert(axis))
     boundaries = [start * columns for start in Cut(rows, blocks).all_starts()]
     cut = cut_at(tuple(names), boundaries, rows * columns)
-    consecutive = relaid(tensor, (*before, cut, *after), "fft")
-    return relaid(
-        _viewed(consecutive, shape, (*before, tuple(names), (), *after)), (*before, (), tuple(names), *after), "fft"
-    )
+    consecutive = relaid(tensor, usual.replace(axis, cut).axes, "fft")
+    return relaid(_viewed(consecutive, shape, usual.insert(axis + 1)), usual.insert(axis).axes, "fft")
 
 
-def _viewed(tensor: DTensor, shape: Shape, axes: Axes) -> DTensor:
-    """Return the same blocks as those of an array of another *shape*, sharded as *axes* say."""
-    layout = Layout(axes, tensor.mesh)
+def _viewed(tensor: DTensor, shape: Shape, layout: Layout) -> DTensor:
+    """Return the same blocks as those of an array of another *shape* in *layout*."""
     return mapped(lambda block: block.reshape(layout.block_shape(shape)), tensor, layout=layout, shape=shape)
 
 
@@ -130,9 +127,9 @@ def _as_line(matrix: DTensor, axis: int) -> DTensor:
     """Return a matrix, whose rows are sharded, with its rows one after the other on one axis."""
     rows, columns = matrix.shape[axis : axis + 2]
     shape = (*matrix.shape[:axis], rows * columns, *matrix.shape[axis + 2 :])
-    names, axes = matrix.layout.axes[axis], matrix.layout.axes
     boundaries = [start * columns for start in Cut(rows, matrix.layout.num_shards(axis)).all_starts()]
-    return _viewed(matrix, shape, (*axes[:axis], cut_at(names, boundaries, shape[axis]), *axes[axis + 2 :]))
+    cut = cut_at(matrix.layout.axes[axis], boundaries, shape[axis])
+    return _viewed(matrix, shape, matrix.layout.delete(axis + 1).replace(axis, cut))
 
 
 def _dealt_round(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
@@ -190,10 +187,10 @@ class _Powers:
 def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
     """Return the complex transform of one axis of any length."""
     (axis,), (n,) = transform.axes, transform.lengths
-    forward, names = transform.kind == "fftn", tuple(tensor.layout.axes[axis])
+    forward = transform.kind == "fftn"
     padded = convolved_length(n)
     work = np.result_type(tensor.dtype, np.complex128)
-    line = Layout([names if a == axis else () for a in range(tensor.ndim)], tensor.mesh)
+    line = tensor.layout.only(axis).usual_cut(axis)
 
     def chirp(length: int) -> DTensor:
         def values(slices: tuple[slice, ...]) -> Array:

@@ -106,8 +106,7 @@ def along_axes(
     found = []
     for axis, n, distance in axes:
         only = tuple(shape[a] if a == axis else 1 for a in range(len(shape)))
-        names = tuple(spec if a == axis else () for a, spec in enumerate(layout.axes))
-        like = empty(only, np.empty(0, dtype).real.dtype, Layout(names, layout.mesh))
+        like = empty(only, np.empty(0, dtype).real.dtype, layout.only(axis))
         found.append(_on_axis(like, axis, (n, distance), halved=axis == halved))
     return tuple(found)
 

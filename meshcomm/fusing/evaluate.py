@@ -8,7 +8,6 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import make
 from meshcomm.blocks.reduce import Partial, run_partial, unchanged
-from meshcomm.blocks.rules import sharding
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -64,7 +63,7 @@ def _over_devices(total: Total, share: Array | None, shape: Shape, layout: Layou
         key=(text, layout, total),
         text=text,
         compute=unchanged,
-        names=sharding(layout.mesh, [name for axis in layout.axes for name in axis]),
+        names=layout.sharding_dims,
         op=total.merge,
         dtype=total.dtype,
         counts=lambda device: 0 not in layout.block_shape(shape, device),

@@ -231,4 +231,4 @@ def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
 def _joined(first: Halo, found: Array | None) -> DTensor:
     """Return the tensor that blocks of any lengths make. Collective over the mesh."""
     block = None if found is None else contiguous(found)
-    return of_lengths("map_overlap", block, first.mesh, [tuple(names) for names in first.layout.axes])
+    return of_lengths("map_overlap", block, first.mesh, first.layout.usual_cut(range(first.layout.ndim)).axes)

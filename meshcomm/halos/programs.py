@@ -7,12 +7,15 @@ import numpy as np
 
 from meshcomm.blocks.exchanges import Exchange, Prepared, Repeated
 from meshcomm.blocks.session import Session
-from meshcomm.core._tuning import KEPT_UPDATES
 from meshcomm.core._types import Array, Bytes, Names
 from meshcomm.core.layouts.coordinates import used
 from meshcomm.core.memory.blocks import new_bytes
 from meshcomm.halos.axes import sources_of
 from meshcomm.halos.exchange import Pattern, Returns, ghosts, returns
+
+KEPT_UPDATES = 8
+"""A halo keeps at most this many exchanges in which it is the first of several halos. Each has lines in the pool, and
+holds the blocks of these halos."""
 
 Kept: TypeAlias = dict[tuple[int, ...], Repeated]
 """The exchanges that update a halo, alone or with others, by the serial numbers of the halos."""

@@ -6,14 +6,17 @@ from typing import NamedTuple
 
 from numpy.typing import DTypeLike
 
-from meshcomm.blocks.rules import sharding
 from meshcomm.core._arguments import as_dtype, as_shape, quote
 from meshcomm.core._tracing import untraced
-from meshcomm.core._tuning import DEFAULT_SCRATCH, SMALL_MATRICES
+from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import DType, Shape, ShapeLike
 from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import LayoutError, ShapeError
+
+SMALL_MATRICES = 2**23
+"""Bytes of a matrix. Up to this size a sharded matrix is gathered to one rank, where LAPACK factors it. A compromise:
+1024 x 1024 float64, which one core factors in less than 0.1 s, or has the singular values of in a second."""
 
 TALL = ("qr", "svd", "svdvals", "lstsq", "pinv", "matrix_rank", "cond", "norm")
 """Functions of matrices with a long side and a short one that need a factorization of the short side only."""
@@ -53,8 +56,7 @@ class Operand(NamedTuple):
 
     def is_whole(self) -> bool:
         """Return whether each device has whole matrices."""
-        names = [name for spec in self.layout.axes[len(self.stack) :] for name in spec]
-        return not sharding(self.layout.mesh, names)
+        return not self.layout.dims_along(range(len(self.stack), len(self.shape)))
 
 
 class Way(NamedTuple):

@@ -74,9 +74,8 @@ def norm(
 
 def _of_values(values: DTensor, function: Callable[[Value], Array]) -> DTensor:
     """Return what *function* makes of the last axis, which each device has whole."""
-    layout = Layout(values.layout.axes[:-1], values.mesh)
     sample = np.asarray(function(np.ones((1,) * (values.ndim - 1) + values.shape[-1:], values.dtype)))
-    return mapped(function, values, layout=layout, shape=values.shape[:-1], dtype=sample.dtype)
+    return mapped(function, values, layout=values.layout.delete(-1), shape=values.shape[:-1], dtype=sample.dtype)
 
 
 @refusable

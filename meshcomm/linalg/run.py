@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from meshcomm.blocks.align import tensors_of
-from meshcomm.core._tuning import SMALL_MATRICES
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.errors import ShapeError
-from meshcomm.linalg.choose import Way
+from meshcomm.linalg.choose import SMALL_MATRICES, Way
 from meshcomm.linalg.small import at_root
 from meshcomm.linalg.stacks import by_blocks
 from meshcomm.linalg.tasks import Task, Wanted, check_axes, forms_of, laid_out, stack_of, way_of

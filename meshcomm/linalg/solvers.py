@@ -204,7 +204,7 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) 
     matrix: Value = tensor if tensor.dtype == dtype else tensor.astype(dtype)
     width = min(count + _OVERSAMPLED, *tensor.shape)
     rng, real = default_rng(integer(seed, "seed", ShapeError)), np.empty(0, dtype).real.dtype
-    origin = Layout([tensor.layout.axes[1], ()], tensor.mesh)
+    origin = tensor.layout.take([1]).insert(1)
     columns: Value = rng.standard_normal((tensor.shape[1], width), real, layout=origin)
     adjoint = np.conj(matrix).T
     basis: Value = qr(matrix @ columns).Q

@@ -6,7 +6,7 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.rules import aligned_axes, sharding
+from meshcomm.blocks.rules import aligned_axes
 from meshcomm.blocks.session import in_session
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_axes
@@ -24,7 +24,7 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, 
     """
     wholes, layout, columns = _with_whole_matrices(task, operands)
     mesh = layout.mesh
-    cut = sharding(mesh, [name for t in wholes for spec in t.layout.axes for name in spec])
+    cut = any(t.layout.sharding_dims for t in wholes)
 
     def computed(*blocks: Array) -> list[Array]:
         if not cut:

@@ -185,8 +185,7 @@ def _qr_of_square(t: DTensor) -> DTensor:
 
 def _adjoint(t: DTensor) -> DTensor:
     """Return the conjugate transpose, as a copy, cut as *t* is."""
-    layout = Layout(t.layout.axes[::-1], t.mesh)
-    return mapped(lambda block: block.T.conj(), t, layout=layout, shape=t.shape[::-1])
+    return mapped(lambda block: block.T.conj(), t, layout=t.layout.take(range(t.ndim)[::-1]), shape=t.shape[::-1])
 
 
 def _reshaped(t: DTensor, shape: Shape) -> DTensor:

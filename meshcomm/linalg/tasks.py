@@ -72,7 +72,7 @@ def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
     stacks = []
     for tensor, core in zip(operands, task.cores, strict=True):
         ndim = tensor.ndim - core
-        layout = Layout(tensor.layout.axes[:ndim], tensor.mesh)
+        layout = tensor.layout.take(range(ndim))
         stacks.append(make(None, layout, tensor.shape[:ndim], tensor.dtype))
     shape = broadcast_shape(task.name, [each.shape for each in stacks])
     return shape, common_layout(shape, stacks)

@@ -17,7 +17,6 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, on_blocks
-from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import together
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
@@ -58,10 +57,10 @@ Work: TypeAlias = Callable[[Top], Small]
 
 def cut_along(t: DTensor, axis: int) -> DTensor:
     """Return *t* cut along an axis, by all mesh dimensions that cut it. Collective over the mesh if it has to move."""
-    names = sharding(t.mesh, [name for spec in t.layout.axes for name in spec])
-    if set(sharding(t.mesh, t.layout.axes[axis])) == set(names):
+    names = t.layout.sharding_dims
+    if t.layout.dims_along(axis) == names:
         return t
-    return relaid(t, tuple(names if i == axis else () for i in range(t.ndim)), "linalg")
+    return relaid(t, t.layout.only([]).replace(axis, names).axes, "linalg")
 
 
 class _Level(NamedTuple):
@@ -84,7 +83,7 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     [0, 30] [[3, 3, 3], [3, 2, 2]]
     [0] [[5, 5]]
     """
-    n, stack = shape[1], Layout([tuple(layout.axes[0])], layout.mesh)
+    n, stack = shape[1], layout.take([0]).usual_cut(0)
     first = dict[int, int]()  # device of each block
     for device in range(layout.mesh.size):
         first.setdefault(stack.block_numbers(device)[0], device)
@@ -159,7 +158,7 @@ class TallMatrix:
         """
         sizes = [self.shape[1] * columns, *(prod(result.shape) for result in results), 1]
         size, first = sum(sizes), self._first_rows()
-        layouts = [Layout(each.axes[:2], each.mesh) for each in self._layouts]
+        layouts = [each.take([0, 1]) for each in self._layouts]
 
         def worked() -> DTensor:
             run = partial(self._at_top, work, first, size)

@@ -21,7 +21,6 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, Held
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
 from meshcomm.ndimage.windows import held, per_axis, refuse_cyclic, scipy_ndimage, stored
@@ -108,7 +107,7 @@ def distance_transform_edt(
         tensor = reshape(tensor, (1,))
     _checked("edt", tensor, into, wanted, _FLOAT)
     scales = _scales(sampling, tensor.ndim)
-    nearest = relaid(_nearest(tensor, scales), ((), *tensor.layout.axes), "distance_transform_edt")
+    nearest = relaid(_nearest(tensor, scales), tensor.layout.insert(0).axes, "distance_transform_edt")
     found = _distances(nearest, tensor, scales) if wanted[0] else None
     return _results(found, nearest, into, wanted)
 
@@ -134,7 +133,7 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
             made[last, ..., number] = at[number]
         return made
 
-    layout = Layout([(), *planes.layout.axes], planes.mesh)
+    layout = planes.layout.insert(0)
     features = mapped(within_planes, planes, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
     whole = whole_along(features, (0, last + 1), "distance_transform_edt")
 
@@ -358,7 +357,7 @@ def distance_transform_bf(
         return steps
 
     made = mapped(lambda block: np.zeros(block.shape, kind), tensor, dtype=kind)
-    layout = Layout([(), *tensor.layout.axes], tensor.mesh)
+    layout = tensor.layout.insert(0)
     stacked = mapped(nearest, tensor, made, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
     return _results(made, stacked, into, wanted)
 

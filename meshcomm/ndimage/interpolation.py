@@ -15,7 +15,6 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, filled, mapped, on_blocks
 from meshcomm.blocks.regions import read
-from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import normalised_axes
@@ -262,15 +261,8 @@ def output_layout(tensor: DTensor, shape: Shape) -> Layout:
     if shape == tensor.shape:
         return tensor.layout
     if len(shape) == tensor.ndim:
-        return Layout(
-            [
-                names if n == before else tuple(names)
-                for names, n, before in zip(tensor.layout.axes, shape, tensor.shape, strict=True)
-            ],
-            tensor.mesh,
-        )
-    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
-    return Layout([names if axis == 0 else () for axis in range(len(shape))], tensor.mesh)
+        return tensor.layout.usual_cut(axis for axis, n in enumerate(shape) if n != tensor.shape[axis])
+    return Layout([tensor.layout.sharding_dims, *[()] * (len(shape) - 1)][: len(shape)], tensor.mesh)
 
 
 # -- functions --------------------------------------------------------------------------------------------------------
@@ -547,7 +539,7 @@ def map_coordinates(
         return made.at(shape, lambda box: [each.astype(np.float64) for each in cut_out(listed, box)])
     refuse_cyclic(listed)
     whole = whole_along(listed, (0,), "map_coordinates")
-    layout = Layout(whole.layout.axes[1:], whole.mesh)
+    layout = whole.layout.delete(0)
     if layout.mesh is not made.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 

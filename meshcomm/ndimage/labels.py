@@ -19,7 +19,6 @@ import numpy as np
 from meshcomm.blocks.make import make, mapped, on_blocks
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rows import Ranks, ask, migrated, ranks_along
-from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import compare_call, gathered
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Shape
@@ -75,7 +74,7 @@ def label(input: Held, structure: Value = None, output: Output = None) -> Value:
 
 
 def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
-    names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+    names = tensor.layout.sharding_dims
     count: int | None = None
 
     def numbered(block: Array) -> Array:

@@ -16,7 +16,7 @@ from meshcomm.blocks.align import agree_on_plain, aligned_blocks
 from meshcomm.blocks.make import indices_along, make, mapped, on_blocks
 from meshcomm.blocks.reduce import Merge, added_up
 from meshcomm.blocks.rows import migrated, ranks_along
-from meshcomm.blocks.rules import broadcast_shape, common_layout, sharding
+from meshcomm.blocks.rules import broadcast_shape, common_layout
 from meshcomm.blocks.small import gathered, together
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
@@ -345,7 +345,7 @@ def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, 
     share = record(value=out, made=np.zeros(len(out), bool))
     values, numbers = groups.members()
     arrays = [np.ascontiguousarray(values), numbers, groups.positions()]
-    names = sharding(layout.mesh, [each for spec in layout.axes for each in spec])
+    names = layout.sharding_dims
     if names:
         text = f"{name} of {groups.tensor.shape} {groups.tensor.dtype}, {groups.count} labels"
         with ranks_along(name, layout.mesh, names, text) as ranks:

@@ -120,7 +120,7 @@ def diag(v: DTensor, k: int = 0) -> DTensor:
     if tensor.ndim != 1:
         raise ValueError("Input must be 1- or 2-d.")
     n, at = len(tensor) + abs(k), np.arange(len(tensor))
-    made = zeros((n, n), tensor.dtype, Layout([tuple(tensor.layout.axes[0]), ()], tensor.mesh))
+    made = zeros((n, n), tensor.dtype, tensor.layout.usual_cut(0).insert(1))
     if len(tensor):
         made[at + max(-k, 0), at + max(k, 0)] = tensor
     return made

@@ -225,8 +225,8 @@ class Generator(Distributions):
             return Layout(layout.axes[axis : axis + len(shape)], layout.mesh)
         if not isinstance(source, DTensor):
             return self._layout_of(shape, _INDEX)
-        cut = tuple(source.layout.axes[axis])
-        return Layout([cut if number == 0 else () for number in range(len(shape))], source.mesh)
+        names = tuple(source.layout.axes[axis])
+        return Layout([names, *[()] * (len(shape) - 1)][: len(shape)], source.mesh)
 
     # -- indices ------------------------------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Generator(Distributions):
     def _taken(self, tensor: DTensor, axis: int) -> DTensor:
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
         number = axis_of(axis, tensor.ndim)
-        order = self._order((tensor.shape[number],), Layout([tensor.layout.axes[number]], tensor.mesh))
+        order = self._order((tensor.shape[number],), tensor.layout.take([number]))
         made = take(tensor, order, number)
         return made if made.layout == tensor.layout else relayout(made, tensor.layout)
 

@@ -24,7 +24,8 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import for_program, home, in_script, is_on_all_ranks, small
+from meshcomm.numpy.namespace.homes import home
+from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ranks, small
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)

@@ -22,7 +22,7 @@ from numpy.random import Philox, SeedSequence
 
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import Span, extent_of, held_within
+from meshcomm.core.layouts.partition import Span, extent_of, held_within
 
 TILE = 1 << 14
 """Elements of a tile at most. It is no setting: all numbers depend on it. A tile of doubles fits into the L2 cache."""

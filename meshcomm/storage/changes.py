@@ -27,11 +27,15 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.core._files import PRIVATE, user_name
-from meshcomm.core._tuning import PAGE, WAIT_FOR_READERS
+from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Bytes
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
+
+WAIT_FOR_READERS = 0.2
+"""Seconds. So long a save that adds to an HDF5 file waits until nobody reads it; then it goes on. A compromise: a loop
+of `xarray.open_dataset` leaves it alone after some milliseconds, a notebook that has it open never does."""
 
 _KIND = b"meshcomm journal 1\n"
 _LONGEST_HEAD = 2**26

@@ -11,8 +11,10 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
-from meshcomm.core._tuning import CHECKSUM_RANGE
 from meshcomm.core._types import Bytes
+
+CHECKSUM_RANGE = 2**24
+"""Bytes of a file with a checksum of their own. The format of checkpoints has it: never change it."""
 
 Piece: TypeAlias = tuple[str, int, int, int]
 """A file, an offset, a number of bytes, and their checksum."""

@@ -13,7 +13,7 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm.blocks.make import on_device
-from meshcomm.core._tuning import CHUNK, DEFAULT_SCRATCH
+from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Bytes, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
@@ -24,6 +24,10 @@ from meshcomm.storage.codecs import encoded
 from meshcomm.storage.meshes import rows_of
 from meshcomm.storage.stored import Chunks, Stored
 from meshcomm.storage.transfer import Opened
+
+CHUNK = 2**20
+"""Bytes of a chunk that is compressed, by default. A compromise: readers take whole chunks, and many small ones are
+slow."""
 
 Encoded: TypeAlias = tuple[Shape, int]
 """The numbers of a chunk along each axis, and its bytes."""

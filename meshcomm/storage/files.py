@@ -17,12 +17,22 @@ import numpy as np
 
 from meshcomm.core._files import ASIDE, PRIVATE, PUBLIC, Access, grant, opened, own_access
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import LARGEST_CALL, READ_AHEAD, WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Indices
 from meshcomm.core.failures.watch import watch
 from meshcomm.errors import CheckpointError
 from meshcomm.storage._runs import read_runs
 from meshcomm.storage.stripes import XATTR, unit_of
+
+LARGEST_CALL = 2**30
+"""Bytes of one read. Linux takes at most 0x7ffff000; more is done in several calls."""
+
+READ_AHEAD = 2**17
+"""Bytes. By default Linux reads so many ahead, maybe no more when it is told to; so it is told several times. A
+compromise: on one disk it made no difference."""
+
+WRITTEN_AT_ONCE = 2**22
+"""Bytes of one write. The disk begins with each one at once, and does not wait until all is written. A compromise, not
+measured by itself."""
 
 counts: Counter[str] = Counter()
 """What this process did with files: bytes ``read`` and ``written``, and the calls for it, ``reads`` and ``writes``."""

@@ -9,7 +9,6 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.session import Session, in_session
-from meshcomm.core._tuning import CHECKED_UP_TO
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.mesh import Mesh
@@ -23,6 +22,9 @@ from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.request import ArrayRequest, Layouts, LoadRequest, Names, PathLike, load_request, meshes_of
 from meshcomm.storage.transfer import Opened
 from meshcomm.storage.verify import compare_checksums
+
+CHECKED_UP_TO = 2**26
+"""Bytes of a checkpoint. Up to this size `load` compares checksums unless it is told not to: it takes below 0.1 s."""
 
 
 def load(

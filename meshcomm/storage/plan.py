@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import counted, integer, quote
-from meshcomm.core._tuning import LISTED_ARRAYS
 from meshcomm.core._types import DType, Indices, Shape
 from meshcomm.core._units import bytes_text, outline
 from meshcomm.core.layouts.layout import Layout
@@ -30,6 +29,9 @@ from meshcomm.storage.small import batches
 from meshcomm.storage.stored import Segment
 from meshcomm.storage.transfer import reading_costs, reads, route_of, stays
 from meshcomm.storage.verify import rest_of_ranges
+
+LISTED_ARRAYS = 50
+"""Arrays. Plans of loads print a line for this many."""
 
 
 class Extent(NamedTuple):

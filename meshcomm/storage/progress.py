@@ -7,9 +7,14 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from meshcomm.blocks.session import Session
-from meshcomm.core._tuning import PROGRESS_AFTER, PROGRESS_BYTES, PROGRESS_EVERY
 from meshcomm.core._types import Bytes
 from meshcomm.core._units import unit_of
+
+PROGRESS_AFTER, PROGRESS_EVERY = 2.0, 0.2
+"""Seconds before a save or load shows on a terminal how much is done, and from one such line to the next."""
+
+PROGRESS_BYTES = 2**25
+"""Bytes of a read or write while a terminal shows how much is done: about 0.1 s on a slow disk."""
 
 
 class Progress:

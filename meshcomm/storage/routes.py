@@ -31,15 +31,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.core._tuning import MOST_OPENERS, MOST_UNEVEN, PAGE, READ_OVER
+from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Indices, Names, Shape
 from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.coordinates import numbers_of, one, used
-from meshcomm.core.layouts.cyclic import intervals_of, span_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.partition import Cut, Interval
 from meshcomm.core.layouts.specs import cut_at
+from meshcomm.storage.selection import READ_OVER
+
+MOST_UNEVEN = 8
+"""Shares of a file get borders at whole units only if each has at least so many times what a border may move by.
+A compromise, not measured."""
+
+MOST_OPENERS = 16
+"""Ranks of a node that read or write one array. On file systems of clusters each opened file is work for a server. A
+compromise, not measured."""
 
 
 class Route(NamedTuple):
@@ -174,7 +182,7 @@ class Round(NamedTuple):
         if route.deals(axis):
             first, last = Cut(stop - start, cut.blocks).interval(number)
             return [(start + first, start + last)] if first < last else []
-        return intervals_of(span_of(cut, number), *self._local(axis, number))
+        return cut.intervals(number, *self._local(axis, number))
 
     def _between(self, first: int, last: int) -> list[Interval]:
         """Return the indices of the elements *first* to *last* along the cut axis of the tensor of this round."""
@@ -187,7 +195,7 @@ class Round(NamedTuple):
                 break
             start, stop = max(first, offsets[k]) - offsets[k], min(last, offsets[k + 1]) - offsets[k]
             begin = self._local(axis, k)[0]
-            found += intervals_of(span_of(cut, k), begin + start, begin + stop)
+            found += cut.intervals(k, begin + start, begin + stop)
         return found
 
     def _opened(self, axis: int) -> list[Interval]:
@@ -196,7 +204,7 @@ class Round(NamedTuple):
         if self.takes_all(axis):
             return [(0, cut.length)]
         numbers = range(cut.blocks)
-        return [found for k in numbers for found in intervals_of(span_of(cut, k), *self._local(axis, k))]
+        return [found for k in numbers for found in cut.intervals(k, *self._local(axis, k))]
 
     def takes_all(self, axis: int) -> bool:
         """Return whether the round takes all elements of each block along *axis*."""

@@ -16,7 +16,6 @@ from meshcomm.blocks.session import Session, in_session
 from meshcomm.blocks.small import together
 from meshcomm.core._arguments import as_path, quote
 from meshcomm.core._files import resolved
-from meshcomm.core._tuning import WRITTEN_AT_ONCE
 from meshcomm.core._types import Bytes, Json
 from meshcomm.core._units import some_of
 from meshcomm.core.arrays.create import plain_text
@@ -28,7 +27,7 @@ from meshcomm.errors import CheckpointError
 from meshcomm.storage.background import Background
 from meshcomm.storage.checksums import Piece
 from meshcomm.storage.chunked import Encoded, Placed, write_chunks
-from meshcomm.storage.files import final_names, with_final_names
+from meshcomm.storage.files import WRITTEN_AT_ONCE, final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
 from meshcomm.storage.formats.known import writer_for
 from meshcomm.storage.formats.safetensors import INDEX

@@ -7,10 +7,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshcomm.core._tuning import READ_OVER
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.layouts.partition import Interval
 from meshcomm.core.layouts.slicing import Stretch, as_slice, parsed
+
+READ_OVER = 2**15
+"""Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
+
+READ_TOGETHER = 2**22
+"""Bytes. Runs that lie close together are read in one call of at most this many bytes."""
 
 
 class Selection(NamedTuple):

@@ -7,10 +7,14 @@ from itertools import groupby
 
 import numpy as np
 
-from meshcomm.core._tuning import DEFAULT_SCRATCH, READ_TOGETHER, SMALL_ARRAY
+from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, Bytes
+from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Segment, Stored, in_one_file
 from meshcomm.storage.transfer import ByteRuns, Opened, together
+
+SMALL_ARRAY = 2**16
+"""Bytes. Smaller arrays one rank reads, and tells the others. A compromise: it saves opening files."""
 
 _BYTE = np.dtype("u1")
 

@@ -8,7 +8,10 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 
-from meshcomm.core._tuning import LARGEST_UNIT, PAGE
+from meshcomm.core._tuning import PAGE
+
+LARGEST_UNIT = 2**24
+"""Bytes. A larger stripe or block of a file system does not count. A compromise: that of most is below."""
 
 XATTR = "lustre.lov"
 _COMPOSITE = 0x0BD60BD0  # lov_comp_md_v1: a file has components with stripes of their own

@@ -7,10 +7,9 @@ import numpy as np
 
 from meshcomm.blocks.session import Session
 from meshcomm.core._arguments import quote
-from meshcomm.core._tuning import CHECKSUM_RANGE
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
-from meshcomm.storage.checksums import Piece, combined, pieces_of
+from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined, pieces_of
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents
 from meshcomm.storage.transfer import Opened, told_pieces

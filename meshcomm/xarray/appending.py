@@ -378,7 +378,7 @@ def _append_snapshots(path: Path, found: Encoded, dim: str, mesh: Mesh, options:
     dims = {name: own[1:] if name in steps else own for name, own in found.dims.items() if name not in numbers}
     series = StepSeries(
         path,
-        {name: Layout(tensor.layout.axes[1:], mesh) for name, tensor in tensors.items()},
+        {name: tensor.layout.delete(0) for name, tensor in tensors.items()},
         shape={name: tensor.shape[1:] for name, tensor in tensors.items()},
         dtype={name: tensor.dtype for name, tensor in tensors.items()},
         axis=dim,

@@ -317,7 +317,7 @@ class _OnDisk(BackendArray):
         """Return the elements of an index. Collective over the mesh."""
         file, name, mesh = self._file, self._name, self._file.mesh
         layout = self._layout or Layout.replicated(mesh, len(self.shape))
-        kept = Layout([axis for axis, item in zip(layout.axes, index, strict=True) if isinstance(item, slice)], mesh)
+        kept = layout.take(axis for axis, item in enumerate(index) if isinstance(item, slice))
         dtype = None if self._decodes else self.dtype
         request = LoadRequest(file.path, {name: kept}, (name,), {name: index}, None, dtype, True, self._decodes)
         tensor = load_told(request, file.told, mesh)[name]

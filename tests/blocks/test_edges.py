@@ -8,25 +8,26 @@ import pytest
 import meshcomm as mc
 from meshcomm.blocks.edges import edges_of
 from support.sampling import sampled
+from support.tensors import on
 
 
 def rows(mesh, *rest):
     return mc.Layout(["x", *rest], mesh)
 
 
-def test_a_shifted_sum_moves_its_edges_only(moved):
+def test_a_shifted_sum_moves_its_edges_only():
     whole = np.arange(40.0 * 30).reshape(40, 30)
 
     def program():
         t = mc.distribute(whole, rows(mc.create_mesh([("x", 4)]), mc.UNSHARDED))
-        for _ in range(3):
-            found = t[:-2] + t[2:]
-            np.testing.assert_array_equal(found.to_numpy(), whole[:-2] + whole[2:])
+        with mc.count() as c:
+            sums = [t[:-2] + t[2:] for _ in range(3)]
+        for total in sums:
+            np.testing.assert_array_equal(total.to_numpy(), whole[:-2] + whole[2:])
+        return c.messages, c.bytes
 
-    with mc.simulate(4) as world:
-        world.run(program)
-    assert len(moved) == 12
-    assert sum(moved) == 3 * 3 * 2 * 30 * 8  # three cuts, two rows at each
+    counts = np.array(on(4, program))
+    assert counts.sum(0).tolist() == [3 * 3, 3 * 3 * 2 * 30 * 8], "three cuts, two rows at each"
 
 
 @pytest.mark.parametrize("dtype", [">i4", ">f8", ">c8", "<i4", [("a", ">i2"), ("b", "u1")]])
@@ -45,7 +46,7 @@ def test_several_edges_of_one_block_keep_their_byte_order(dtype):
         world.run(program)
 
 
-def test_a_step_of_jacobi_is_numpys(moved):
+def test_a_step_of_jacobi_is_numpys():
     start = np.random.default_rng(1).random((23, 17))
 
     def step(a, b):
@@ -54,54 +55,55 @@ def test_a_step_of_jacobi_is_numpys(moved):
     def program():
         layout = rows(mc.create_mesh([("x", 3)]), mc.UNSHARDED)
         a, b, x, y = mc.distribute(start, layout), mc.distribute(start, layout), start.copy(), start.copy()
-        for _ in range(4):
-            step(a, b), step(b, a)
-            step(x, y), step(y, x)
+        with mc.count() as c:
+            for _ in range(4):
+                step(a, b), step(b, a)
+                step(x, y), step(y, x)
         np.testing.assert_array_equal(a.to_numpy(), x)
+        return c.messages, c.bytes
 
-    with mc.simulate(3) as world:
-        world.run(program)
-    assert 0 < max(moved) <= 2 * 15 * 8
+    edge = 15 * 8  # of one side
+    assert on(3, program) == [(8, 8 * edge), (16, 16 * edge), (8, 8 * edge)]
 
 
 @pytest.mark.parametrize(
-    ("call", "number"),
+    ("call", "edge_rows", "messages"),
     [
-        (lambda a: np.roll(a, 1, axis=0), 4),
-        (lambda a: np.concatenate([a[:2], a, a[-3:]]), 3),
-        (lambda a: np.pad(a, 1, mode="wrap"), 2),
-        (lambda a: np.gradient(a, axis=0), 6),
-        (lambda a: np.diff(a, 2, axis=0), 6),
-        (lambda a: np.lib.stride_tricks.sliding_window_view(a, 3, axis=0), 6),
+        (lambda a: np.roll(a, 1, axis=0), 4, 4),
+        (lambda a: np.concatenate([a[:2], a, a[-3:]]), 3, 2),
+        (lambda a: np.pad(a, 1, mode="wrap"), 2, 2),
+        (lambda a: np.gradient(a, axis=0), 6, 6),
+        (lambda a: np.diff(a, 2, axis=0), 6, 6),  # two differences are two calls
+        (lambda a: np.lib.stride_tricks.sliding_window_view(a, 3, axis=0), 6, 3),
     ],
 )
-def test_rows_next_to_the_cuts_move_in_one_exchange(call, number, moved, relayouts):
+def test_rows_next_to_the_cuts_move_in_one_exchange(call, edge_rows, messages):
     whole = np.random.default_rng(2).random((40, 6))
 
     def program():
         t = mc.distribute(whole, rows(mc.create_mesh([("x", 4)]), mc.UNSHARDED))
-        np.testing.assert_array_equal(call(t).to_numpy(), call(whole))
+        with mc.count() as c:
+            result = call(t)
+        np.testing.assert_array_equal(result.to_numpy(), call(whole))
+        return c.messages, c.bytes
 
-    with mc.simulate(4) as world:
-        world.run(program)
-    assert sum(moved) == number * 8 * whole.shape[1]
-    assert len(moved) in (4, 8)  # each of four ranks once; two differences are two calls
-    assert relayouts == []
+    counts = np.array(on(4, program))
+    assert counts.sum(0).tolist() == [messages, edge_rows * 8 * whole.shape[1]]
 
 
-def test_a_convolution_moves_what_the_kernel_reaches(moved):
+def test_a_convolution_moves_what_the_kernel_reaches():
     line = np.arange(50.0)
 
     def program():
         t = mc.distribute(line, rows(mc.create_mesh([("x", 5)])))
-        for mode in ("full", "same", "valid"):
-            np.testing.assert_allclose(
-                np.convolve(t, np.ones(3), mode).to_numpy(), np.convolve(line, np.ones(3), mode)
-            )
+        modes = ("full", "same", "valid")
+        with mc.count() as c:
+            results = [np.convolve(t, np.ones(3), mode) for mode in modes]
+        for mode, result in zip(modes, results, strict=True):
+            np.testing.assert_allclose(result.to_numpy(), np.convolve(line, np.ones(3), mode))
+        return c.bytes
 
-    with mc.simulate(5) as world:
-        world.run(program)
-    assert 0 < sum(moved) <= 3 * 4 * 8 * 4
+    assert 0 < sum(on(5, program)) <= 3 * 4 * 8 * 4
 
 
 def index_of(random, n, length):

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.core._tuning import DEFAULT_SCRATCH, FUSED_BYTES, FUSED_FROM
+from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core.memory import scratch
 from meshcomm.fusing import programs
+from meshcomm.fusing.fuse import FUSED_FROM
+from meshcomm.fusing.programs import FUSED_BYTES
 from meshcomm.fusing.reads import reads_of
 from support.fused_programs import alike, on_tensors, program
 from support.sampling import sampled

@@ -6,18 +6,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from meshcomm.core.layouts.cyclic import (
-    CyclicCut,
+from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut
+from meshcomm.core.layouts.partition import (
+    ChosenCut,
+    Cut,
     Runs,
-    cyclic_cut,
-    indices_of,
     intervals_of,
     length_of,
     local_indices,
     local_steps,
-    span_of,
 )
-from meshcomm.core.layouts.partition import ChosenCut, Cut
 from support.cuts import indices_by_definition, random_cut
 from support.sampling import sampled
 
@@ -53,9 +51,9 @@ def test_spans_have_their_indices_in_the_order_of_memory():
         random = Random(number)
         cut = random_cut(random, random.randint(0, 40), random.randint(1, 6))
         for block in range(cut.blocks):
-            span, indices = span_of(cut, block), indices_by_definition(cut, block)
+            span, indices = cut.span(block), indices_by_definition(cut, block)
             assert length_of(span) == len(indices)
-            assert indices_of(span).tolist() == indices.tolist()
+            assert cut.indices(block).tolist() == indices.tolist()
             runs = intervals_of(span)
             assert [i for start, stop in runs for i in range(start, stop)] == indices.tolist()
             assert all(start < stop for start, stop in runs)
@@ -88,5 +86,5 @@ def test_long_axes_take_no_longer():
     numbers = np.arange(4096)
     assert int(cut.lengths(numbers).sum()) == 10**15 + 1
     assert cut.longest - cut.shortest == 1
-    assert span_of(cut, 17).first == 0
-    assert local_indices(span_of(cut, 17), np.array([4096 * 10**9])).tolist() == [10**9]
+    assert cut.span(17).first == 0
+    assert local_indices(cut.span(17), np.array([4096 * 10**9])).tolist() == [10**9]

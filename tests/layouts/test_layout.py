@@ -101,6 +101,23 @@ def test_delete():
     assert layout.delete(range(4)) == Layout([], GRID)
 
 
+def test_layouts_made_of_another_one_by_its_axes():
+    layout = Layout([mc.Cyclic("x", 2), UNSHARDED, mc.Cuts(("y", "z"), range(13))], GRID)
+    cyclic, _, cuts = layout.axes
+    assert layout.take([2, 0]) == Layout([cuts, cyclic], GRID)
+    assert layout.insert(1, ()) == Layout([cyclic, UNSHARDED, UNSHARDED, cuts], GRID)
+    assert layout.replace(-1, ()) == layout.only([0]) == Layout([cyclic, UNSHARDED, UNSHARDED], GRID)
+    assert layout.delete(0).replace(0, ("x",)) == Layout(["x", cuts], GRID)
+    assert layout.usual_cut([0, -1]) == Layout(["x", UNSHARDED, ("y", "z")], GRID)
+    assert layout.sharding_dims == layout.dims_along([0, 2]) == ("x", "y", "z")
+    assert layout.dims_along(1) == Layout(["x"], Mesh(range(1), {"x": 1})).sharding_dims == ()
+    with pytest.raises(LayoutError, match="Mesh dimension x was repeated"):
+        layout.replace(1, ("x",))
+    for call in (layout.only, layout.usual_cut, layout.dims_along, lambda axis: layout.replace(axis, ())):
+        with pytest.raises(LayoutError, match="axis 3 of a layout for 3 axes"):
+            call(3)
+
+
 # -- MATCH ------------------------------------------------------------------------------------------------------------
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from meshcomm import ShapeError
-from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut, indices_of, length_of, span_of
+from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut
 from meshcomm.core.layouts.overlaps import holders, most_pieces, nested, pieces, shared, shared_with
-from meshcomm.core.layouts.partition import ChosenCut, Cut
+from meshcomm.core.layouts.partition import ChosenCut, Cut, length_of
 from support.cuts import indices_by_definition, random_cut, random_pair
 from support.sampling import sampled
 
@@ -149,7 +149,7 @@ def test_a_billion_elements_are_a_few_rows(cut, other, most):
     for block in (0, 1, cut.blocks // 2, cut.blocks - 1):
         found = pieces(cut, block, other)
         assert len(found.starts) <= most
-        assert found.lengths.sum() == length_of(span_of(cut, block))
+        assert found.lengths.sum() == length_of(cut.span(block))
         assert len(found.starts) <= most_pieces(cut, other)
 
 
@@ -168,8 +168,8 @@ def test_a_cyclic_cut_in_its_simplest_form_has_the_same_blocks():
             simple, dealt = cyclic_cut(length, blocks, block, offset), CyclicCut(length, blocks, block, offset)
             for number in range(blocks):
                 expected = indices_by_definition(dealt, number).tolist()
-                assert indices_of(span_of(simple, number)).tolist() == expected, (length, blocks, block, offset)
-                assert indices_of(span_of(dealt, number)).tolist() == expected
+                assert simple.indices(number).tolist() == expected, (length, blocks, block, offset)
+                assert dealt.indices(number).tolist() == expected
 
 
 def test_cuts_that_share_too_many_runs_are_refused():

@@ -34,7 +34,7 @@ def test_many_at_once_are_as_one_by_one(blocks):
     numbers = np.arange(blocks)
     for n in LENGTHS:
         cut, indices = Cut(n, blocks), np.arange(n)
-        assert list(zip(*map(np.ndarray.tolist, cut.intervals(numbers)), strict=True)) == [*map(cut.interval, numbers)]
+        assert list(zip(*map(np.ndarray.tolist, cut.ends(numbers)), strict=True)) == [*map(cut.interval, numbers)]
         assert cut.blocks_of(indices).tolist() == [cut.block_of(index) for index in range(n)]
         starts, stops = (ends.ravel() for ends in np.meshgrid(indices, indices + 1, indexing="ij"))
         first, last = cut.first_and_last(starts, stops)

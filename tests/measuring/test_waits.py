@@ -2,7 +2,7 @@
 
 import pytest
 
-from meshcomm.core.ranks.recording import Arrival
+from meshcomm.core.failures.recorder import Arrival
 from meshcomm.tools.measuring.waits import Arrivals, Late, explained
 
 STREAM = "0-3 #1"

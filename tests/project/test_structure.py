@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import meshcomm as mc
@@ -20,6 +21,7 @@ HOOKS = {
     "numpy": {"provides numpy", "call arrays", "call layout_maps"},
     "whole": {"provides numpy", "call arrays"},
     "traced": {"provides adapters", "call _tracing.py"},
+    "namespace": {"provides array_api", "call arrays"},
 }
 """Calls upwards: the folder that provides the function, and those that call it."""
 
@@ -90,13 +92,44 @@ def test_files_and_functions_are_short():
     assert long == {}
 
 
-def test_calls_upwards_are_five():
+def test_calls_upwards_are_six():
     found = {}
     for path in SOURCES:
         for use, hook in re.findall(r'_hooks\.(\w+)\(\s*(?:"(\w+)")?', "\n".join(code(path).values())):
             found.setdefault(hook, set()).add(f"{use} {folder(path)}")
         assert path.name == "_hooks.py" or "meshcomm.core._hooks" not in path.read_text()
     assert found == HOOKS
+
+
+def imported(path):
+    """Yield all that a file imports: when it runs, in functions, for type checkers, and by names in strings."""
+    text = path.read_text()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Constant) and "import_module(" in text:
+            yield from re.findall(r"^meshcomm\.[\w.]+\w$", str(node.value))
+
+
+def test_no_file_needs_itself_through_others():
+    """Also not by types: who reads a file has read those below it. Only hooks lead upwards."""
+    modules = {}
+    for path in [*SOURCES, *PACKAGE.rglob("*.pyi")]:
+        name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+        modules.setdefault(name, []).append(path)
+
+    def module(name):
+        return name if name in modules else module(name.rpartition(".")[0])
+
+    needs = {
+        name: {module(each) for path in paths for each in imported(path) if each.startswith("meshcomm")} - {name}
+        for name, paths in modules.items()
+        if name not in ("meshcomm", "meshcomm.core._hooks")
+    }
+    assert "meshcomm.storage.save" in needs["meshcomm.numpy.namespace.files"], "by a name in a string"
+    TopologicalSorter(needs).prepare()  # CycleError says what is in a circle
 
 
 def test_who_may_do_what():

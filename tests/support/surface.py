@@ -25,7 +25,8 @@ RETURNED = {
 """Classes that are public because public calls return them, and a value of each."""
 OURS = [
     *("DTensor.partner", "Plan.copy_step", "RelayoutRequest", "SimulatedWorld.arrive", "SimulatedWorld.events"),
-    *("SimulatedWorld.here", "SimulatedWorld.meet"),
+    *("SimulatedWorld.here", "SimulatedWorld.meet", "Layout.dims_along", "Layout.insert", "Layout.only"),
+    *("Layout.replace", "Layout.sharding_dims", "Layout.take", "Layout.usual_cut"),
 ]
 """What only other modules of the package call."""
 

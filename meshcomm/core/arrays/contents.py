@@ -1,34 +1,35 @@
 """The methods of tensors that NumPy's arrays have, too, and that are no functions of NumPy."""
 
 from collections.abc import Iterator
-from importlib import import_module
-from os import PathLike
-from typing import TYPE_CHECKING, BinaryIO, Literal
+from functools import partial
+from os import PathLike, fspath
+from typing import BinaryIO, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from meshcomm.core._arguments import counted, quote
+from meshcomm.core._files import resolved
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries
+from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.ranks.calls import collective
+from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import LayoutError, ShapeError
 
-if TYPE_CHECKING:
-    from meshcomm.core.arrays.dtensor import DTensor
+T = TypeVar("T", bound="Contents")
 
 
-class Contents:
+class Contents(NumpyMethods):
     """What a DTensor has as NumPy's arrays have it, beside `NumpyMethods`."""
 
     __slots__ = ()
 
-    def __iter__(self: "DTensor") -> "Iterator[DTensor]":  # type: ignore[misc]  # all that have this are tensors
+    def __iter__(self) -> Iterator[Self]:
         """Return the slices along the first axis, each as ``t[i]``: Collective if that axis is cut.
 
         Of a tensor of one axis that is cut, with up to 64 MiB, the elements are gathered at the first step; after a
@@ -40,7 +41,7 @@ class Contents:
             return self._elements()
         return (self[i] for i in range(self.shape[0]))
 
-    def _elements(self: "DTensor") -> "Iterator[DTensor]":  # type: ignore[misc]
+    def _elements(self) -> Iterator[Self]:
         root = self if self.base is None else self.base
         writes, array = root._writes, self._gathered("iteration", self.mesh)
         whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype)
@@ -48,17 +49,17 @@ class Contents:
             yield (whole if root._writes == writes else self)[i]
 
     @property
-    def itemsize(self: "DTensor") -> int:  # type: ignore[misc]
+    def itemsize(self) -> int:
         """The bytes of an element."""
         return self.dtype.itemsize
 
     @property
-    def base(self: "DTensor") -> "DTensor | None":  # type: ignore[misc]
+    def base(self) -> Self | None:
         """The tensor whose memory this one shares as a view; None if the memory is its own."""
         return None if self._view is None else self._view.root
 
     @property
-    def flat(self: "DTensor") -> "Flat":  # type: ignore[misc]
+    def flat(self) -> "Flat[Self]":
         """The elements in C order, as those of NumPy's arrays: `t.flat[i]` and `t.flat[i] = value`. Collective.
 
         >>> import numpy as np, meshcomm as mc
@@ -69,7 +70,7 @@ class Contents:
         """
         return Flat(self)
 
-    def item(self: "DTensor", *args: int) -> Value:  # type: ignore[misc]
+    def item(self, *args: int) -> Value:
         """Return one element as a Python number: the only one, the one at these indices, or at one in C order.
 
         With indices it is Collective over the mesh. Without, ``ValueError`` if there are more elements, and
@@ -99,7 +100,7 @@ class Contents:
             )
         return self.local.item()
 
-    def fill(self: "DTensor", value: object) -> None:  # type: ignore[misc]
+    def fill(self, value: object) -> None:
         """Set all elements to *value*, a number.
 
         >>> import meshcomm as mc
@@ -112,7 +113,7 @@ class Contents:
             raise ValueError(f"t.fill takes a number, not {quote(value)}")
         self[...] = value
 
-    def tolist(self: "DTensor") -> Value:  # type: ignore[misc]
+    def tolist(self) -> Value:
         """Return the global array as nested lists of Python numbers. Collective over the mesh.
 
         On a rank outside of the mesh it is None.
@@ -125,9 +126,7 @@ class Contents:
             whole = self.to_numpy()
         return None if whole is None else whole.tolist()
 
-    def tobytes(  # type: ignore[misc]
-        self: "DTensor", order: Literal["C", "F", "A", "K"] | None = "C"
-    ) -> bytes | None:
+    def tobytes(self, order: Literal["C", "F", "A", "K"] | None = "C") -> bytes | None:
         """Return the bytes of the global array in C order, or in Fortran's for ``F``. Collective over the mesh.
 
         On a rank outside of the mesh it is None.
@@ -140,9 +139,7 @@ class Contents:
             whole = self.to_numpy()
         return None if whole is None else whole.tobytes(order)
 
-    def tofile(  # type: ignore[misc]
-        self: "DTensor", fid: "str | PathLike[str] | BinaryIO", sep: str = "", format: str = "%s"
-    ) -> None:
+    def tofile(self, fid: "str | PathLike[str] | BinaryIO", sep: str = "", format: str = "%s") -> None:
         """Write the elements to a file, as `numpy.ndarray.tofile` does: rank 0, which gets all of them. Collective.
 
         `meshcomm.save` writes in parallel, with shape and dtype.
@@ -153,16 +150,25 @@ class Contents:
         >>> os.path.getsize(path)
         3
         """
-        import_module("meshcomm.numpy.namespace.files").tofile(self, fid, sep, format)
+        if not isinstance(fid, str | PathLike):
+            whole = self.to_numpy()
+            if whole is not None:
+                whole.tofile(fid, sep, format)
+            return
+        path, name = fspath(fid), "ndarray.tofile"
+        with collective(name, self.mesh) as here:
+            array = self.to_numpy(root=0)
+            if here is not None:
+                agree_on(here.team, f"{name} to {path!r}", partial(_write, path, array, sep, format))
 
-    def _like_numpys(self: "DTensor") -> Array:  # type: ignore[misc]
+    def _like_numpys(self) -> Array:
         """Return an array with the shape and the strides of NumPy's global array, whose elements nobody touches."""
         if self._view is None:
             return np.empty(self.shape, self.dtype)
         return as_strided(np.empty(1, self.dtype), self.shape, self._view.strides, writeable=self._view.writeable)
 
     @property
-    def strides(self: "DTensor") -> tuple[int, ...]:  # type: ignore[misc]
+    def strides(self) -> tuple[int, ...]:
         """The bytes between neighbours along each axis of NumPy's global array; ``t.local.strides`` for the block.
 
         >>> import meshcomm as mc
@@ -172,7 +178,7 @@ class Contents:
         return self._like_numpys().strides
 
     @property
-    def flags(self: "DTensor") -> "Flags":  # type: ignore[misc]
+    def flags(self) -> "Flags":
         """What NumPy says of the memory of its global array, to be read; ``t.local.flags`` for the block.
 
         >>> import meshcomm as mc
@@ -181,7 +187,7 @@ class Contents:
         """
         return Flags(self._like_numpys().flags)
 
-    def view(self: "DTensor", dtype: DTypeLike | None = None) -> "DTensor":  # type: ignore[misc]
+    def view(self, dtype: DTypeLike | None = None) -> Self:
         """Return a tensor of the same memory with another dtype; a write through it changes this one.
 
         ``DTypeError`` if elements of another size do not fit: then the last axis must be whole on each device.
@@ -196,7 +202,7 @@ class Contents:
             return libraries.viewed(self, dtype)  # type: ignore[no-any-return]
         return self._made_by(np.ndarray.view, dtype)
 
-    def byteswap(self: "DTensor", inplace: bool = False) -> "DTensor":  # type: ignore[misc]
+    def byteswap(self, inplace: bool = False) -> Self:
         """Return a tensor with the bytes of each element in the other order; *inplace* does so in this one.
 
         >>> import meshcomm as mc
@@ -210,6 +216,12 @@ class Contents:
         if made.local is not None:
             made.local.byteswap(inplace=True)
         return made
+
+
+def _write(path: str, array: Array | None, sep: str, format: str) -> None:
+    """Write the elements of an array to a file, if this rank has them."""
+    if array is not None:
+        array.tofile(resolved(path), sep, format)  # no link of another user leads elsewhere
 
 
 class Flags:
@@ -237,12 +249,12 @@ class Flags:
         return repr(self._flags)
 
 
-class Flat:
+class Flat(Generic[T]):
     """The elements of a tensor in C order: what `DTensor.flat` is. All but ``len`` is Collective over the mesh."""
 
     __slots__ = ("_tensor",)
 
-    def __init__(self, tensor: "DTensor") -> None:
+    def __init__(self, tensor: T) -> None:
         self._tensor = tensor
 
     def __len__(self) -> int:
@@ -256,14 +268,13 @@ class Flat:
         """Go over the elements, as numbers of NumPy: up to 64 MiB of them come to all ranks, at once."""
         return iter(self.__array__())
 
-    def copy(self) -> "DTensor":
+    def copy(self) -> T:
         """Return a copy of the elements, with one axis."""
         return self._tensor.flatten()
 
-    def __getitem__(self, index: object) -> "DTensor":
+    def __getitem__(self, index: object) -> T:
         """Return a copy of the elements at an integer, a slice, a mask or an index array of one axis."""
-        found: DTensor = self._tensor.ravel()[index].copy()
-        return found
+        return self._tensor.ravel()[index].copy()
 
     def __setitem__(self, index: object, value: object) -> None:
         """Write to the elements at such an index; values repeat if there are too few."""

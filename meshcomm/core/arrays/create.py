@@ -17,12 +17,12 @@ from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, by_device, check_root, member
 from meshcomm.core.arrays.moving import RELAYOUT
 from meshcomm.core.layouts.coordinates import one
-from meshcomm.core.layouts.cyclic import Runs, local_indices
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import UNSHARDED, Spec
 from meshcomm.core.layouts.mesh import Mesh, only
 from meshcomm.core.layouts.mistakes import no_layout, such_as
+from meshcomm.core.layouts.partition import Runs, local_indices
 from meshcomm.core.layouts.specs import CutSpec
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.core.memory.copies import exact_copy, opaque

@@ -2,7 +2,7 @@
 
 from meshcomm.core._types import Array
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import Runs, indices_of
+from meshcomm.core.layouts.partition import Runs, indices_of
 from meshcomm.core.memory.copies import opaque
 
 

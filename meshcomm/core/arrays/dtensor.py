@@ -35,13 +35,10 @@ from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.ranks.teams import Location
 from meshcomm.errors import LayoutError, MeshError
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T")
 
 
-class DTensor(TensorBase, NumpyMethods, Contents, StandardMethods, Operators):
+class DTensor(TensorBase, Contents, StandardMethods, Operators):
     """A global array that is sharded over the ranks of a mesh as its layout says.
 
     `local` is the block of this rank, or None if the rank is outside of the mesh. Tensors are made by

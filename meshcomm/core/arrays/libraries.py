@@ -9,22 +9,20 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
-
-if TYPE_CHECKING:
-    from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.typed import TypedTensor
 
 WAY = "x.to_numpy() is an array with a copy of all elements, to be read and written; x[...] = array writes it back"
 """What to do where a library does not take a tensor, in words of a script."""
 
 
-def lent(tensor: "DTensor") -> Array:
+def lent(tensor: TypedTensor) -> Array:
     """Return all elements of a tensor for Python's buffers, to be read. Collective.
 
     ``BufferError`` of a dtype that NumPy would not know again in a buffer, such as dates: it asks for the array then.
@@ -42,7 +40,7 @@ def _has_buffers(dtype: DType) -> bool:
         return False
 
 
-def _interface(tensor: "DTensor") -> dict[str, Value]:
+def _interface(tensor: TypedTensor) -> dict[str, Value]:
     array = tensor.__array__()
     interface = dict(array.__array_interface__)
     if array.dtype.names is not None and np.dtype(interface["descr"]) != array.dtype:
@@ -51,7 +49,7 @@ def _interface(tensor: "DTensor") -> dict[str, Value]:
     return interface | {"data": np.ndarray((), f"V{array.nbytes}", array).data}
 
 
-OF_SCRIPTS: dict[str, Callable[["DTensor"], Value]] = {
+OF_SCRIPTS: dict[str, Callable[[TypedTensor], Value]] = {
     "__array_interface__": _interface,
     "data": lambda tensor: lent(tensor).data,
 }
@@ -75,7 +73,7 @@ NO_WINDOWS = (
 )
 
 
-def viewed(tensor: "DTensor", kind: type) -> Value:
+def viewed(tensor: TypedTensor, kind: type) -> Value:
     """Return what ``x.view(kind)`` gives to a script, for a class of NumPy's arrays. Collective.
 
     A class that derives from them gets a copy, which refuses writes.
@@ -88,7 +86,7 @@ def viewed(tensor: "DTensor", kind: type) -> Value:
 # -- operators --------------------------------------------------------------------------------------------------------
 
 
-def operated(name: str, tensor: "DTensor", other: Value) -> Value:
+def operated(name: str, tensor: TypedTensor, other: Value) -> Value:
     """Return what the operator *name*, such as ``__radd__``, makes of all elements. Collective."""
     if name in _REVERSED:
         return _REVERSED[name](other, tensor.__array__())

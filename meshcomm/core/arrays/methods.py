@@ -3,8 +3,8 @@
 Each calls the function of NumPy, which comes back by NumPy's protocol: see :mod:`meshcomm.numpy.protocols`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, SupportsIndex
+from collections.abc import Sequence
+from typing import Literal, Self, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -14,9 +14,7 @@ from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis, ShapeLike
 from meshcomm.core.arrays._tensor import completed
-
-if TYPE_CHECKING:
-    from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.typed import TypedTensor
 
 
 def _given(**options: Value) -> dict[str, Value]:
@@ -28,20 +26,15 @@ def _given(**options: Value) -> dict[str, Value]:
     }
 
 
-class NumpyMethods:
+class NumpyMethods(TypedTensor):
     """What a DTensor has as NumPy's arrays have it."""
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        def _made_by(self, function: Callable[..., object], *args: object, **kwargs: object) -> "DTensor": ...
-
     def __len__(self) -> int:
-        shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
-        if not shape:
+        if not self.shape:
             raise TypeError("a tensor without axes has no length")
-        return shape[0]
+        return self.shape[0]
 
     def __contains__(self, value: object) -> bool:
         """Return whether an element equals *value*, as NumPy's arrays do: ``(t == value).any()``. Collective.
@@ -51,11 +44,10 @@ class NumpyMethods:
         >>> 3 in t, 5 in t
         (True, False)
         """
-        found: DTensor = self == value  # type: ignore[assignment]  # elementwise
-        return bool(found.any())
+        return bool((self == value).any())
 
     @property
-    def T(self) -> "DTensor":  # noqa: N802 - NumPy's name
+    def T(self) -> Self:  # noqa: N802 - NumPy's name
         """A view of the tensor with its axes in reverse order.
 
         >>> import meshcomm as mc
@@ -64,7 +56,7 @@ class NumpyMethods:
         """
         return self._made_by(np.transpose)
 
-    def transpose(self, *axes: int | Sequence[int] | None) -> "DTensor":
+    def transpose(self, *axes: int | Sequence[int] | None) -> Self:
         """Return a view of the tensor with its axes in another order, as ``numpy.transpose(t, axes)``.
 
         >>> import numpy as np, meshcomm as mc
@@ -75,16 +67,16 @@ class NumpyMethods:
         return self._made_by(np.transpose, axes[0] if len(axes) == 1 else axes or None)
 
     @property
-    def real(self) -> "DTensor":
+    def real(self) -> Self:
         """A view of the real parts, as ``numpy.real(t)``; the tensor itself if it has no complex numbers."""
         return self._made_by(np.real)
 
     @property
-    def imag(self) -> "DTensor":
+    def imag(self) -> Self:
         """A view of the imaginary parts, as ``numpy.imag(t)``; zeros to read only of numbers that are not complex."""
         return self._made_by(np.imag)
 
-    def conj(self: "DTensor") -> "DTensor":  # type: ignore[misc]
+    def conj(self) -> Self:
         """Return the complex conjugates, as ``numpy.conj(t)``; the tensor itself if it has real numbers.
 
         >>> import numpy as np, meshcomm as mc
@@ -94,7 +86,7 @@ class NumpyMethods:
         """
         if self.dtype.kind in "biuf":
             return self
-        conjugates: DTensor = np.conjugate(self)  # type: ignore[assignment]
+        conjugates: Self = np.conjugate(self)  # type: ignore[assignment]
         return conjugates
 
     conjugate = conj
@@ -105,10 +97,10 @@ class NumpyMethods:
         dtype: DTypeLike | None = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         initial: Value = NO_VALUE,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the sum over *axis*, as ``numpy.sum(t, axis)``. Collective over the mesh.
 
         The axes that remain keep their sharding; devices along the others hold replicas. ``ShapeError`` if there is no
@@ -142,9 +134,9 @@ class NumpyMethods:
         dtype: DTypeLike | None = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the mean over *axis*, as ``numpy.mean(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -163,10 +155,10 @@ class NumpyMethods:
         axis: Axis = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         initial: Value = NO_VALUE,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the maximum over *axis*, as ``numpy.max(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
@@ -185,10 +177,10 @@ class NumpyMethods:
         axis: Axis = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         initial: Value = NO_VALUE,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the minimum over *axis*, as ``numpy.min(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`; ``ShapeError`` also where there are no elements.
@@ -208,10 +200,10 @@ class NumpyMethods:
         dtype: DTypeLike | None = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         initial: Value = NO_VALUE,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the product over *axis*, as ``numpy.prod(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -232,9 +224,9 @@ class NumpyMethods:
         axis: Axis = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -253,9 +245,9 @@ class NumpyMethods:
         axis: Axis = None,
         keepdims: bool = False,
         *,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         where: Value = True,
-    ) -> "DTensor":
+    ) -> Self:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -276,10 +268,10 @@ class NumpyMethods:
         *,
         ddof: float = 0,
         keepdims: bool = False,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         where: Value = True,
         mean: Value = None,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the variance over *axis*, as ``numpy.var(t, axis)``. Collective over the mesh.
 
         It is exact where the mean is large: devices merge counts, means and squared deviations. *ddof* is subtracted
@@ -311,10 +303,10 @@ class NumpyMethods:
         *,
         ddof: float = 0,
         keepdims: bool = False,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         where: Value = True,
         mean: Value = None,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the standard deviation over *axis*, as ``numpy.std(t, axis)``. Collective over the mesh.
 
         It is the square root of `var`.
@@ -330,7 +322,7 @@ class NumpyMethods:
             np.std, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims, **_given(out=out, where=where, mean=mean)
         )
 
-    def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+    def argmax(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> Self:
         """Return the global index of the first maximum, as ``numpy.argmax(t, axis)``. Collective over the mesh.
 
         Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
@@ -342,7 +334,7 @@ class NumpyMethods:
         """
         return self._made_by(np.argmax, axis=axis, keepdims=keepdims)
 
-    def argmin(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> "DTensor":
+    def argmin(self, axis: SupportsIndex | None = None, *, keepdims: bool = False) -> Self:
         """Return the global index of the first minimum, as ``numpy.argmin(t, axis)``. Collective over the mesh.
 
         Without *axis* it is the index in the flattened global array. ``ShapeError`` where there are no elements.
@@ -354,7 +346,7 @@ class NumpyMethods:
         """
         return self._made_by(np.argmin, axis=axis, keepdims=keepdims)
 
-    def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+    def cumsum(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> Self:
         """Return the cumulative sums along *axis*, as ``numpy.cumsum(t, axis)``. Collective over the mesh.
 
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
@@ -369,7 +361,7 @@ class NumpyMethods:
         """
         return self._made_by(np.cumsum, axis=axis, dtype=dtype)
 
-    def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> "DTensor":
+    def cumprod(self, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> Self:
         """Return the cumulative products along *axis*, as ``numpy.cumprod(t, axis)``. Collective over the mesh.
 
         The result is in the layout of the tensor. *axis* may be left out for a tensor of one axis.
@@ -383,7 +375,7 @@ class NumpyMethods:
 
     # -- shapes -------------------------------------------------------------------------------------------------------
 
-    def reshape(self, *shape: ShapeLike, order: str = "C", copy: bool | None = None) -> "DTensor":
+    def reshape(self, *shape: ShapeLike, order: str = "C", copy: bool | None = None) -> Self:
         """Return the tensor in another shape, as ``numpy.reshape(t, shape)``. Collective over the mesh.
 
         It is a view where NumPy's is one and nothing has to move. `meshcomm.reshape` also takes a layout.
@@ -396,7 +388,7 @@ class NumpyMethods:
         """
         return self._made_by(np.reshape, shape[0] if len(shape) == 1 else shape, order=order, copy=copy)
 
-    def ravel(self, order: str = "C") -> "DTensor":
+    def ravel(self, order: str = "C") -> Self:
         """Return the tensor with one axis, as ``numpy.ravel(t)``; a view as `reshape` is. Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc
@@ -406,7 +398,7 @@ class NumpyMethods:
         """
         return self._made_by(np.ravel, order=order)
 
-    def flatten(self, order: str = "C") -> "DTensor":
+    def flatten(self, order: str = "C") -> Self:
         """Return a copy of the tensor with one axis. Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc
@@ -416,7 +408,7 @@ class NumpyMethods:
         """
         return self._made_by(np.reshape, -1, order=order, copy=True)
 
-    def squeeze(self, axis: Axis = None) -> "DTensor":
+    def squeeze(self, axis: Axis = None) -> Self:
         """Return the tensor without axes of length 1, as ``numpy.squeeze(t, axis)``. Collective over the mesh.
 
         It is a view, unless such an axis is sharded and elements have to move.
@@ -428,7 +420,7 @@ class NumpyMethods:
         """
         return self._made_by(np.squeeze, axis=axis)
 
-    def swapaxes(self, axis1: int, axis2: int) -> "DTensor":
+    def swapaxes(self, axis1: int, axis2: int) -> Self:
         """Return a view of the tensor with two axes exchanged, as ``numpy.swapaxes(t, axis1, axis2)``.
 
         >>> import meshcomm as mc
@@ -438,7 +430,7 @@ class NumpyMethods:
         """
         return self._made_by(np.swapaxes, axis1, axis2)
 
-    def dot(self, b: "DTensor | ArrayLike", out: "DTensor | None" = None) -> "DTensor":
+    def dot(self, b: Self | ArrayLike, out: Self | None = None) -> Self:
         """Return the product with *b*, as ``numpy.dot(t, b)``: for vectors and matrices ``t @ b``. Collective.
 
         >>> import numpy as np, meshcomm as mc
@@ -448,7 +440,7 @@ class NumpyMethods:
         """
         return self._made_by(np.dot, b, out)
 
-    def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> "DTensor":
+    def diagonal(self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1) -> Self:
         """Return the diagonals, as ``numpy.diagonal(t, offset, axis1, axis2)``: a view that cannot be written to.
 
         It is a copy, and this Collective over the mesh, if one of the axes has blocks dealt round.
@@ -466,7 +458,7 @@ class NumpyMethods:
         axis1: SupportsIndex = 0,
         axis2: SupportsIndex = 1,
         dtype: DTypeLike | None = None,
-    ) -> "DTensor":
+    ) -> Self:
         """Return the sum of the diagonal, as ``numpy.trace(t, offset, axis1, axis2)``. Collective over the mesh.
 
         Parameters
@@ -484,7 +476,7 @@ class NumpyMethods:
 
     # -- values -------------------------------------------------------------------------------------------------------
 
-    def astype(self, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True) -> "DTensor":
+    def astype(self, dtype: DTypeLike, *, casting: str = "unsafe", copy: bool = True) -> Self:
         """Return the tensor with its elements converted to *dtype*; itself, if it has that and *copy* is False.
 
         NumPy's ``TypeError`` if its rule *casting* does not allow that.
@@ -496,7 +488,7 @@ class NumpyMethods:
         """
         return self._made_by(np.ndarray.astype, dtype, casting=casting, copy=copy)
 
-    def clip(self, min: object = None, max: object = None) -> "DTensor":
+    def clip(self, min: object = None, max: object = None) -> Self:
         """Return the values within bounds, as ``numpy.clip(t, min, max)``. Collective over the mesh.
 
         The bounds are numbers, arrays or tensors.
@@ -508,7 +500,7 @@ class NumpyMethods:
         """
         return self._made_by(np.clip, min, max)
 
-    def round(self, decimals: int = 0) -> "DTensor":
+    def round(self, decimals: int = 0) -> Self:
         """Return the values rounded to *decimals*, as ``numpy.round(t, decimals)``.
 
         >>> import numpy as np, meshcomm as mc
@@ -522,11 +514,11 @@ class NumpyMethods:
 
     def take(
         self,
-        indices: "DTensor | ArrayLike",
+        indices: Self | ArrayLike,
         axis: int | None = None,
-        out: "DTensor | None" = None,
+        out: Self | None = None,
         mode: str = "raise",
-    ) -> "DTensor":
+    ) -> Self:
         """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
 
         ``IndexError`` if an index is out of bounds, unless *mode* is ``"wrap"`` or ``"clip"``.
@@ -545,7 +537,7 @@ class NumpyMethods:
         """
         return self._made_by(np.take, indices, axis, out=out, mode=mode)
 
-    def put(self, indices: "DTensor | ArrayLike", values: "DTensor | ArrayLike", mode: str = "raise") -> None:
+    def put(self, indices: Self | ArrayLike, values: Self | ArrayLike, mode: str = "raise") -> None:
         """Write *values* to the elements at *indices* in C order, as ``numpy.put(t, indices, values)``. Collective.
 
         ``IndexError`` if an index is out of bounds, unless *mode* is ``"wrap"`` or ``"clip"``.
@@ -558,9 +550,7 @@ class NumpyMethods:
         """
         self._made_by(np.put, indices, values, mode=mode)
 
-    def choose(
-        self, choices: "Sequence[DTensor | ArrayLike] | DTensor", out: "DTensor | None" = None, mode: str = "raise"
-    ) -> "DTensor":
+    def choose(self, choices: Sequence[Self | ArrayLike] | Self, out: Self | None = None, mode: str = "raise") -> Self:
         """Return elements of *choices*, as ``numpy.choose(t, choices)``. Collective over the mesh.
 
         ``ValueError`` if an element is no number of a choice, unless *mode* is ``"wrap"`` or ``"clip"``.
@@ -572,9 +562,7 @@ class NumpyMethods:
         """
         return self._made_by(np.choose, choices, out=out, mode=mode)
 
-    def compress(
-        self, condition: "DTensor | ArrayLike", axis: int | None = None, out: "DTensor | None" = None
-    ) -> "DTensor":
+    def compress(self, condition: Self | ArrayLike, axis: int | None = None, out: Self | None = None) -> Self:
         """Return the elements where *condition* is true, as ``numpy.compress(condition, t, axis)``. Collective.
 
         >>> import numpy as np, meshcomm as mc
@@ -582,12 +570,11 @@ class NumpyMethods:
         >>> t.compress([True, False, True]).to_numpy().tolist()
         [10, 12]
         """
-        made: DTensor = completed(
-            _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
-        )
+        call = _hooks.call("numpy", np.compress, None, (condition, self), {"axis": axis, "out": out})
+        made: Self = completed(call)
         return made
 
-    def nonzero(self) -> "tuple[DTensor, ...]":
+    def nonzero(self) -> tuple[Self, ...]:
         """Return where the elements are not zero, as ``numpy.nonzero(t)``. Collective over the mesh.
 
         ``ValueError`` for a tensor without axes.
@@ -599,7 +586,7 @@ class NumpyMethods:
         """
         return self._made_by(np.nonzero)  # type: ignore[return-value]  # several
 
-    def repeat(self, repeats: "DTensor | ArrayLike", axis: int | None = None) -> "DTensor":
+    def repeat(self, repeats: Self | ArrayLike, axis: int | None = None) -> Self:
         """Return each element *repeats* times, as ``numpy.repeat(t, repeats, axis)``. Collective over the mesh.
 
         >>> import numpy as np, meshcomm as mc
@@ -635,7 +622,7 @@ class NumpyMethods:
 
     def argsort(
         self, axis: int | None = -1, kind: str | None = None, order: object = None, *, stable: bool | None = None
-    ) -> "DTensor":
+    ) -> Self:
         """Return the indices that sort along *axis*, as ``numpy.argsort(t, axis)``. Collective over the mesh.
 
         They are global indices, in the layout of the tensor. ``ShapeError`` if there is no such axis.
@@ -673,7 +660,7 @@ class NumpyMethods:
 
     def argpartition(
         self, kth: ArrayLike, axis: int | None = -1, kind: Literal["introselect"] = "introselect", order: object = None
-    ) -> "DTensor":
+    ) -> Self:
         """Return the indices that sort along *axis*, as ``numpy.argpartition(t, kth, axis)``. Collective.
 
         Arguments are those of `partition`.
@@ -685,9 +672,7 @@ class NumpyMethods:
         """
         return self._made_by(np.argpartition, kth, axis=axis, kind=kind, order=order)
 
-    def searchsorted(
-        self, v: "DTensor | ArrayLike", side: str = "left", sorter: "DTensor | ArrayLike | None" = None
-    ) -> "DTensor":
+    def searchsorted(self, v: Self | ArrayLike, side: str = "left", sorter: Self | ArrayLike | None = None) -> Self:
         """Return where values belong in this tensor, which is sorted, as ``numpy.searchsorted(t, v)``. Collective.
 
         The result is in the layout of *v*; it is replicated if that is no tensor.

@@ -2,7 +2,7 @@
 
 from collections import deque
 from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple, final
+from typing import Generic, NamedTuple, TypeVar, final
 from weakref import ref
 
 from meshcomm.core._tuning import SPECS
@@ -11,8 +11,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.slicing import Items
 
-if TYPE_CHECKING:
-    from meshcomm.core.arrays.dtensor import DTensor
+T = TypeVar("T")  # a tensor: specs know none
 
 
 @final
@@ -102,7 +101,7 @@ def _forget(held: "ref[TensorSpec]", specs: dict[tuple[object, ...], _Held] = _s
             del specs[key]
 
 
-class View(NamedTuple):
+class View(NamedTuple, Generic[T]):
     """How a tensor shares memory.
 
     Parameters
@@ -115,8 +114,8 @@ class View(NamedTuple):
     source: the tensor from which elements were copied, and the index there, if the copy is a slice
     """
 
-    root: "DTensor | None"
+    root: T | None
     strides: Shape
     writeable: bool = True
-    origins: "tuple[ref[DTensor], ...]" = ()
-    source: "tuple[ref[DTensor], Items] | None" = None
+    origins: tuple[ref[T], ...] = ()
+    source: tuple[ref[T], Items] | None = None

@@ -1,29 +1,27 @@
 """What the Python array API standard adds to a tensor."""
 
-from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn, Self
 
 import numpy as np
 
+from meshcomm.core import _hooks
+from meshcomm.core.arrays.typed import TypedTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.local_errors import note_refusal
 from meshcomm.errors import ShapeError
 
-if TYPE_CHECKING:
-    from meshcomm.core.arrays.dtensor import DTensor
-
 NAMESPACE = "meshcomm.array_api"
 VERSION = "2025.12"
 
 
-class StandardMethods:
+class StandardMethods(TypedTensor):
     """The attributes and methods that the array API standard has and NumPy's protocols do not."""
 
     __slots__ = ()
 
-    def __array_namespace__(self: "DTensor", *, api_version: str | None = None) -> ModuleType:  # type: ignore[misc]
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """Return :mod:`meshcomm.array_api` bound to the mesh, with NumPy's functions: what it makes lies there, whole.
 
         ``ValueError`` for a version of the standard after 2025.12.
@@ -38,12 +36,10 @@ class StandardMethods:
         """
         if api_version is not None and not api_version <= VERSION:
             raise ValueError(f"{NAMESPACE} follows version {VERSION} of the array API standard, not {api_version!r}")
-        # These stand above, and are loaded when a program asks for them.
-        standard, bound = import_module(NAMESPACE), import_module("meshcomm.array_api.bound")
-        namespace: ModuleType = bound.namespace_of(self.mesh, standard)
+        namespace: ModuleType = _hooks.call("namespace", self.mesh)
         return namespace
 
-    def __dlpack__(self: "DTensor", **options: object) -> NoReturn:  # type: ignore[misc]
+    def __dlpack__(self, **options: object) -> NoReturn:
         raise TypeError(
             "a DTensor does not lend its memory, that of one block: meshcomm.torch.block_of(t) is the block as a "
             "tensor of PyTorch, and numpy.from_dlpack takes t.local; t.to_numpy() is the global array (Collective)"
@@ -52,12 +48,12 @@ class StandardMethods:
     __dlpack_device__ = __dlpack__  # which other libraries call first
 
     @property
-    def device(self: "DTensor") -> Mesh:  # type: ignore[misc]  # all that have these methods are tensors
+    def device(self) -> Mesh:
         """The mesh of the layout, as the array API standard calls it."""
         return self.layout.mesh
 
     @property
-    def mT(self: "DTensor") -> "DTensor":  # type: ignore[misc]  # noqa: N802 - the standard's name
+    def mT(self) -> Self:  # noqa: N802 - the standard's name
         """A view of the tensor with its last two axes exchanged; ``ShapeError`` if it has no two.
 
         >>> import meshcomm as mc
@@ -68,7 +64,7 @@ class StandardMethods:
             raise ShapeError(f"mT exchanges the last two axes; a tensor of shape {self.shape} has {self.ndim}")
         return self._made_by(np.transpose, (*range(self.ndim - 2), self.ndim - 1, self.ndim - 2))
 
-    def to_device(self: "DTensor", device: Mesh | Layout, /, *, stream: None = None) -> "DTensor":  # type: ignore[misc]
+    def to_device(self, device: Mesh | Layout, /, *, stream: None = None) -> Self:
         """Return the tensor on another mesh, or in another layout. Collective over the meshes of both layouts.
 
         On its own mesh the tensor stays as it is. On another mesh its first axis is sharded over all of it; pass a
@@ -86,5 +82,5 @@ class StandardMethods:
             error = ValueError(f"to_device takes no stream, but got {stream!r}: meshes have none")
             note_refusal("to_device", error, self)
             raise error
-        moved: DTensor = self.__array_namespace__().asarray(self, device=device)
+        moved: Self = self.__array_namespace__().asarray(self, device=device)
         return moved

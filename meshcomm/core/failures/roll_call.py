@@ -296,8 +296,9 @@ def open_roll_calls() -> list[RollCall]:
 
 def roll_call_for(team: Team) -> RollCall | None:
     """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
-    if team.roll_call is not None and not team.roll_call.over:
-        return team.roll_call
+    own = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
+    if own is not None:
+        return own
     ranks = {*team.world.ranks_in_comm_world(team.ranks)}
     return next((roll_call for roll_call in list(_open) if ranks <= {*roll_call.ranks}), None)
 

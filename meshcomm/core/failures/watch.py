@@ -8,14 +8,11 @@ import math
 import time
 from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from meshcomm.core._tuning import FILE_CALL_WITHIN, FILES_AGAIN_WITHIN, KEPT_CALLS
 from meshcomm.core._types import Ranks
-
-if TYPE_CHECKING:
-    from meshcomm.core.failures.roll_call import RollCall
-    from meshcomm.core.ranks.recording import Recorder
+from meshcomm.core.failures.recorder import ToldOfCalls
 
 
 class Turn(Protocol):
@@ -46,8 +43,6 @@ class Team(Protocol):
     def name(self) -> str: ...
     @property
     def turn(self) -> Turn: ...
-    @property
-    def roll_call(self) -> "RollCall | None": ...
     @property
     def calls(self) -> int: ...
     @property
@@ -93,7 +88,7 @@ class _Watch:
         # The same if this rank does nothing but test: known to the watchdog.
         self.testing: Call | None = None
         # Who is told of calls and exchanges, while somebody counts or traces them.
-        self.recorder: Recorder | None = None
+        self.recorder: ToldOfCalls | None = None
         self.simulated: int | None = None  # the simulated rank that runs now
         # Of a script that knows no ranks: why they part. Errors say so, and name its line on each rank.
         self.script = ""

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices
-from meshcomm.core.layouts.cyclic import Span, length_of, local_indices, local_steps
 from meshcomm.core.layouts.overlaps import Pieces, Repeats
+from meshcomm.core.layouts.partition import Span, length_of, local_indices, local_steps
 
 Box: TypeAlias = tuple[Span, ...]
 

@@ -14,27 +14,18 @@ import numpy as np
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Indices
-from meshcomm.core.layouts.partition import ChosenCut, Consecutive, Cut, Interval
+from meshcomm.core.layouts.partition import AxisCut, ChosenCut, Consecutive, Cut, Interval, Runs
 from meshcomm.errors import ShapeError
 
 
-class Runs(NamedTuple):
-    """What a device holds of an axis: runs of *block* elements, one every *period* elements, *length* elements in all.
-
-    The last run may be shorter. *first* is where the first one begins.
-    """
-
-    first: int
+class _Dealt(NamedTuple):
     length: int
+    blocks: int
     block: int
-    period: int
+    offset: int
 
 
-Span: TypeAlias = Interval | Runs
-"""What a device holds of one axis."""
-
-
-class CyclicCut(NamedTuple):
+class CyclicCut(_Dealt, AxisCut):
     """An axis of *length* elements, cut into blocks of *block* elements that are dealt round to *blocks* devices.
 
     What one device holds is "its block", as for other cuts. The first short block goes to device *offset*.
@@ -44,15 +35,9 @@ class CyclicCut(NamedTuple):
     ([7, 6], Runs(first=3, length=6, block=3, period=6))
     """
 
-    length: int
-    blocks: int
-    block: int
-    offset: int
+    __slots__ = ()
 
-    @property
-    def is_consecutive(self) -> Literal[False]:
-        """Whether each block is one stretch of the axis."""
-        return False
+    is_consecutive: Literal[False] = False
 
     @property
     def undealt(self) -> Consecutive:
@@ -147,7 +132,7 @@ class CyclicCut(NamedTuple):
         first, length = int(self.firsts(one)[0]), int(self.lengths(one)[0])
         return Runs(first if length else 0, length, self.block, self.period)
 
-    def common(self, number: int, other: "Consecutive | CyclicCut", its_number: int) -> float:
+    def common(self, number: int, other: AxisCut, its_number: int) -> float:
         """Return about how many elements the device with this *number* shares with a block of another cut."""
         return self.longest * other.longest / max(1, self.length)
 
@@ -165,8 +150,8 @@ class CyclicCut(NamedTuple):
 LONGEST = 1 << 62
 """Elements of the longest axis with chosen boundaries, or blocks dealt round: beyond it, numbers could overflow."""
 
-
 AnyCut: TypeAlias = Cut | ChosenCut | CyclicCut
+"""A cut whose kind `is_consecutive` tells type checkers; each of them is an `AxisCut`."""
 
 
 def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
@@ -186,104 +171,3 @@ def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
         return CyclicCut(length, blocks, block, offset)
     chosen = ChosenCut(tuple(min(number * block, length) for number in range(blocks + 1)))
     return Cut(length, blocks) if chosen.is_usual() else chosen
-
-
-def span_of(cut: AnyCut, number: int) -> Span:
-    """Return what the device with this *number* holds."""
-    return cut.interval(number) if isinstance(cut, Consecutive) else cut.span(number)
-
-
-def length_of(span: Span) -> int:
-    """Return how many elements *span* has.
-
-    >>> length_of((2, 5)), length_of(Runs(0, 7, 3, 6))
-    (3, 7)
-    """
-    return span.length if isinstance(span, Runs) else span[1] - span[0]
-
-
-def intervals_of(span: Span, start: int = 0, stop: int | None = None) -> list[Interval]:
-    """Return the runs of *span*, in order, or of its elements *start* to *stop*; one without elements is left out.
-
-    >>> intervals_of((2, 5)), intervals_of(Runs(3, 4, 3, 6)), intervals_of(Runs(3, 4, 3, 6), 1, 4)
-    ([(2, 5)], [(3, 6), (9, 10)], [(4, 6), (9, 10)])
-    """
-    stop = length_of(span) if stop is None else stop
-    if start >= stop:
-        return []
-    if not isinstance(span, Runs):
-        return [(span[0] + start, span[0] + stop)]
-    first, last = global_indices(span, np.array([start, stop - 1], dtype=np.intp)).tolist()
-    begins = range(first - (first - span.first) % span.period, last + 1, span.period)
-    return [(max(begin, first), min(begin + span.block, last + 1)) for begin in begins]
-
-
-def extent_of(span: Span) -> Interval:
-    """Return the first index that *span* has, and the one behind its last.
-
-    >>> extent_of((2, 5)), extent_of(Runs(3, 4, 3, 6))
-    ((2, 5), (3, 10))
-    """
-    if not isinstance(span, Runs):
-        return span
-    return span.first, int(global_indices(span, np.array([span.length - 1], dtype=np.intp))[0]) + 1
-
-
-def indices_of(span: Span) -> Indices:
-    """Return the global indices that *span* has, in order.
-
-    >>> indices_of(Runs(3, 4, 3, 6)).tolist()
-    [3, 4, 5, 9]
-    """
-    if not isinstance(span, Runs):
-        return np.arange(*span, dtype=np.intp)
-    return global_indices(span, np.arange(span.length, dtype=np.intp))
-
-
-def local_indices(span: Span, indices: Indices) -> Indices:
-    """Return where elements lie in a block that is *span*, from their global *indices*, which it holds."""
-    if not isinstance(span, Runs):
-        return indices - span[0]
-    rounds, inside = np.divmod(indices - span.first, span.period)
-    return rounds * span.block + inside
-
-
-def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
-    """Return what a block that is *span* holds of the indices *begin* to *end*, from *begin* on, and where in it.
-
-    *end* is at most the length of the axis.
-
-    >>> held_within((3, 5), 4, 8), held_within(Runs(1, 4, 2, 3), 4, 6)
-    ((slice(0, 1, None), slice(1, 2, None)), (array([0, 1]), slice(2, 4, None)))
-    """
-    if not isinstance(span, Runs):
-        low = max(span[0], begin)
-        high = max(low, min(span[1], end))
-        return slice(low - begin, high - begin), slice(low - span[0], high - span[0])
-    beyond = np.arange(begin, end, dtype=np.intp) - span.first
-    held = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
-    first = int(local_indices(span, held[:1] + begin)[0]) if len(held) else 0
-    return held, slice(first, first + len(held))
-
-
-def global_indices(span: Span, indices: Indices) -> Indices:
-    """Return the global indices of elements from where they lie in a block that is *span*: `local_indices` reversed.
-
-    >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
-    [5, 9]
-    """
-    if not isinstance(span, Runs):
-        return indices + span[0]
-    rounds, inside = np.divmod(indices, span.block)
-    return span.first + rounds * span.period + inside
-
-
-def local_steps(span: Span, steps: Indices) -> Indices:
-    """Return how far apart elements lie in a block that is *span*, if they are *steps* apart in the global array.
-
-    A step is either a multiple of the period, or stays within a run.
-    """
-    if not isinstance(span, Runs):
-        return steps
-    rounds, inside = np.divmod(steps, span.period)
-    return rounds * span.block + inside

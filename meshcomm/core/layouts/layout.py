@@ -10,24 +10,26 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeAlias
 
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._mistakes import suggestion
 from meshcomm.core._types import Indices, Names, ShapeLike
 from meshcomm.core.layouts import layout_text, wire
+from meshcomm.core.layouts.axes import LayoutAxes, axis_number
 from meshcomm.core.layouts.boxes import Box, box_shape
-from meshcomm.core.layouts.cyclic import AnyCut, indices_of, intervals_of, span_of
+from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.descriptor import array_descriptor
 from meshcomm.core.layouts.layout_text import MATCH, UNSHARDED, LayoutType, Spec
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.partition import indices_of, intervals_of
 from meshcomm.core.layouts.specs import CutSpec, Cyclic, cut_of, specs_of_blocks
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 
 Axes: TypeAlias = tuple[Names, ...]
 
 
-class Layout:
+class Layout(LayoutAxes):
     """How the axes of a global array are sharded over a mesh; a frozen value.
 
     Each device holds one block of the array (elsewhere: a shard). A mesh dimension shards at most one axis.
@@ -63,7 +65,7 @@ class Layout:
     _shards: tuple[int, ...]  # blocks per axis; -1 for MATCH
     _hash: int | None
 
-    def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> "Layout":
+    def __new__(cls, sharding_specs: Sequence[str | Sequence[str]], mesh: Mesh) -> Self:
         """Normalise and check the arguments; LayoutError for what makes no layout."""
         if not isinstance(mesh, Mesh):
             swapped = ": a Layout takes the specs first, then the mesh" if isinstance(sharding_specs, Mesh) else ""
@@ -71,7 +73,7 @@ class Layout:
         return cls._make(mesh, *_canonical_axes(sharding_specs, mesh), LayoutType.STATIC)
 
     @classmethod
-    def _make(cls, mesh: Mesh, axes: Axes, match: int | None, layout_type: LayoutType) -> "Layout":
+    def _make(cls, mesh: Mesh, axes: Axes, match: int | None, layout_type: LayoutType) -> Self:
         layout = object.__new__(cls)
         layout._mesh = mesh
         layout._axes = axes
@@ -163,7 +165,7 @@ class Layout:
         >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2})).num_shards(0)
         2
         """
-        return self._shards[_axis(idx, self.ndim)]
+        return self._shards[axis_number(idx, self.ndim)]
 
     def is_fully_replicated(self) -> bool:
         """Return whether every device holds all elements; an axis sharded over one device counts as unsharded.
@@ -208,7 +210,7 @@ class Layout:
         ['unsharded', 'unsharded', 'x']
         """
         specs: list[str | Sequence[str]] = [UNSHARDED] * _checked_rank(rank, least=1)
-        specs[_axis(axis, len(specs))] = batch_dim
+        specs[axis_number(axis, len(specs))] = batch_dim
         return cls(specs, mesh)
 
     @classmethod
@@ -281,36 +283,6 @@ class Layout:
             raise LayoutError(f"{quote(self)} is the layout of a single device; only a static layout can be parted")
         return self._make(self._mesh, self._axes, self._match, LayoutType.PARTED)
 
-    def delete(self, dims: int | Iterable[int]) -> "Layout":
-        """Return the layout without the axes *dims*, one or several, which may count from the end.
-
-        >>> layout = Layout(["x", UNSHARDED], Mesh.from_string("|x=2|*CPU"))
-        >>> layout.delete(0).sharding_specs, layout.delete([0, -1]).sharding_specs
-        (['unsharded'], [])
-        """
-        listed = dims if isinstance(dims, list | tuple | set | frozenset | range) else [dims]
-        dropped = {_axis(axis, self.ndim) for axis in listed}
-        kept = [axis for axis in range(self.ndim) if axis not in dropped]
-        match = kept.index(self._match) if self._match in kept else None
-        return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
-
-    def _recut(self, axes: Axes) -> "Layout":
-        """Return the layout on the same mesh that has these *axes*, in canonical form; nothing is checked.
-
-        >>> Layout(["x", UNSHARDED], Mesh(range(2), {"x": 2}))._recut(((), ("x",))).sharding_specs
-        ['unsharded', 'x']
-        """
-        return self._make(self._mesh, axes, None, LayoutType.STATIC)
-
-    def undealt(self, axes: Sequence[int]) -> Axes:
-        """Return `axes` with consecutive blocks over the same mesh dimensions where those given are `Cyclic`.
-
-        >>> from meshcomm import Cyclic
-        >>> Layout([Cyclic("x", 2), Cyclic("y", 3)], Mesh(range(4), {"x": 2, "y": 2})).undealt([1])
-        (Cyclic('x', 2), ('y',))
-        """
-        return tuple(tuple(n) if a in axes and isinstance(n, Cyclic) else n for a, n in enumerate(self._axes))
-
     def matched(self, source: "Layout") -> "Layout":
         """Return this layout with MATCH replaced by what *source* has on that axis.
 
@@ -378,7 +350,7 @@ class Layout:
         if self.is_single_device():
             return tuple((0, length) for length in shape)
         each = zip(self._axes, shape, self._shards, numbers, strict=True)
-        return tuple([(0, n) if blocks == 1 else span_of(cut_of(names, n, blocks), i) for names, n, blocks, i in each])
+        return tuple([(0, n) if blocks == 1 else cut_of(names, n, blocks).span(i) for names, n, blocks, i in each])
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
@@ -473,7 +445,7 @@ class Layout:
         [2, 3, 6]
         """
         box = self.block_box(global_shape, device)
-        return indices_of(box[_axis(axis, len(box))])
+        return indices_of(box[axis_number(axis, len(box))])
 
     def descriptor(self, global_shape: Iterable[int], context: int, device: int | None = None) -> tuple[int, ...]:
         """Return ScaLAPACK's array descriptor of a block: nine numbers.
@@ -800,14 +772,6 @@ def _refuse_name(axis: int, name: str, mesh: Mesh) -> NoReturn:
         f"{quote(name)[1:-1]}: A dimension sharding must either be a valid mesh dimension or UNSHARDED. Axis {axis}; "
         f"the mesh has the dimensions {quote(mesh.dim_names)}{suggestion(name, [*mesh.dim_names, UNSHARDED]) or '.'}"
     )
-
-
-def _axis(axis: object, ndim: int) -> int:
-    """Return *axis* counted from the front."""
-    number = integer(axis, "axis", LayoutError)
-    if not -ndim <= number < ndim:
-        raise LayoutError(f"axis {quote(axis)} of a layout for {counted(ndim, 'axis')}; it is -ndim <= axis < ndim")
-    return number % ndim
 
 
 _MOST_AXES = 1024  # far more than an array of NumPy has: a number like 10**9 is a mistake, or an attack

@@ -87,7 +87,7 @@ def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = No
         numbers = np.arange(between.start, between.stop, dtype=np.intp)
     else:
         numbers = allowed[(between.start <= allowed) & (allowed < between.stop)]
-    starts, stops = other.intervals(numbers)
+    starts, stops = other.ends(numbers)
     found = Pieces(numbers, np.maximum(starts, start), np.minimum(stops, stop))
     some = found.stops > found.starts
     return found if some.all() else found.some(some)
@@ -106,11 +106,11 @@ def shared_with(cut: AnyCut, number: int, other: AnyCut) -> tuple[Indices, Indic
 def shared(a: AnyCut, in_a: Indices, b: AnyCut, in_b: Indices) -> Indices:
     """Return how many elements blocks *in_a* of the cut *a* share with blocks *in_b* of the cut *b*, pair by pair."""
     if isinstance(a, Consecutive) and isinstance(b, Consecutive):
-        (starts, stops), (others, ends) = a.intervals(in_a), b.intervals(in_b)
+        (starts, stops), (others, ends) = a.ends(in_a), b.ends(in_b)
         common: Indices = np.maximum(0, np.minimum(stops, ends) - np.maximum(starts, others))
         return common
     if isinstance(a, Consecutive) and isinstance(b, CyclicCut):
-        start, stop = a.intervals(in_a)
+        start, stop = a.ends(in_a)
         return b.before(in_b, stop) - b.before(in_b, start)
     if isinstance(b, Consecutive):
         return shared(b, in_b, a, in_a)
@@ -127,7 +127,7 @@ def shared(a: AnyCut, in_a: Indices, b: AnyCut, in_b: Indices) -> Indices:
 def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
     """Return how many blocks of *other* share elements with each of the blocks *numbers* of *cut*."""
     if isinstance(cut, Consecutive) and isinstance(other, Consecutive):
-        starts, stops = cut.intervals(numbers)
+        starts, stops = cut.ends(numbers)
         first, last = other.first_and_last(starts, stops)
         return np.where(stops > starts, other.filled_before(last + 1) - other.filled_before(first), 0)
     distinct, which = np.unique(numbers, return_inverse=True)
@@ -198,10 +198,10 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
     if isinstance(cut, Consecutive):
         assert isinstance(other, CyclicCut)
         numbers = np.arange(other.blocks, dtype=np.intp)
-        return _ordered([_runs_within(*cut.intervals(one), other, numbers, numbers)])
+        return _ordered([_runs_within(*cut.ends(one), other, numbers, numbers)])
     if isinstance(other, Consecutive):
         numbers = np.arange(other.blocks, dtype=np.intp)
-        return _ordered([_runs_within(*other.intervals(numbers), cut, one, numbers)])
+        return _ordered([_runs_within(*other.ends(numbers), cut, one, numbers)])
     if most_pieces(cut, other) > _MOST_PIECES:
         raise ShapeError(
             f"{cut} and {other} of one axis have no common period within it, and share too many runs to plan with: "

@@ -13,22 +13,136 @@ do with where the elements of an array live.
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from meshcomm.core._types import Indices
 
-if TYPE_CHECKING:
-    from meshcomm.core.layouts.cyclic import AnyCut
-
 Interval: TypeAlias = tuple[int, int]  # start, stop
+
+
+class Runs(NamedTuple):
+    """What a device holds of an axis: runs of *block* elements, one every *period* elements, *length* elements in all.
+
+    The last run may be shorter. *first* is where the first one begins.
+    """
+
+    first: int
+    length: int
+    block: int
+    period: int
+
+
+Span: TypeAlias = Interval | Runs
+"""What a device holds of one axis."""
 
 
 _FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
 
 
-class Consecutive:
+class AxisCut:
+    """What every cut of an axis answers, of the blocks of devices by their numbers: consecutive ones, or dealt round.
+
+    `span` is what a device holds: one interval, or runs. What is asked of many blocks at once takes arrays.
+    """
+
+    __slots__ = ()
+
+    length: int
+    """The number of elements along the axis."""
+    blocks: int
+    """The number of blocks."""
+    is_consecutive: bool
+    """Whether each block is one stretch of the axis; that of a block-cyclic axis is not."""
+
+    @property
+    def undealt(self) -> "Consecutive":
+        """The cut into as many consecutive blocks."""
+        raise NotImplementedError
+
+    @property
+    def period(self) -> int:
+        """The elements after which the same device has its next run."""
+        raise NotImplementedError
+
+    def span(self, number: int) -> Span:
+        """Return what the device with this *number* holds."""
+        raise NotImplementedError
+
+    def intervals(self, number: int, start: int = 0, stop: int | None = None) -> list[Interval]:
+        """Return the runs of block *number*, in order, or of its elements *start* to *stop*; none without elements.
+
+        >>> Cut(7, 3).intervals(1), Cut(7, 3).intervals(1, 1, 1)
+        ([(3, 5)], [])
+        """
+        return intervals_of(self.span(number), start, stop)
+
+    def indices(self, number: int) -> Indices:
+        """Return the global indices that block *number* has, in order.
+
+        >>> Cut(7, 3).indices(1).tolist()
+        [3, 4]
+        """
+        return indices_of(self.span(number))
+
+    def find(self, indices: Indices) -> tuple[Indices, Indices]:
+        """Return the numbers of the blocks that hold these elements, and where they are in them."""
+        raise NotImplementedError
+
+    def around(self, start: int, stop: int) -> Interval:
+        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is."""
+        raise NotImplementedError
+
+    def flipped(self) -> "AxisCut | None":
+        """Return how the axis is cut in reverse order, if the devices are in reverse order, too; None if it cannot."""
+        raise NotImplementedError
+
+    def repeated(self, times: int) -> "AxisCut":
+        """Return how the axis is cut if each element is there so many *times*, where it was."""
+        raise NotImplementedError
+
+    def before(self, numbers: Indices, index: Indices | int) -> Indices:
+        """Return how many of the elements before *index* each block holds."""
+        raise NotImplementedError
+
+    def lengths(self, numbers: Indices) -> Indices:
+        """Return the number of elements in each of many blocks."""
+        raise NotImplementedError
+
+    def runs_of(self, length: int) -> int:
+        """Return how many runs of consecutive elements a block of *length* elements has."""
+        raise NotImplementedError
+
+    @property
+    def runs(self) -> int:
+        """How many runs of consecutive elements of one block the axis has. Empty blocks have none."""
+        raise NotImplementedError
+
+    def run(self, number: int) -> tuple[int, int, int]:
+        """Return ``(start, stop, block)`` of run *number*."""
+        raise NotImplementedError
+
+    def runs_within(self, start: int, stop: int) -> range:
+        """Return the numbers of the runs that share an index with ``start:stop``, which is not empty."""
+        raise NotImplementedError
+
+    def common(self, number: int, other: "AxisCut", its_number: int) -> float:
+        """Return how many elements block *number* and a block of another cut share; about, if one is block-cyclic."""
+        raise NotImplementedError
+
+    @property
+    def shortest(self) -> int:
+        """The number of elements in the shortest block."""
+        raise NotImplementedError
+
+    @property
+    def longest(self) -> int:
+        """The number of elements in the longest block."""
+        raise NotImplementedError
+
+
+class Consecutive(AxisCut):
     """What every cut into consecutive blocks answers, from the four answers of its rule.
 
     `start` and `block_of` are the rule for one number, `starts` and `blocks_of` for many numbers at once.
@@ -36,11 +150,7 @@ class Consecutive:
 
     __slots__ = ()
 
-    length: int
-    blocks: int
-
     is_consecutive: Literal[True] = True
-    """Whether each block is one stretch of the axis; that of a block-cyclic axis is not."""
 
     @property
     def undealt(self) -> "Consecutive":
@@ -101,16 +211,6 @@ class Consecutive:
         """Return how many of the blocks before each of these *numbers* have elements."""
         raise NotImplementedError
 
-    @property
-    def shortest(self) -> int:
-        """The number of elements in the shortest block."""
-        raise NotImplementedError
-
-    @property
-    def longest(self) -> int:
-        """The number of elements in the longest block."""
-        raise NotImplementedError
-
     def all_starts(self) -> list[int]:
         """Return the starts of all blocks, and the end of the axis.
 
@@ -125,13 +225,15 @@ class Consecutive:
         """Return ``(start, stop)`` of block *number*."""
         return self.start(number), self.start(number + 1)
 
-    def intervals(self, numbers: Indices) -> tuple[Indices, Indices]:
+    span = interval
+
+    def ends(self, numbers: Indices) -> tuple[Indices, Indices]:
         """Return starts and stops of many blocks."""
         return self.starts(numbers), self.starts(numbers + 1)
 
     def lengths(self, numbers: Indices) -> Indices:
         """Return the number of elements in each of many blocks."""
-        starts, stops = self.intervals(numbers)
+        starts, stops = self.ends(numbers)
         return stops - starts
 
     def before(self, numbers: Indices, index: Indices | int) -> Indices:
@@ -140,7 +242,7 @@ class Consecutive:
         >>> Cut(7, 3).before(np.array([0, 1, 2]), 4).tolist()
         [3, 1, 0]
         """
-        starts, stops = self.intervals(numbers)
+        starts, stops = self.ends(numbers)
         return np.clip(index, starts, stops) - starts
 
     def runs_of(self, length: int) -> int:
@@ -188,13 +290,13 @@ class Consecutive:
         """
         return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
 
-    def common(self, number: int, other: "AnyCut", its_number: int) -> float:
+    def common(self, number: int, other: AxisCut, its_number: int) -> float:
         """Return how many elements block *number* and a block of another cut share; about, if that is block-cyclic.
 
         >>> Cut(7, 2).common(0, Cut(7, 3), 1)
         1
         """
-        if not other.is_consecutive:
+        if not isinstance(other, Consecutive):
             return other.common(its_number, self, number)
         (start, stop), (first, last) = self.interval(number), other.interval(its_number)
         return max(0, min(stop, last) - max(start, first))
@@ -351,6 +453,108 @@ def _arrays(boundaries: tuple[int, ...]) -> tuple[Indices, Indices]:
     """Return *boundaries* as an array, and how many of the blocks before each one have elements."""
     array = np.array(boundaries, dtype=np.intp)
     return array, np.concatenate([[0], np.cumsum(np.diff(array) > 0)]).astype(np.intp)
+
+
+# -- what a device holds of an axis -----------------------------------------------------------------------------------
+
+
+def length_of(span: Span) -> int:
+    """Return how many elements *span* has.
+
+    >>> length_of((2, 5)), length_of(Runs(0, 7, 3, 6))
+    (3, 7)
+    """
+    return span.length if isinstance(span, Runs) else span[1] - span[0]
+
+
+def intervals_of(span: Span, start: int = 0, stop: int | None = None) -> list[Interval]:
+    """Return the runs of *span*, in order, or of its elements *start* to *stop*; one without elements is left out.
+
+    >>> intervals_of((2, 5)), intervals_of(Runs(3, 4, 3, 6)), intervals_of(Runs(3, 4, 3, 6), 1, 4)
+    ([(2, 5)], [(3, 6), (9, 10)], [(4, 6), (9, 10)])
+    """
+    stop = length_of(span) if stop is None else stop
+    if start >= stop:
+        return []
+    if not isinstance(span, Runs):
+        return [(span[0] + start, span[0] + stop)]
+    first, last = global_indices(span, np.array([start, stop - 1], dtype=np.intp)).tolist()
+    begins = range(first - (first - span.first) % span.period, last + 1, span.period)
+    return [(max(begin, first), min(begin + span.block, last + 1)) for begin in begins]
+
+
+def extent_of(span: Span) -> Interval:
+    """Return the first index that *span* has, and the one behind its last.
+
+    >>> extent_of((2, 5)), extent_of(Runs(3, 4, 3, 6))
+    ((2, 5), (3, 10))
+    """
+    if not isinstance(span, Runs):
+        return span
+    return span.first, int(global_indices(span, np.array([span.length - 1], dtype=np.intp))[0]) + 1
+
+
+def indices_of(span: Span) -> Indices:
+    """Return the global indices that *span* has, in order.
+
+    >>> indices_of(Runs(3, 4, 3, 6)).tolist()
+    [3, 4, 5, 9]
+    """
+    if not isinstance(span, Runs):
+        return np.arange(*span, dtype=np.intp)
+    return global_indices(span, np.arange(span.length, dtype=np.intp))
+
+
+def local_indices(span: Span, indices: Indices) -> Indices:
+    """Return where elements lie in a block that is *span*, from their global *indices*, which it holds."""
+    if not isinstance(span, Runs):
+        return indices - span[0]
+    rounds, inside = np.divmod(indices - span.first, span.period)
+    return rounds * span.block + inside
+
+
+def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
+    """Return what a block that is *span* holds of the indices *begin* to *end*, from *begin* on, and where in it.
+
+    *end* is at most the length of the axis.
+
+    >>> held_within((3, 5), 4, 8), held_within(Runs(1, 4, 2, 3), 4, 6)
+    ((slice(0, 1, None), slice(1, 2, None)), (array([0, 1]), slice(2, 4, None)))
+    """
+    if not isinstance(span, Runs):
+        low = max(span[0], begin)
+        high = max(low, min(span[1], end))
+        return slice(low - begin, high - begin), slice(low - span[0], high - span[0])
+    beyond = np.arange(begin, end, dtype=np.intp) - span.first
+    held = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
+    first = int(local_indices(span, held[:1] + begin)[0]) if len(held) else 0
+    return held, slice(first, first + len(held))
+
+
+def global_indices(span: Span, indices: Indices) -> Indices:
+    """Return the global indices of elements from where they lie in a block that is *span*: `local_indices` reversed.
+
+    >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
+    [5, 9]
+    """
+    if not isinstance(span, Runs):
+        return indices + span[0]
+    rounds, inside = np.divmod(indices, span.block)
+    return span.first + rounds * span.period + inside
+
+
+def local_steps(span: Span, steps: Indices) -> Indices:
+    """Return how far apart elements lie in a block that is *span*, if they are *steps* apart in the global array.
+
+    A step is either a multiple of the period, or stays within a run.
+    """
+    if not isinstance(span, Runs):
+        return steps
+    rounds, inside = np.divmod(steps, span.period)
+    return rounds * span.block + inside
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------------
 
 
 def round_starts(elements: Indices, rounds: int, number: int) -> Indices:

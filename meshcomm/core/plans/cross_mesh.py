@@ -255,7 +255,7 @@ class AllToAllBetween(AllToAll):
         """Return the first and the last block of the target, along *axis*, that overlaps each block of the source."""
         source, target = self.source.cut(axis, self.shape[axis]), self.target.cut(axis, self.shape[axis])
         if isinstance(source, Consecutive) and isinstance(target, Consecutive):
-            return target.first_and_last(*source.intervals(numbers[:, axis]))
+            return target.first_and_last(*source.ends(numbers[:, axis]))
         return np.zeros(len(numbers), dtype=np.intp), np.full(len(numbers), target.blocks - 1)
 
     def _wanted_by(self, axis: int, number: int) -> range:

@@ -18,14 +18,14 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import as_dtype, as_shape, check_size, counted, integer, quote, scratch_limit
 from meshcomm.core._tuning import SAMPLED_DEVICES
 from meshcomm.core._types import DType, FieldsOnly, Indices, Ranks, ShapeLike
+from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.coordinates import one
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.layouts.mistakes import no_layout, such_as
-from meshcomm.core.layouts.refinement import on_one_mesh
-from meshcomm.core.plans.costs import looked_at, step_load
+from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
+from meshcomm.core.plans.costs import looked_at, relay_pays, step_load
 from meshcomm.core.plans.cross_mesh import AllToAllBetween
-from meshcomm.core.plans.describe import describe, describe_device
 from meshcomm.core.plans.relabel import best_order, kept_elements
 from meshcomm.core.plans.search import Candidate, cheapest_steps, composed_path, priced_ways, steps_along
 from meshcomm.core.plans.step import Slice, Step, Steps
@@ -240,7 +240,7 @@ class Plan(FieldsOnly):
         return self.html()
 
     def __repr__(self) -> str:
-        return describe(self)
+        return _text(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -273,7 +273,7 @@ class DevicePlan(FieldsOnly):
         return self.plan.machine.seconds(self.load)
 
     def __repr__(self) -> str:
-        return describe_device(self)
+        return _device_text(self)
 
 
 def plan_relayout(  # noqa: PLR0917 - callers pass them by position
@@ -368,3 +368,64 @@ def _slice_of(plan: Plan) -> Step:
     target = on_one_mesh(plan.source, plan.target)
     assert target is not None
     return Slice(plan.shape, plan.dtype.itemsize, target[0], target[1], (), target[0])
+
+
+# -- as text: packing, the bytes held and the costs are those of exchanges over MPI -----------------------------------
+
+
+def _text(plan: Plan) -> str:
+    """Return the text of a plan: its ends, a line for each step, the ways it was chosen from, and its totals."""
+    rows = [] if plan.steps else ["nothing moves: a copy of the block"]
+    if len(plan.candidates) > 1:
+        costs = (f"{name} {seconds_text(seconds)}" for name, _, seconds in plan.candidates)
+        rows.append(f"the cheapest over MPI, by the cost model, of: {', '.join(costs)}")
+    if plan.permutation is not None:
+        rows.append(_relabelling(plan))
+    rows.append(
+        f"each device receives at most {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')}"
+        f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
+    )
+    return outline(_headline(plan), (_step_text(plan, step) for step in plan.steps), rows)
+
+
+def _device_text(plan: DevicePlan) -> str:
+    """Return the text of the plan of one device."""
+    return (
+        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')} "
+        f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
+    )
+
+
+def _relabelling(plan: Plan) -> str:
+    now, best = plan.relabelled_bytes
+    if best == now:
+        return "no other order of the target's ranks would save bytes"
+    percent = 100 * (now - best) / now
+    return (
+        f"with the target's ranks in the order {plan.permutation}, all devices would receive {bytes_text(best)} "
+        f"together, instead of {bytes_text(now)} (-{percent:.1f} %)"
+    )
+
+
+def _headline(plan: Plan) -> str:
+    source, target = plan.source, plan.target
+    to, mesh = target.specs_text, target.mesh
+    if not same_grid(source.mesh, target.mesh):
+        to, mesh = f"{to} on {target.mesh}", source.mesh
+    ends = f"{source.specs_text} -> {to}"
+    return f"relayout of {plan.shape} {plan.dtype} on mesh {mesh.dims_text}: {ends}"
+
+
+def _step_text(plan: Plan, step: Step) -> str:
+    count = len(step.ranks) // step.group_size
+    groups = f"  [{counted(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
+    moved = step.traffic(plan.compared_devices)
+    traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {counted(int(moved.messages.max()), 'message')}"
+    works = (
+        []
+        if isinstance(step, Slice)
+        else [w for w, does in (("packs", step.packs), ("unpacks", step.unpacks)) if does]
+    )
+    work = f"; {' and '.join(works)} over MPI" if works else ""
+    through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
+    return f"{step}{groups} {traffic}{work}{through}"

@@ -1,7 +1,7 @@
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from meshcomm.core.ranks.teams import Team
+from meshcomm.core.failures.watch import Team
 
 H = TypeVar("H")
 

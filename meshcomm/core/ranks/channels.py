@@ -29,7 +29,7 @@ from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, bytes_
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.core.ranks.recording import Peers
+    from meshcomm.core.failures.recorder import Peers
 
 _TAG = 2  # other messages have the tags 0 and 1
 

@@ -45,7 +45,7 @@ from meshcomm.errors import CollectiveMismatch, GroupError, MeshcommError, MeshE
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.core.ranks.recording import Timer
+    from meshcomm.core.failures.recorder import Timer
 
 C = TypeVar("C")
 
@@ -171,7 +171,7 @@ class MPICommunicator(Communicator):
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         memory = message, received = [*send, self._byte], [*receive, self._byte]
-        timed = watch.recorder and watch.recorder.together("MPI_Ialltoallv", self, receive[1])
+        timed = watch.recorder.together("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Ialltoallv(message, received)
         return _Operation(request.Test, request.Wait, "MPI_Wait", memory, timed)
@@ -179,9 +179,8 @@ class MPICommunicator(Communicator):
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests, memory = [], (send, receive)
         in_flight[id(memory)] = memory
-        timed = watch.recorder and watch.recorder.in_pairs(
-            "MPI_Isend", self, _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
-        )
+        ends = _with_bytes(send[1], 0), _with_bytes(receive[1], 0)
+        timed = watch.recorder.in_pairs("MPI_Isend", self, *ends) if watch.recorder else None
         for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
             for rank in _with_bytes(side[1], self.rank):
                 requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
@@ -215,7 +214,7 @@ class MPICommunicator(Communicator):
 
     def start_comparison(self, number: int) -> _Comparison:
         memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
-        timed = watch.recorder and watch.recorder.together("MPI_Iallreduce", self)
+        timed = watch.recorder.together("MPI_Iallreduce", self) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Iallreduce(numbers, largest, self._max)
         return _Comparison(request.Test, request.Wait, "MPI_Wait", memory, timed)

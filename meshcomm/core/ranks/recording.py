@@ -6,80 +6,21 @@ While nobody listens, `watch.recorder` is None: each call and each exchange test
 import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from time import monotonic_ns
-from typing import NamedTuple, final
+from typing import final
 
 import numpy as np
 
 from meshcomm.core._types import Counts
+from meshcomm.core.failures.recorder import NOBODY, NOTHING, Arrival, InMemory, Needed, Peers, Stream, Timer, Traffic
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory._rendezvous import measure_times
-from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
-from meshcomm.core.ranks.teams import Group
-from meshcomm.core.ranks.traffic import NOTHING, Traffic
 
 WAITS = "wait until the others are ready"
 """What a rank does before it copies in shared memory."""
 
 _MOST_TEXTS = 1024
 """Texts of known calls that are kept while a trace goes on; then they are made anew."""
-
-
-class Arrival(NamedTuple):
-    """That a rank begins an operation that others may wait for.
-
-    A stream is a row of operations that its ranks make in one order: the collective ones of a communicator, or the
-    messages from one rank to another. So stream and *number* name the operation on all ranks.
-    """
-
-    stream: str
-    number: int
-    position: int
-    """That of the rank among those of the stream."""
-
-
-class Needed(NamedTuple):
-    """The arrivals in an operation without which a rank cannot complete it: those of the ranks at *positions*."""
-
-    stream: str
-    number: int
-    positions: Sequence[int]
-
-
-class Peers(NamedTuple):
-    """Why an operation may wait for other ranks, and they for this one."""
-
-    arrivals: tuple[Arrival, ...] = ()
-    needed: tuple[Needed, ...] = ()
-
-
-NOBODY = Peers()
-
-
-class Timer:
-    """Tells when an operation of MPI, which begins when this is made, is over.
-
-    Parameters
-    ----------
-    recorder: is told
-    what: the function of MPI
-    peers: whom it has to do with
-    """
-
-    __slots__ = ("_began", "_peers", "_recorder", "_what")
-
-    def __init__(self, recorder: "Recorder", what: str, peers: Peers) -> None:
-        self._recorder, self._what, self._peers = recorder, what, peers
-        self._began = monotonic_ns()
-
-    def __call__(self) -> None:
-        """Tell that the operation is over."""
-        self._recorder.spent("mpi", self._what, self._began, None, self._peers)
-
-    def posted(self) -> Peers:
-        """Tell that a nonblocking operation has begun, and return whom to wait for later."""
-        self._recorder.spent("mpi", self._what, self._began, None, self._peers._replace(needed=()))
-        return self._peers._replace(arrivals=())
 
 
 class Span:
@@ -220,14 +161,14 @@ class Recorder:
         """Return what to call when *what*, which now begins in MPI, is over."""
         return Timer(self, what, peers)
 
-    def together(self, what: str, communicator: Communicator, counts: Counts | None = None) -> Timer:
+    def together(self, what: str, communicator: Stream, counts: Counts | None = None) -> Timer:
         """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
         if not self._traces or not communicator.name:
             return Timer(self, what, NOBODY)
         positions = range(communicator.size) if counts is None else self._some(np.flatnonzero(counts).tolist())
         return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
 
-    def in_pairs(self, what: str, communicator: Communicator, to: Iterable[int], sources: Iterable[int]) -> Timer:
+    def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> Timer:
         """Return the timer of messages to some ranks, and from some."""
         if not self._traces or not communicator.name:
             return Timer(self, what, NOBODY)
@@ -241,7 +182,7 @@ class Recorder:
             self, what, Peers(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
         )
 
-    def shared(self, times: tuple[int, int, int, int] | None, group: Group, peers: Sequence[int]) -> None:
+    def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None:
         """Tell of an exchange in shared memory with those of *peers*, which are positions in the rendezvous.
 
         *times* say when it began, when all were ready, its copies done, and all done.

@@ -375,4 +375,4 @@ class SimulatedRank(World):
             self.simulated_world._control.release()
 
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
-        return SimulatedCommunicator(self, ("ranks", *ranks), tuple(ranks))
+        return SimulatedCommunicator(self.simulated_world, self.rank, ("ranks", *ranks), tuple(ranks))

@@ -1,7 +1,7 @@
 """Communicators between simulated ranks: messages are copies within the process, made when all members are there."""
 
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,30 +10,55 @@ from meshcomm.core._types import Bytes
 from meshcomm.core.ranks.communicator import Buffers, Communicator, Comparison, Pending, bytes_of
 from meshcomm.errors import CollectiveMismatch
 
-if TYPE_CHECKING:
-    from meshcomm.core.ranks.simulate import Rendezvous, SimulatedRank
-
 P = TypeVar("P")
 R = TypeVar("R")
+Outcome = TypeVar("Outcome", covariant=True)
 Key: TypeAlias = tuple[Hashable, ...]
 Sent: TypeAlias = tuple[Bytes, int | None, Bytes, int | None]
 """What a rank sends and to whom, and where it receives and from whom."""
 
 
+class Arrived(Protocol[Outcome]):
+    """An operation to which this rank has come; the outcome is there when all its members have."""
+
+    def test(self) -> bool: ...
+    def wait(self) -> Outcome: ...
+    def equal(self) -> Outcome: ...
+    def result(self) -> Outcome: ...
+
+
+class Operations(Protocol):
+    """A world of simulated ranks, as far as communicators ask; `meshcomm.core.ranks.simulate` says what each does."""
+
+    @property
+    def bytes_moved(self) -> list[int]: ...
+    @property
+    def messages(self) -> list[int]: ...
+    def arrive(
+        self,
+        key: Key,
+        operation: str,
+        members: tuple[int, ...],
+        payload: P,
+        complete: Callable[[dict[int, P]], R],
+    ) -> Arrived[R]: ...
+    def missing(self, key: Key, operation: str, members: tuple[int, ...]) -> list[int]: ...
+
+
 class SimulatedCommunicator(Communicator):
     """A communicator between simulated ranks."""
 
-    def __init__(self, world: "SimulatedRank", key: Key, members: tuple[int, ...]) -> None:
+    def __init__(self, world: Operations, rank: int, key: Key, members: tuple[int, ...]) -> None:
         self._world = world
         self._key = key
         self._members = members
         self._calls = 0
         self.size = len(members)
-        self.rank = members.index(world.rank)
+        self.rank = members.index(rank)
 
-    def _arrive(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> "Rendezvous[P, R]":
+    def _arrive(self, operation: str, payload: P, complete: Callable[[list[P]], R]) -> Arrived[R]:
         self._calls += 1
-        return self._world.simulated_world.arrive(
+        return self._world.arrive(
             (self._key, self._calls),
             operation,
             self._members,
@@ -52,9 +77,8 @@ class SimulatedCommunicator(Communicator):
             )
         into[:] = data
         if sender != receiver and len(data):
-            world = self._world.simulated_world
-            world.bytes_moved[self._members[receiver]] += len(data)
-            world.messages[self._members[receiver]] += 1
+            self._world.bytes_moved[self._members[receiver]] += len(data)
+            self._world.messages[self._members[receiver]] += 1
 
     def alltoallv(self, send: Buffers, receive: Buffers) -> None:
         self._together("alltoallv", (send, receive), self._exchange)
@@ -112,7 +136,7 @@ class SimulatedCommunicator(Communicator):
 
     def barrier(self, seconds: float) -> list[int]:
         self._calls += 1
-        missing = self._world.simulated_world.missing((self._key, self._calls), "barrier", self._members)
+        missing = self._world.missing((self._key, self._calls), "barrier", self._members)
         return [self._members.index(rank) for rank in missing]
 
     def send(self, data: Bytes, rank: int) -> None:
@@ -133,7 +157,7 @@ class SimulatedCommunicator(Communicator):
                 self._deliver(brought[peer], other, brought[me], self.rank)
 
         name = f"a message between ranks {pair[0]} and {pair[1]}"
-        self._world.simulated_world.arrive((self._key, "pair", pair), name, pair, data, complete).result()
+        self._world.arrive((self._key, "pair", pair), name, pair, data, complete).result()
 
     def split(self, color: int, key: int) -> "SimulatedCommunicator":
         def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
@@ -143,4 +167,6 @@ class SimulatedCommunicator(Communicator):
             return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
 
         members = self._together("split", (color, key), complete)
-        return SimulatedCommunicator(self._world, (*self._key, self._calls, color), members[color])
+        return SimulatedCommunicator(
+            self._world, self._members[self.rank], (*self._key, self._calls, color), members[color]
+        )

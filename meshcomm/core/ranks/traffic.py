@@ -1,34 +1,13 @@
 """Data that a rank receives from others, as those who count or trace it want to know."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from meshcomm.core._types import Indices
+from meshcomm.core.failures.recorder import Traffic
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.teams import Team
-
-
-class Traffic(NamedTuple):
-    """Data that a rank receives from others. A message is what one other rank has for it in one exchange."""
-
-    messages: int = 0
-    bytes: int = 0
-    messages_between_nodes: int = 0
-    bytes_between_nodes: int = 0
-
-    def plus(self, other: "Traffic") -> "Traffic":
-        """Return both together."""
-        return Traffic(  # one by one: this is on the way of every exchange that is counted
-            self.messages + other.messages,
-            self.bytes + other.bytes,
-            self.messages_between_nodes + other.messages_between_nodes,
-            self.bytes_between_nodes + other.bytes_between_nodes,
-        )
-
-
-NOTHING = Traffic()
 
 
 def traffic_from(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices) -> Traffic:

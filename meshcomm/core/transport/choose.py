@@ -59,6 +59,7 @@ from meshcomm.core._tuning import (
     SLOW_NETWORK,
 )
 from meshcomm.core._types import Array, Bytes, Shape
+from meshcomm.core.failures.recorder import Traffic
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.boxes import without_peer
 from meshcomm.core.memory._channel import Channel
@@ -67,7 +68,7 @@ from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.calls import join_and_raise
 from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.teams import Group
-from meshcomm.core.ranks.traffic import Traffic, traffic_from
+from meshcomm.core.ranks.traffic import traffic_from
 from meshcomm.core.transport.channels import open_channel
 from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Operation, own_copies
 from meshcomm.core.transport.in_place import InPlace

@@ -21,10 +21,10 @@ from meshcomm.core.arrays._tensor import Call, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import Runs, Span, length_of
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.layouts.partition import Runs, Span, length_of
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable

@@ -13,13 +13,21 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from meshcomm.blocks.exchanges import Lending
-from meshcomm.core._tuning import LENT_FROM, SHORTEST_LENT
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.layouts.coordinates import coordinates_of, decode
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
 from meshcomm.numpy.contractions.local_products import Block, multiply
+
+LENT_FROM = 2**20
+"""Bytes that would move to a rank. From this size on, ranks of a node multiply from each other's blocks where they
+are. A compromise: pieces of less are multiplied faster after one exchange."""
+
+SHORTEST_LENT = 256
+"""Elements of an axis of a block. Blocks that are shorter along an axis are not multiplied where they are: BLAS needs
+more to do in one call. Measured with 4096 x 4096 in pieces of the summed axis: 128 elements have 0.75 of the speed of
+one product, 256 have 0.88, 512 have 0.96."""
 
 Order: TypeAlias = Shape | None
 """Which axis of a contiguous block in memory each axis is; None for a block that may have gaps."""

@@ -25,7 +25,6 @@ from meshcomm.core._types import Array, Casting, DType, Shape
 from meshcomm.core.arrays._tensor import Call, completed
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import arguments_of, contracting, matmul
 from meshcomm.numpy.contractions.einsum import parsed, repeated_axes
@@ -368,7 +367,7 @@ def cross(  # noqa: PLR0917 - NumPy's
     local = on_device(layout.mesh, lambda _: _crossed(blocks[0], blocks[1], dtype))
     if 3 in (left.shape[-1], right.shape[-1]):
         return _call(np.moveaxis, make(local, layout, shape, dtype), -1, axes[-1])
-    return make(local, Layout(layout.axes[:-1], layout.mesh), shape[:-1], dtype)
+    return make(local, layout.delete(-1), shape[:-1], dtype)
 
 
 def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DType:
@@ -395,7 +394,7 @@ def _dtype_of_cross(factors: Sequence[Value], axes: tuple[int, int, int]) -> DTy
 
 def _components_last(name: str, x: Value, axis: int) -> Value:
     turned = np.moveaxis(x, axis, -1)
-    return relaid(turned, (*turned.layout.axes[:-1], ()), name) if isinstance(turned, DTensor) else turned
+    return relaid(turned, turned.layout.replace(-1, ()).axes, name) if isinstance(turned, DTensor) else turned
 
 
 def _crossed(a: Array, b: Array, dtype: DType) -> Array:

@@ -21,15 +21,16 @@ from meshcomm._kernels import find_rows
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.rows import Owned, Ranks, Write, deliver, fetch, ranks_along
-from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of, sharding
+from meshcomm.blocks.rules import Operand, aligned_axes, common_layout, mesh_of, shape_of
 from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Indices, Names, Shape
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.core.layouts.cyclic import AnyCut, global_indices
+from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import global_indices
 from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
@@ -368,7 +369,7 @@ def get(name: str, base: DTensor, asked: Request) -> DTensor:
 
 def _names(base: DTensor, axes: Sequence[int]) -> Names:
     """Return the mesh dimensions that cut *axes* of the base, in the order of the mesh."""
-    return sharding(base.mesh, [name for axis in axes for name in base.layout.axes[axis]])
+    return base.layout.dims_along(axes)
 
 
 def _index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:

@@ -276,7 +276,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     stretches = [item for item in region if isinstance(item, Stretch)]  # all of them
     both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
     around = _taken(tensor, tuple(outer for outer, _ in both))
-    usual = relaid(around, tuple(tuple(names) for names in around.layout.axes), name)
+    usual = relaid(around, around.layout.usual_cut(range(around.ndim)).axes, name)
     _copy_to(_taken(usual, tuple(inner for _, inner in both)), value, name)
     _copy_to(around, usual)
     return None
@@ -390,7 +390,7 @@ def _reaxed(value: DTensor, shape: Shape, axes: list[int | None], stays: set[int
     axes: for each axis of the result, which one of *value* it is; None for a new one
     stays: the axes of *value* that stay sharded; the others have length 1
     """
-    whole = relaid(value, tuple(names if axis in stays else () for axis, names in enumerate(value.layout.axes)), SET)
+    whole = relaid(value, value.layout.only(stays).axes, SET)
     layout = Layout([() if axis is None else whole.layout.axes[axis] for axis in axes], value.mesh)
 
     def reshaped(block: Array) -> Array:
@@ -469,7 +469,7 @@ def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | N
 
 def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
     """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
-    layout = Layout(tensor.layout.axes[: mask.ndim], tensor.mesh)
+    layout = tensor.layout.take(range(mask.ndim))
     if isinstance(mask, DTensor):
         return relaid(mask, layout.axes, GET, tensor.mesh).local
     (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)

@@ -8,13 +8,11 @@ import numpy as np
 
 from meshcomm.blocks.make import make, mapped, refuse_outside
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import of_rows
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.layouts.cyclic import global_indices
-from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import global_indices
 from meshcomm.numpy.elementwise.signatures import implements
 
 
@@ -45,7 +43,7 @@ def argwhere(a: DTensor) -> DTensor:
     tensor = as_tensor("numpy.argwhere", a)
     found = where_true("numpy.argwhere", np.atleast_1d(truth(tensor)))  # type: ignore[arg-type]
     first = found[0]
-    layout, shape = Layout((*first.layout.axes, ()), first.mesh), (*first.shape, tensor.ndim)
+    layout, shape = first.layout.insert(first.ndim), (*first.shape, tensor.ndim)
     return mapped(lambda *lines: np.stack(lines, axis=1)[:, : tensor.ndim], *found, layout=layout, shape=shape)
 
 
@@ -85,8 +83,7 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
         np.ascontiguousarray(global_indices(span, each))
         for span, each in zip(box, np.nonzero(rows.local), strict=True)
     ]
-    names = sharding(rows.mesh, [each for spec in rows.layout.axes for each in spec])
-    first = of_rows(name, found[0], rows.mesh, names)
+    first = of_rows(name, found[0], rows.mesh, rows.layout.sharding_dims)
     return tuple(make(each, first.layout, first.shape, first.dtype) for each in found)
 
 

@@ -216,7 +216,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     """Return each element as often as its count says, or those of which it is True. Collective over the mesh."""
     names, mesh = tuple(tensor.layout.axes[axis]), tensor.mesh
     tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
-    line = Layout([tensor.layout.axes[axis]], mesh)
+    line = tensor.layout.take([axis])
     if isinstance(counts, DTensor):
         at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
     else:
@@ -243,7 +243,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
         if cut.blocks > 1:
             spec = Cuts(names, [ends[start] for start in cut.all_starts()])
     shape = (*tensor.shape[:axis], length, *tensor.shape[axis + 1 :])
-    layout = Layout(_redistribute(tensor.layout, axis, spec), mesh)
+    layout = tensor.layout.replace(axis, spec)
     return mapped(
         lambda block: taken(block, index, axis),  # type: ignore[arg-type]  # where there is a block, there are counts
         tensor,
@@ -257,16 +257,11 @@ def taken(block: Array, indices: Indices, axis: int) -> Array:
     return opaque(block).take(indices, axis=axis).view(block.dtype)
 
 
-def _redistribute(layout: Layout, axis: int, names: Names) -> tuple[Names, ...]:
-    """Return the axes of *layout* with another spec on one of them, as a layout has them."""
-    return Layout([names if a == axis else each for a, each in enumerate(layout.axes)], layout.mesh).axes
-
-
 def _repeated_alike(tensor: DTensor, times: int, axis: int) -> DTensor:
     """Return each element so many *times*, where it was."""
     spec = _repeated_spec(tensor, axis, times)
     shape = (*tensor.shape[:axis], tensor.shape[axis] * times, *tensor.shape[axis + 1 :])
-    layout = Layout(_redistribute(tensor.layout, axis, spec), tensor.mesh)
+    layout = tensor.layout.replace(axis, spec)
     return mapped(
         lambda block: np.repeat(opaque(block), times, axis).view(block.dtype), tensor, layout=layout, shape=shape
     )

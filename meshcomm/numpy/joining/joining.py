@@ -118,13 +118,13 @@ def _joined(
     dtype = _joined_dtype(arrays, **kinds)
     largest = max((x for x in arrays if isinstance(x, DTensor)), key=lambda t: t.nbytes)
     if layout is None:
-        axes = [tuple(names) if a == axis else names for a, names in enumerate(largest.layout.axes)]
-        target = largest.layout if largest.layout.num_shards(axis) == 1 else Layout(axes, mesh)
+        target = largest.layout
+        target = target if target.num_shards(axis) == 1 else Layout(target.usual_cut(axis).axes, mesh)
     else:
         target = _checked(name, layout, shape)
     if target.num_shards(axis) == 1 and target.mesh is mesh:
         return _joined_blocks(name, arrays, axis, dtype, target)
-    of_plain = Layout([() if a == axis else names for a, names in enumerate(target.axes)], target.mesh)
+    of_plain = target.replace(axis, ())
     tensors = [
         astype(x, dtype, copy=False) if isinstance(x, DTensor) else cut(x.astype(dtype, copy=False), of_plain)
         for x in arrays

@@ -51,11 +51,9 @@ def pad(array: DTensor, pad_width: Any, mode: Any = "constant", **options: Any) 
     tensor = as_tensor("pad", array)
     widths = _widths(pad_width, tensor.ndim)
     options = _options(mode, options)
-    axes = list(tensor.layout.axes)
-    for axis, width in enumerate(widths):
-        if any(width) and not tensor.layout.cut(axis, tensor.shape[axis]).is_consecutive:
-            axes[axis] = tuple(axes[axis])
-    tensor = relaid(tensor, tuple(axes), "pad")
+    cuts = [tensor.layout.cut(axis, n) for axis, n in enumerate(tensor.shape)]
+    usual = tensor.layout.usual_cut(a for a, cut in enumerate(cuts) if any(widths[a]) and not cut.is_consecutive)
+    tensor = relaid(tensor, usual.axes, "pad")
     if mode in ("constant", "empty"):
         return _with_constants(tensor, widths, options.get("constant_values", 0))
     empty = next((axis for axis, width in enumerate(widths) if any(width) and not tensor.shape[axis]), None)
@@ -137,14 +135,15 @@ def _widths(pad_width: object, ndim: int) -> list[Width]:
 
 def _grown(tensor: DTensor, widths: list[Width]) -> tuple[Layout, tuple[int, ...]]:
     """Return the layout and the shape of a tensor of which the first and the last blocks are larger."""
-    axes = list(tensor.layout.axes)
+    layout = tensor.layout
     for axis, (before, after) in enumerate(widths):
         cut = tensor.layout.cut(axis, tensor.shape[axis]).undealt
         if cut.blocks > 1 and (before or after):
             inner = [start + before for start in cut.all_starts()[1:-1]]
-            axes[axis] = Cuts(tuple(axes[axis]), [0, *inner, cut.length + before + after])
+            boundaries = [0, *inner, cut.length + before + after]
+            layout = layout.replace(axis, Cuts(tuple(layout.axes[axis]), boundaries))
     shape = tuple(n + before + after for n, (before, after) in zip(tensor.shape, widths, strict=True))
-    return Layout(axes, tensor.mesh), shape
+    return layout, shape
 
 
 def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> Call:
@@ -198,4 +197,5 @@ def _padded(tensor: DTensor, axis: int, width: Width, mode: str) -> DTensor:
         return joined(found, axis, dtype) if found else new_block(layout.block_shape(shape), dtype)
 
     wanted = tuple(tuple((0, *each) for each in needed(number)) for number in range(cut.blocks))
-    return assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()
+    result: DTensor = assembling("pad", [tensor], axis, wanted, layout, shape=shape, compute=put_together).run()
+    return result

@@ -49,11 +49,9 @@ def flip(m: DTensor, axis: Axis = None) -> Call | DTensor:
     if is_passing(tensor):
         whole = everywhere(tensor, "flip")
         return moved_from(tensor, cut_by(tensor.layout, mapped(lambda block: np.flip(block, axes), whole)), of)
-    plain = list(tensor.layout.axes)
-    for a in cut:
-        if _flipped_spec(tensor, a) is None:  # the last of the blocks dealt round is shorter: it would be the first
-            plain[a] = tuple(plain[a])
-    source = relaid(tensor, tuple(plain), "flip")
+    # If the last of the blocks dealt round is shorter, it would be the first.
+    plain = tensor.layout.usual_cut(a for a in cut if _flipped_spec(tensor, a) is None)
+    source = relaid(tensor, plain.axes, "flip")
     specs = list(source.layout.axes)
     for a in cut:
         spec = _flipped_spec(source, a)

@@ -91,14 +91,15 @@ def _widened(tensor: DTensor, beyond: Sequence[int]) -> tuple[DTensor, Layout]:
 
 def _with_next(tensor: DTensor, axis: int, more: int) -> DTensor:
     """Return a tensor of longer blocks, which also have so many elements behind them, if there are. Collective."""
-    n, axes = tensor.shape[axis], list(tensor.layout.axes)
-    ends = pairwise(tensor.layout.cut(axis, n).undealt.all_starts())
+    n, layout = tensor.shape[axis], tensor.layout
+    ends = pairwise(layout.cut(axis, n).undealt.all_starts())
     longer = [(start, min(stop + more, n) if start < stop else stop) for start, stop in ends]
     sizes = [stop - start for start, stop in longer]
-    axes[axis] = Cuts(tuple(axes[axis]), sizes=sizes)
+    layout = layout.replace(axis, Cuts(tuple(layout.axes[axis]), sizes=sizes))
     wanted = tuple(((0, start, stop),) for start, stop in longer)
     shape = (*tensor.shape[:axis], sum(sizes), *tensor.shape[axis + 1 :])
-    return assembling(_NAME, [tensor], axis, wanted, Layout(axes, tensor.mesh), shape=shape).run()
+    result: DTensor = assembling(_NAME, [tensor], axis, wanted, layout, shape=shape).run()
+    return result
 
 
 def _windows(block: Array, firsts: Shape, axes: Sequence[int], lengths: Sequence[int]) -> Array:

@@ -8,7 +8,6 @@ such as that of a row and a column, becomes a tensor (`meshcomm.numpy.namespace.
 import sys
 import types
 from abc import ABCMeta
-from importlib import import_module
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -20,10 +19,13 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wrap
+from meshcomm.numpy.namespace.homes import home
 
 
 class _Arrays(ABCMeta):
     """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
+
+    empty: Any  # makes a new one; `creation` sets it, which imports this
 
     def __new__(cls, name: str, bases: tuple[type, ...], names: dict[str, Any], **options: Any) -> Any:
         if WholeArray not in bases:
@@ -49,7 +51,7 @@ class _Arrays(ABCMeta):
         if args or kwargs:
             refuse_as_buffer("numpy.ndarray", (*args, *kwargs.values()))
             return super().__call__(shape, dtype, *args, **kwargs)
-        return import_module("meshcomm.numpy.namespace.creation").empty(shape, dtype)
+        return cls.empty(shape, dtype)
 
 
 WholeArray: Any = None
@@ -84,8 +86,7 @@ class _WholeArray(Operated, metaclass=_Arrays):
 
     def as_tensor(self) -> DTensor:
         """Return the tensor that shares the memory, whole on each rank. Functions of tensors only take this one."""
-        tensor: DTensor = import_module("meshcomm.numpy.namespace.making").home().make(self)
-        return tensor
+        return home().make(self)
 
     @property
     def base(self) -> Any:
@@ -121,7 +122,7 @@ class _WholeArray(Operated, metaclass=_Arrays):
 
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
         """Write the elements to a file, once, as `numpy.ndarray.tofile` does."""
-        import_module("meshcomm.numpy.namespace.files").tofile(np.asarray(self), fid, sep, format)
+        self.as_tensor().tofile(fid, sep, format)
 
 
 WholeArray = _WholeArray

@@ -91,6 +91,7 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
 
 zeros, ones = _filler("zeros", "Return a tensor of zeros."), _filler("ones", "Return a tensor of ones.")
 empty = _filler("empty", "Return a tensor with any content.")
+type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 
 
 @own

@@ -88,11 +88,6 @@ def savetxt(fname: File, X: Value, *args: Value, **kwargs: Value) -> None:  # no
     _written("savetxt", fname, [X], lambda target, found: np.savetxt(target, found[0], *args, **kwargs))
 
 
-def tofile(tensor: DTensor, fid: File, sep: str, format: str) -> None:
-    """Write the elements of a tensor to a file, as `numpy.ndarray.tofile` does. Collective."""
-    _written("ndarray.tofile", fid, [tensor], lambda target, found: found[0].tofile(target, sep, format))
-
-
 def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
     """Return the array in a ``.npy`` file as a tensor, or those of a ``.npz`` file. Each rank reads what it has."""
     if mmap_mode in ("r+", "w+"):

@@ -1,6 +1,6 @@
 """New arrays of a program, by the rule of creation: NumPy's arrays where each rank has all of it, else tensors.
 
-`Home.has_arrays` and `for_program` decide which. In a script of NumPy whatever is whole on all ranks is an array. In
+`has_arrays` and `for_program` decide which. In a script of NumPy whatever is whole on all ranks is an array. In
 other programs only what is small is one, on any number of ranks.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import note
-from meshcomm.blocks.make import cut, make
+from meshcomm.blocks.make import cut
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import as_shape
@@ -21,56 +21,22 @@ from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, is_scripted
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.ranks.meshes import get_default_mesh, location_in, mesh_of_program
+from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
+from meshcomm.numpy.namespace.homes import Home, home, home_of
 from meshcomm.numpy.namespace.rule import layout_for
 
 
-class Home:
-    """Where small arrays lie: on all ranks of a mesh, in layouts that are made once."""
-
-    def __init__(self, mesh: Mesh) -> None:
-        self.mesh = mesh
-        self.everyone: bool = mesh.size == mesh.world.size
-        self.whole = [Layout.replicated(mesh, ndim) for ndim in range(65)]
-
-    def made(self, array: Array) -> Value:
-        """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
-        return self.whole_array(array) if self.everyone else self.make(array)
-
-    def whole_array(self, array: Array) -> Array:
-        """Return an array as one of our class, unless there can be no tensors: in a script on one rank."""
-        return array if type(array) is not np.ndarray or is_alone() else array.view(WholeArray)
-
-    def make(self, array: Array) -> DTensor:
-        """Return the tensor of a small array, whose memory it takes."""
-        block = np.asarray(array) if array.flags.c_contiguous else np.array(array, order="C")
-        outside = not self.everyone and location_in(self.mesh) is None
-        return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
+def _made(home: Home, array: Array) -> Value:
+    """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
+    return whole_array(array) if home.everyone else home.make(array)
 
 
-_homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
-
-
-def home() -> Home:
-    """Return where small arrays lie now."""
-    return home_of(mesh_of_program())
-
-
-def home_of(mesh: Mesh) -> Home:
-    """Return where small arrays lie on *mesh*."""
-    found = _homes.get(id(mesh))
-    if found is None:
-        if len(_homes) > _MOST_HOMES:
-            _homes.clear()
-        found = _homes[id(mesh)] = Home(mesh)
-    return found
-
-
-_MOST_HOMES = 16
+def whole_array(array: Array) -> Array:
+    """Return an array as one of our class, unless there can be no tensors: in a script on one rank."""
+    return array if type(array) is not np.ndarray or is_alone() else array.view(WholeArray)
 
 
 def in_script() -> bool:
@@ -84,7 +50,7 @@ def small(array: Array) -> Value:
         return array
     if get_default_mesh() is None:  # as in most programs: it takes less time than `home`
         return array.view(WholeArray)
-    return home().made(array)
+    return _made(home(), array)
 
 
 def is_on_all_ranks() -> bool:
@@ -109,7 +75,7 @@ def for_program(tensor: DTensor) -> Value:
     is_copy = view is None or (view.writeable and not view.origins)
     if not is_copy or tensor.local is None or not has_arrays(tensor):
         return tensor
-    return home_of(tensor.mesh).whole_array(tensor.local)
+    return whole_array(tensor.local)
 
 
 def of_array(array: Array, where: Device | None = None) -> Value:
@@ -119,7 +85,7 @@ def of_array(array: Array, where: Device | None = None) -> Value:
     """
     if where is None:
         if array.dtype.hasobject:
-            return home().whole_array(array)
+            return whole_array(array)
         if array.nbytes < WHOLE_BELOW:
             return small(array)
     tensor = create.distribute(np.asarray(array), layout_on(where, array.shape, array.dtype))

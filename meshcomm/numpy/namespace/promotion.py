@@ -13,7 +13,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.numpy.namespace.arrays import WholeArray
-from meshcomm.numpy.namespace.making import home_of
+from meshcomm.numpy.namespace.homes import home_of
 
 _OF_SHAPES = frozenset((np.reshape, np.broadcast_to, np.transpose, np.moveaxis, np.roll, np.resize, np.tile, np.pad))
 """Functions whose other arguments than the first are shapes, axes and lengths."""

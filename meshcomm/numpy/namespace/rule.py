@@ -13,10 +13,14 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
-from meshcomm.core._tuning import LONG_ENOUGH, WHOLE_BELOW
+from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import DType, Names, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
+
+LONG_ENOUGH = 8
+"""Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth.
+A compromise: small first axes, such as the colours of a picture, stay whole."""
 
 
 def axis_to_cut(shape: Shape, itemsize: int, ranks: int) -> int | None:

@@ -7,7 +7,7 @@ from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
 from meshcomm.core._arguments import as_array
-from meshcomm.core._types import Array, Indices, Names
+from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.create import empty, full
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
@@ -179,9 +179,8 @@ def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values
 
     names = tuple(layout.axes[axis])
     spec = Cuts(names, [start + end for start, end in zip(starts, ends, strict=True)]) if len(starts) > 2 else names
-    made = Layout([spec if a == axis else each for a, each in enumerate(layout.axes)], mesh)
-    usual = Layout([names if a == axis else each for a, each in enumerate(layout.axes)], mesh)
-    return relaid(mapped(inserted, tensor, layout=made, shape=shape), usual.axes, name)
+    made = mapped(inserted, tensor, layout=layout.replace(axis, spec), shape=shape)
+    return relaid(made, layout.usual_cut(axis).axes, name)
 
 
 def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
@@ -201,12 +200,10 @@ def _moved_on(name: str, where: IndexArray, n: int) -> IndexArray:
 
 def _inserted(name: str, tensor: DTensor, axis: int, at: IndexArray, values: object) -> DTensor:
     """Return *tensor* with *values* at the indices *at* of the result. Collective over the mesh."""
-    names: list[Names] = [tuple(each) if a == axis else each for a, each in enumerate(tensor.layout.axes)]
+    layout = tensor.layout.usual_cut(axis)
     n, before = tensor.shape[axis] + at.shape[0], (slice(None),) * axis
-    result = empty(
-        tuple(n if a == axis else m for a, m in enumerate(tensor.shape)), tensor.dtype, Layout(names, tensor.mesh)
-    )
-    old = full((n,), fill_value=True, dtype=bool, layout=Layout([names[axis]], tensor.mesh))
+    result = empty(tuple(n if a == axis else m for a, m in enumerate(tensor.shape)), tensor.dtype, layout)
+    old = full((n,), fill_value=True, dtype=bool, layout=layout.take([axis]))
     assign(name, old, at, value=False)
     assign(name, result, (*before, where_true(name, old)[0]), tensor)
     assign(name, result, (*before, at), values)

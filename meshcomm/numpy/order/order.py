@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, mapped
 from meshcomm.blocks.map import store
-from meshcomm.blocks.rules import mesh_of, sample, sharding
+from meshcomm.blocks.rules import mesh_of, sample
 from meshcomm.blocks.views import check_writable
 from meshcomm.blocks.whole import in_flat_order, is_one_line, of_whole_blocks, whole_along
 from meshcomm.core._arguments import as_array, normalised_axes, quote
@@ -121,7 +121,7 @@ def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
     how.of(np.asarray(sample(tensor)).reshape(-1), -1)  # NumPy's errors for the dtype and the kind
     layout, shape, kind = tensor.layout, tensor.shape, np.dtype(np.intp) if how.indexed else tensor.dtype
     if axis is None and tensor.ndim != 1:
-        return _line(tensor, how, sharding(tensor.mesh, [each for names in layout.axes for each in names]), kind)
+        return _line(tensor, how, layout.sharding_dims, kind)
     if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
         made = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
         return relaid(make(*made, shape, kind), layout.axes, name)
@@ -158,10 +158,8 @@ def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
 
 def _without_others(tensor: DTensor, axis: int, operation: str) -> DTensor:
     """Return *tensor* with *axis* only; the others have one element. Collective over the mesh if they are sharded."""
-    names = tuple(spec if number == axis else () for number, spec in enumerate(tensor.layout.axes))
-    line = relaid(tensor, names, operation)
-    layout = Layout([names[axis]], tensor.mesh)
-    return mapped(lambda block: block.reshape(-1), line, layout=layout, shape=(tensor.size,))
+    line = relaid(tensor, tensor.layout.only(axis).axes, operation)
+    return mapped(lambda block: block.reshape(-1), line, layout=line.layout.take([axis]), shape=(tensor.size,))
 
 
 def _with_others(line: DTensor, axis: int, shape: Shape) -> DTensor:

@@ -24,8 +24,6 @@ import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.rows import Ranks, ranks_along
-from meshcomm.blocks.rules import sharding
-from meshcomm.core._tuning import ALL_SAMPLES, COUNTED_AT_ONCE, FEWEST_SAMPLES, MOST_SAMPLES
 from meshcomm.core._types import Array, DType, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
@@ -34,6 +32,13 @@ from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import ShapeError
+
+MOST_SAMPLES, FEWEST_SAMPLES, ALL_SAMPLES = 4096, 64, 2**17
+"""Samples of a rank in a sort, on average: as many as make ALL_SAMPLES, within limits. 4,096 leave blocks 2 %
+uneven."""
+
+COUNTED_AT_ONCE = 2**15
+"""Elements that a sort compares at once, twice: few enough to stay in the caches."""
 
 _COUNT = np.dtype(np.int64)
 _SPARE = 8
@@ -93,7 +98,7 @@ def in_order(name: str, tensor: DTensor, *, stable: bool, indexed: bool) -> InOr
     indexed: whether to return the indices
     """
     mesh, layout = tensor.mesh, tensor.layout
-    names = sharding(mesh, [each for spec in layout.axes for each in spec])
+    names = layout.sharding_dims
     how = f"{'stable' * stable} {'with indices' * indexed}"
     call = f"{name} {how} of {tensor.shape} {tensor.dtype} in {layout.specs_text}"
 

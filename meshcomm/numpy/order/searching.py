@@ -17,7 +17,7 @@ from meshcomm.blocks.make import mapped, on_blocks
 from meshcomm.blocks.map import elementwise
 from meshcomm.blocks.reduce import added_up
 from meshcomm.blocks.rows import ask, ranks_along
-from meshcomm.blocks.rules import Operand, mesh_of, sample, shape_of, sharding
+from meshcomm.blocks.rules import Operand, mesh_of, sample, shape_of
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.create import distribute
@@ -55,7 +55,7 @@ def is_sharded(operand: object) -> bool:
     """Return whether *operand* is a tensor of which a device has a part only."""
     if not isinstance(operand, DTensor) or not operand.size:
         return False
-    return bool(sharding(operand.mesh, [name for spec in operand.layout.axes for name in spec]))
+    return bool(operand.layout.sharding_dims)
 
 
 def as_whole(operand: Operand) -> Array:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.make import make, refuse_outside
 from meshcomm.blocks.rows import Ranks, deliver, ranks_along
-from meshcomm.blocks.rules import mesh_of, sharding
+from meshcomm.blocks.rules import mesh_of
 from meshcomm.blocks.whole import in_flat_order
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
@@ -101,7 +101,7 @@ def unique(
 
 
 def _names(tensor: DTensor) -> tuple[str, ...]:
-    return sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
+    return tensor.layout.sharding_dims
 
 
 def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:

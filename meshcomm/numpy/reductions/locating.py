@@ -18,8 +18,8 @@ from meshcomm.blocks.small import together
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
-from meshcomm.core.layouts.cyclic import global_indices
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.partition import global_indices
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 

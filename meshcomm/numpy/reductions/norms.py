@@ -15,7 +15,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.reduce import Reduction, reduced
-from meshcomm.blocks.rules import result_dtype, sharding
+from meshcomm.blocks.rules import result_dtype
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
@@ -107,8 +107,7 @@ def _whole_if_empty(whole: Callable[[Array], object], tensor: DTensor, axes: tup
         raise ShapeError(
             f"numpy.linalg.norm over axes {axes} of shape {tensor.shape} has no elements, so there is none: {error}"
         ) from None
-    unsharded = tuple(() if axis in axes else names for axis, names in enumerate(tensor.layout.axes))
-    return relaid(tensor, unsharded, "numpy.linalg.norm")
+    return relaid(tensor, tensor.layout.replace(axes, ()).axes, "numpy.linalg.norm")
 
 
 def _norm_of_vectors(
@@ -139,7 +138,7 @@ def _norm_of_matrices(
     """Return norms of matrices, of which the first of *axes* has the rows; *whole* is NumPy's function for a block."""
     kind, wide = _dtypes(whole, tensor)
     tensor = _whole_if_empty(whole, tensor, axes)
-    if not sharding(tensor.mesh, [name for axis in axes for name in tensor.layout.axes[axis]]):
+    if not tensor.layout.dims_along(axes):
         return reduced(Reduction("norm", tuple(sorted(axes)), whole, whole, "max", kind), tensor, keepdims)
     first, extreme = _MATRIX_NORMS[ord]
     summed = axes[first]

@@ -17,7 +17,7 @@ from meshcomm.blocks.reduce import (
     run_partial,
     unchanged,
 )
-from meshcomm.blocks.rules import result_dtype, sharding
+from meshcomm.blocks.rules import result_dtype
 from meshcomm.blocks.small import is_passing
 from meshcomm.core._arguments import reduced_axes
 from meshcomm.core._callers import warn
@@ -56,7 +56,7 @@ def inner_of_alike(a: object, b: object) -> DTensor | None:
 
 @lru_cache(maxsize=1024)
 def _prepared_inner(source: TensorSpec) -> tuple[Partial, Layout]:
-    names = sharding(source.layout.mesh, source.layout.axes[0])
+    names = source.layout.dims_along(0)
     specs = source.layout.specs_text
     text = f"inner product of two vectors of {source.shape} {source.dtype} in {specs}"
     partial = Partial(("inner", source), text, unchanged, names, "sum", source.dtype)

@@ -15,7 +15,6 @@ from meshcomm.blocks.small import gathered
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.joining.joining import concatenate
 
@@ -151,7 +150,7 @@ def vander(x: DTensor, N: int | None = None, increasing: bool = False) -> DTenso
         raise ValueError("x must be a one-dimensional array or sequence.")
     count = len(tensor) if N is None else N
     kind = np.vander(np.ones(1, tensor.dtype), count).dtype
-    layout, shape = Layout([*tensor.layout.axes, ()], tensor.mesh), (len(tensor), count)
+    layout, shape = tensor.layout.insert(tensor.ndim), (len(tensor), count)
     return mapped(lambda block: np.vander(block, count, increasing), tensor, layout=layout, shape=shape, dtype=kind)
 
 

@@ -17,7 +17,6 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
 from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut, Interval
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import ShapeError
@@ -310,7 +309,7 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
     line = relaid(line, line.layout.undealt([0]), name)
     (n,), m, (offset, length), kind = line.shape, len(kernel), stretch, line.dtype
     dtype = np.convolve(np.ones(1, kind), np.ones(1, kernel.dtype)).dtype
-    layout = Layout([tuple(line.layout.axes[0])], line.mesh)
+    layout = line.layout.usual_cut(0)
     cut = Cut(length, layout.num_shards(0))
 
     def needed(number: int) -> tuple[int, int]:
@@ -327,4 +326,5 @@ def _convolved(name: str, line: DTensor, kernel: Array, stretch: tuple[int, int]
         return found[start + offset - first : stop + offset - first].copy()
 
     wanted = tuple(((0, *needed(number)),) for number in range(cut.blocks))
-    return assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()
+    result: DTensor = assembling(name, [line], 0, wanted, layout, shape=(length,), compute=of, dtype=dtype).run()
+    return result

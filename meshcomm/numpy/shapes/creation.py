@@ -93,8 +93,8 @@ def _as_in(
     kind, layout = tensor.dtype if dtype is None else dtype, tensor.layout
     lengths = tensor.shape if shape is None else as_shape(shape)
     if lengths != tensor.shape:
-        axes = [tuple(names) for names in layout.axes] if len(lengths) == tensor.ndim else [()] * len(lengths)
-        layout = Layout(axes, tensor.mesh)
+        is_alike = len(lengths) == tensor.ndim
+        layout = layout.usual_cut(range(tensor.ndim)) if is_alike else Layout.replicated(tensor.mesh, len(lengths))
     return lengths, kind, layout
 
 

@@ -64,8 +64,7 @@ def _order(tensor: DTensor, axes: int | Sequence[int] | None) -> tuple[int, ...]
 def _transposed(t: DTensor, axes: Sequence[int] | None) -> Call | DTensor:
     tensor = as_tensor("transpose", t)
     order = _order(tensor, axes)
-    layout = Layout([tensor.layout.axes[a] for a in order], tensor.mesh)
-    return viewing(methodcaller("transpose", order), tensor, layout)
+    return viewing(methodcaller("transpose", order), tensor, tensor.layout.take(order))
 
 
 @implements(getattr(np, "matrix_transpose", None), getattr(np.linalg, "matrix_transpose", None))

@@ -349,8 +349,8 @@ def broadcast_to(array: DTensor, shape: ShapeLike, subok: bool = False) -> DTens
             "be equal, or 1 in the tensor"
         )
     stretched = [i for i, n in enumerate(tensor.shape) if n != lengths[added + i]]
-    kept = tuple(() if i in stretched else names for i, names in enumerate(tensor.layout.axes))
-    narrow, layout = relaid(tensor, kept, "broadcast_to"), Layout(((),) * added + kept, tensor.mesh)
+    narrow = relaid(tensor, tensor.layout.replace(stretched, ()).axes, "broadcast_to")
+    layout = Layout(((),) * added + narrow.layout.axes, tensor.mesh)
     of = np.broadcast_to(outline(tensor), lengths)
     return viewed(lambda block: np.broadcast_to(block, layout.block_shape(lengths)), narrow, layout, of)
 

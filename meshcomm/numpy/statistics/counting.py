@@ -182,7 +182,7 @@ def _of_points(
     limits = _limits(points, edges, limits)
     made = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
     shape, kind = tuple(len(each) - 1 for each in made), np.dtype(float)
-    line = make(points.local, Layout(points.layout.axes[:1], mesh), points.shape[:1], points.dtype)
+    line = make(points.local, points.layout.take([0]), points.shape[:1], points.dtype)
     factors = None if loads is None else weights_like(name, line, agreed[-1])
 
     def counted(block: Array, loads: Array | None = None) -> Array:
@@ -231,7 +231,7 @@ def _points(name: str, operands: Sequence[Operand], weights: Operand, together: 
             raise ShapeError(f"{name}: the coordinates along each axis have one axis and one length, not {shapes}")
     columns = [weights_like(name, first, x) for x in operands]
     kind = np.result_type(*(column.dtype for column in columns))
-    layout, shape = Layout([*first.layout.axes, ()], first.mesh), (first.size, len(columns))
+    layout, shape = first.layout.insert(first.ndim), (first.size, len(columns))
     return mapped(
         lambda *blocks: np.stack(blocks, axis=1, dtype=kind), *columns, layout=layout, shape=shape, dtype=kind
     )

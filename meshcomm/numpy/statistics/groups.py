@@ -20,7 +20,6 @@ import numpy as np
 
 from meshcomm.blocks.make import make, on_blocks
 from meshcomm.blocks.reduce import Merge, Partial, run_partial, unchanged
-from meshcomm.blocks.rules import sharding
 from meshcomm.blocks.small import together
 from meshcomm.blocks.whole import of_whole_blocks
 from meshcomm.core._types import Array, DType, Indices, Shape
@@ -166,8 +165,7 @@ class Grouping(NamedTuple):
 
     def layout(self, whole: Layout) -> Layout:
         """Return the layout of results in blocks that are made of those of a layout: the groups are not cut."""
-        kept = [() if a in self.axes else names for a, names in enumerate(whole.axes) if self._stays(a)]
-        return Layout(kept, whole.mesh)
+        return whole.replace(self.axes, ()).take(a for a in range(whole.ndim) if self._stays(a))
 
     def shape(self, whole: Shape) -> Shape:
         """Return the shape of the results, or of a block of them, of the shape of what is reduced."""
@@ -209,6 +207,6 @@ def _merged(how: Grouping, shares: Shares, tensor: DTensor, dtype: DType, kind: 
 
     text = f"{how.text} of {tensor.shape} {tensor.dtype} in {source.specs_text}"
     made = make(together(how.name, tensor.mesh, text, lambda: on_blocks(own, tensor)), layout, shape, kind)
-    names = sharding(tensor.mesh, [each for a in how.axes for each in source.axes[a]])
+    names = source.dims_along(how.axes)
     merging = Partial((text, made._spec), text, unchanged, names, shares.merge, dtype, shares=kind, finish=finish)
     return run_partial(merging, made, layout, shape)

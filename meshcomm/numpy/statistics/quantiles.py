@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.align import agree_on_plain, relaid, replicated
 from meshcomm.blocks.make import make, on_device
 from meshcomm.blocks.map import elementwise, written
-from meshcomm.blocks.rules import mesh_of, sharding, without
+from meshcomm.blocks.rules import mesh_of, without
 from meshcomm.blocks.small import gathered
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.blocks.whole import is_one_line, of_whole_blocks, whole_along
@@ -170,7 +170,7 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
     tensor = as_tensor(f"numpy.{name}", a)
     axes = normalised_axes(axis, tensor.ndim)
     result = _described(statistic, tensor, axis, axes, keepdims)
-    names = sharding(tensor.mesh, [each for number in axes for each in tensor.layout.axes[number]])
+    names = tensor.layout.dims_along(axes)
     if statistic.of_line is not None and names and tensor.size and is_one_line(tensor.shape, axes):
         made = _of_line(statistic, tensor, axes, result)
     else:
@@ -249,8 +249,7 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
 
 def _spread_along(tensor: DTensor, axes: tuple[int, ...], operation: str) -> DTensor:
     """Return *tensor* with *axes* sharded as they are, and no other one."""
-    found = tuple(names if number in axes else () for number, names in enumerate(tensor.layout.axes))
-    return relaid(tensor, found, operation)
+    return relaid(tensor, tensor.layout.only(axes).axes, operation)
 
 
 def _is_nan(value: object) -> bool:
@@ -309,7 +308,7 @@ def _weighted(
         raise ValueError("Weights must be non-negative.")
     if bool(np.any(lost)):
         raise ValueError("Weights included NaN, inf or were all zero.")
-    names = sharding(tensor.mesh, [each for number in axes for each in tensor.layout.axes[number]])
+    names = tensor.layout.dims_along(axes)
     if names and tensor.size and is_one_line(tensor.shape, axes):
         line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
         return np.reshape(line, np.shape(levels) + _kept(tensor.shape, axes, keepdims))  # type: ignore[return-value]
@@ -322,8 +321,8 @@ def _weighted(
         return found
 
     made = _computed(_Statistic(function.__name__, of, None, False), whole_lines, axis, keepdims)
-    kept = [() if a in axes else each for a, each in enumerate(tensor.layout.axes) if keepdims or a not in axes]
-    return relaid(made, ((),) * (made.ndim - len(kept)) + tuple(kept), name)
+    kept = tensor.layout.replace(axes, ()) if keepdims else tensor.layout.delete(axes)
+    return relaid(made, ((),) * (made.ndim - kept.ndim) + kept.axes, name)
 
 
 def _weighted_line(tensor: Value, weights: Value, counted: Value, levels: Array) -> Value:

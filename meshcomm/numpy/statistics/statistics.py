@@ -19,13 +19,16 @@ from meshcomm.blocks.rules import result_dtype
 from meshcomm.core._arguments import as_dtype, quote, reduced_axes
 from meshcomm.core._callers import naming_callers, warn
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import CACHED_BYTES
 from meshcomm.core._types import Array, Axis, DType
 from meshcomm.core.arrays._tensor import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.reductions.reductions import mean, reducing_by, refuse_empty
 from meshcomm.numpy.ufuncs import reduce, with_where
+
+CACHED_BYTES = 2**18
+"""Bytes of an array that several passes go over, one after the other, before the next stretch of it: it stays in the
+cache of a core then. Measured with the variance of 32 MiB."""
 
 Over: TypeAlias = tuple[int, ...] | None  # the axes to reduce, None for all
 

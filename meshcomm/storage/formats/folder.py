@@ -19,16 +19,17 @@ from typing import ClassVar
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._tuning import CHECKSUM_RANGE, MOST_UNEVEN, PAGE
+from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.trees import names_in
 from meshcomm.core.layouts.dtype_text import dtype_text
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
-from meshcomm.storage.checksums import Piece, combined
+from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json, refuse_overlaps
 from meshcomm.storage.formats.indexed import IndexedWriter
+from meshcomm.storage.routes import MOST_UNEVEN
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
 from meshcomm.storage.values import all_values
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._tuning import WAIT_FOR_WRITERS
 from meshcomm.core._types import Array, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
@@ -24,6 +23,10 @@ from meshcomm.storage.formats import (
 )
 from meshcomm.storage.formats.base import Contents, Reader, Writer
 from meshcomm.storage.libraries import Sliced
+
+WAIT_FOR_WRITERS = 1.0
+"""Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file
+for less than a millisecond, as measured on one disk."""
 
 
 def _hdf5_or_classic(path: Path) -> Contents:

@@ -16,14 +16,18 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._tuning import LARGEST_SAFETENSORS, PAGE, READ_TOGETHER
+from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import DType, Json
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
 from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_shape, parsed_json
 from meshcomm.storage.formats.indexed import IndexedWriter
+from meshcomm.storage.selection import READ_TOGETHER
 from meshcomm.storage.stored import Stored, in_one_file
+
+LARGEST_SAFETENSORS = 5 * 10**9
+"""Bytes of arrays in each of several .safetensors files with an index: what its library's users expect."""
 
 INDEX = ".safetensors.index.json"
 _NUMBERS = r"[0-9a-f]{16}-\d{5}-of-\d{5}\.safetensors"

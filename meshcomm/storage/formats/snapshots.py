@@ -5,12 +5,19 @@ from math import prod
 from pathlib import Path
 
 from meshcomm.core._arguments import counted, quote
-from meshcomm.core._tuning import CHUNK, PAGE, SERIES_CHUNK, SNAPSHOTS
+from meshcomm.core._tuning import PAGE
 from meshcomm.core._types import DType, Shape
 from meshcomm.errors import CheckpointError, DTypeError, ShapeError
-from meshcomm.storage.chunked import default_chunk
+from meshcomm.storage.chunked import CHUNK, default_chunk
 from meshcomm.storage.formats.base import Described
 from meshcomm.storage.stored import Chunks, Segment, Stored
+
+SERIES_CHUNK = 2**26
+"""Bytes of a chunk of a snapshot that is not compressed, one row at least. A compromise: few chunks are found quickly,
+and readers of a few rows take parts of them."""
+
+SNAPSHOTS = 1024
+"""Small snapshots that share one chunk of a page, at most."""
 
 
 def copy_that_grows(path: Path) -> str:

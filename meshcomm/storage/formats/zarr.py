@@ -17,7 +17,6 @@ from typing import ClassVar
 
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import own_access
-from meshcomm.core._tuning import ZARR_CHUNK
 from meshcomm.core._types import Json, Shape
 from meshcomm.errors import CheckpointError, ShapeError
 from meshcomm.storage import files
@@ -42,6 +41,10 @@ from meshcomm.storage.formats.snapshots import (
 from meshcomm.storage.formats.zarr_metadata import METADATA as METADATA
 from meshcomm.storage.formats.zarr_metadata import array_metadata, as_attributes, codecs_of, dtype_of, group_metadata
 from meshcomm.storage.stored import Chunks, Segment, Stored
+
+ZARR_CHUNK = 2**26
+"""Bytes of a chunk of a zarr array that is saved, one row at least. A compromise: readers take whole chunks, and few
+files are better on a network."""
 
 
 class ZarrWriter(Writer):

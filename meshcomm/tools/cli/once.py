@@ -2,10 +2,14 @@
 
 import time
 
-from meshcomm.core._tuning import COME_WITHIN, END_WITHIN, POLL_TO
+from meshcomm.core._tuning import END_WITHIN, POLL_TO
 from meshcomm.core.failures.host_signals import Error
 from meshcomm.core.failures.launchers import launched
 from meshcomm.tools.cli.terminal import say
+
+COME_WITHIN = 5.0
+"""Seconds in which ranks come that have to say the same of a command, after the first one. Ranks of a busy machine
+start at different times; those of another host never come."""
 
 
 def print_once(text: str) -> None:

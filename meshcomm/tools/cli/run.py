@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from meshcomm.core._tuning import LEAVE_WITHIN
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.forks import exit_code
 from meshcomm.core.failures.launchers import are_several, is_told_by_another
@@ -16,6 +15,10 @@ from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks.meshes import common_world
 from meshcomm.core.ranks.mpi import MPIWorld
 from meshcomm.errors import CollectiveMismatch, MeshError
+
+LEAVE_WITHIN = 1.0
+"""Seconds. Under ``python -m meshcomm run`` a rank that calls sys.exit with an error waits this long for the others to
+end, too, before it ends the job."""
 
 
 def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> None:

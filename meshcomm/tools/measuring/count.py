@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from types import TracebackType
 
+from meshcomm.core.failures.recorder import NOTHING, Traffic
 from meshcomm.core.failures.watch import kind
 from meshcomm.core.ranks.recording import Listener, Span, recorder
-from meshcomm.core.ranks.traffic import NOTHING, Traffic
 from meshcomm.errors import MeshError
 from meshcomm.tools.measuring.columns import in_columns
 

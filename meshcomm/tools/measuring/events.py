@@ -14,8 +14,8 @@ from typing import NamedTuple, TypeAlias
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._types import Json
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.ranks.recording import NOBODY, Arrival, Listener, Needed, Peers, Span
-from meshcomm.core.ranks.traffic import Traffic
+from meshcomm.core.failures.recorder import NOBODY, Arrival, Needed, Peers, Traffic
+from meshcomm.core.ranks.recording import Listener, Span
 from meshcomm.errors import MeshError
 from meshcomm.tools.measuring.totals import Totals, process_memory
 

@@ -21,8 +21,9 @@ from meshcomm.core._types import Json
 from meshcomm.core.failures import forks
 from meshcomm.core.failures.abort import comm_world, say
 from meshcomm.core.failures.launchers import TRACE_FOLDER, folder_in
+from meshcomm.core.failures.recorder import Arrival
 from meshcomm.core.ranks.hosts import this_host
-from meshcomm.core.ranks.recording import Arrival, Span, recorder
+from meshcomm.core.ranks.recording import Span, recorder
 from meshcomm.core.ranks.variables import is_trace_possible
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.measuring.events import ARRIVES, MOST_EVENTS, Events, document

@@ -18,13 +18,14 @@ from meshcomm.core._arguments import as_path
 from meshcomm.core._files import check_writable, replacing
 from meshcomm.core.failures import abort
 from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.recorder import Arrival
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks._envelope import Envelope
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import exchanging
 from meshcomm.core.ranks.meshes import world_of
-from meshcomm.core.ranks.recording import Arrival, Listener, recorder
+from meshcomm.core.ranks.recording import Listener, recorder
 from meshcomm.core.ranks.teams import Team
 from meshcomm.errors import CollectiveMismatch
 from meshcomm.tools.measuring.clocks import Aligned, Clock, compare_clocks

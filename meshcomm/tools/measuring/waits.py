@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from meshcomm.core._types import Json
-from meshcomm.core.ranks.recording import Arrival
+from meshcomm.core.failures.recorder import Arrival
 from meshcomm.tools.measuring.events import ARRIVES, NEEDS
 
 _MOVING = "moving"

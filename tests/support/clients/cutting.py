@@ -42,7 +42,7 @@ def only_namespace():
 
 def bound_to_mesh():
     """Return the namespace of the mesh's tensors and the mesh: tests that name it as their device get cut tensors."""
-    return bound.namespace_of(mesh(), array_api), mesh()
+    return bound.namespace_of(mesh()), mesh()
 
 
 def renew():

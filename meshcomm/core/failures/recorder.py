@@ -1,0 +1,128 @@
+"""What a recorder of calls is told, and how: the recorder itself is in :mod:`meshcomm.core.ranks.recording`."""
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from time import monotonic_ns
+from typing import NamedTuple, Protocol
+
+from meshcomm.core._types import Counts
+
+
+class Traffic(NamedTuple):
+    """Data that a rank receives from others. A message is what one other rank has for it in one exchange."""
+
+    messages: int = 0
+    bytes: int = 0
+    messages_between_nodes: int = 0
+    bytes_between_nodes: int = 0
+
+    def plus(self, other: "Traffic") -> "Traffic":
+        """Return both together."""
+        return Traffic(  # one by one: this is on the way of every exchange that is counted
+            self.messages + other.messages,
+            self.bytes + other.bytes,
+            self.messages_between_nodes + other.messages_between_nodes,
+            self.bytes_between_nodes + other.bytes_between_nodes,
+        )
+
+
+NOTHING = Traffic()
+
+
+class Arrival(NamedTuple):
+    """That a rank begins an operation that others may wait for.
+
+    A stream is a row of operations that its ranks make in one order: the collective ones of a communicator, or the
+    messages from one rank to another. So stream and *number* name the operation on all ranks.
+    """
+
+    stream: str
+    number: int
+    position: int
+    """That of the rank among those of the stream."""
+
+
+class Needed(NamedTuple):
+    """The arrivals in an operation without which a rank cannot complete it: those of the ranks at *positions*."""
+
+    stream: str
+    number: int
+    positions: Sequence[int]
+
+
+class Peers(NamedTuple):
+    """Why an operation may wait for other ranks, and they for this one."""
+
+    arrivals: tuple[Arrival, ...] = ()
+    needed: tuple[Needed, ...] = ()
+
+
+NOBODY = Peers()
+
+
+class Stream(Protocol):
+    """A communicator, as far as a recorder asks: the rank that calls it, and its name on all of them."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+
+
+class Positions(Protocol):
+    """A rendezvous in shared memory: its members, and which of them this rank is."""
+
+    @property
+    def members(self) -> Sequence[int]: ...
+    @property
+    def position(self) -> int: ...
+
+
+class InMemory(Protocol):
+    """A group of ranks that exchange in shared memory."""
+
+    @property
+    def opened(self) -> Stream | None: ...
+    @property
+    def rendezvous(self) -> Positions | None: ...
+
+
+class ToldOfCalls(Protocol):
+    """Who is told of calls and exchanges of this rank; `meshcomm.core.ranks.recording` says what each entry is."""
+
+    def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
+    def exchanged(self, way: str, began: int, traffic: Traffic) -> None: ...
+    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Peers = NOBODY) -> None: ...
+    def timer(self, what: str, peers: Peers = NOBODY) -> "Timer": ...
+    def together(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
+    def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> "Timer": ...
+    def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None: ...
+    def agreed(self) -> None: ...
+    def job_ends(self) -> None: ...
+
+
+class Timer:
+    """Tells when an operation of MPI, which begins when this is made, is over.
+
+    Parameters
+    ----------
+    recorder: is told
+    what: the function of MPI
+    peers: whom it has to do with
+    """
+
+    __slots__ = ("_began", "_peers", "_recorder", "_what")
+
+    def __init__(self, recorder: ToldOfCalls, what: str, peers: Peers) -> None:
+        self._recorder, self._what, self._peers = recorder, what, peers
+        self._began = monotonic_ns()
+
+    def __call__(self) -> None:
+        """Tell that the operation is over."""
+        self._recorder.spent("mpi", self._what, self._began, None, self._peers)
+
+    def posted(self) -> Peers:
+        """Tell that a nonblocking operation has begun, and return whom to wait for later."""
+        self._recorder.spent("mpi", self._what, self._began, None, self._peers._replace(needed=()))
+        return self._peers._replace(arrivals=())

@@ -1,0 +1,46 @@
+"""Where small arrays lie: whole, on all ranks of a mesh."""
+
+import numpy as np
+
+from meshcomm.blocks.make import make
+from meshcomm.core._types import Array
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.meshes import location_in, mesh_of_program
+
+
+class Home:
+    """Where small arrays lie: on all ranks of a mesh, in layouts that are made once."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self.everyone: bool = mesh.size == mesh.world.size
+        self.whole = [Layout.replicated(mesh, ndim) for ndim in range(65)]
+
+    def make(self, array: Array) -> DTensor:
+        """Return the tensor of a small array, whose memory it takes."""
+        block = np.asarray(array) if array.flags.c_contiguous else np.array(array, order="C")
+        outside = not self.everyone and location_in(self.mesh) is None
+        return make(None if outside else block, self.whole[block.ndim], block.shape, block.dtype)
+
+
+_homes: dict[int, Home] = {}  # by the id of the mesh, which they hold
+
+
+def home() -> Home:
+    """Return where small arrays lie now."""
+    return home_of(mesh_of_program())
+
+
+def home_of(mesh: Mesh) -> Home:
+    """Return where small arrays lie on *mesh*."""
+    found = _homes.get(id(mesh))
+    if found is None:
+        if len(_homes) > _MOST_HOMES:
+            _homes.clear()
+        found = _homes[id(mesh)] = Home(mesh)
+    return found
+
+
+_MOST_HOMES = 16
