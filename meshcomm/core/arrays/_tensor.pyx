@@ -217,8 +217,8 @@ cdef class TensorBase:
     def __le__(self, other): return _binary(np_less_equal, self, other, Operators.__le__)
     def __gt__(self, other): return _binary(np_greater, self, other, Operators.__gt__)
     def __ge__(self, other): return _binary(np_greater_equal, self, other, Operators.__ge__)
-    def __eq__(self, other): return _compared(np_equal, self, other, Operators.__eq__)
-    def __ne__(self, other): return _compared(np_not_equal, self, other, Operators.__ne__)
+    def __eq__(self, other): return _binary(np_equal, self, other, Operators.__eq__)
+    def __ne__(self, other): return _binary(np_not_equal, self, other, Operators.__ne__)
     def __neg__(self): return _unary(np_negative, self)
     def __abs__(self): return _unary(np_absolute, self)
     def __invert__(self): return _unary(np_invert, self)
@@ -242,16 +242,6 @@ cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, ufunc)
 
 
-cdef object _compared(ufunc, TensorBase tensor, other, long_way):
-    cdef object its = _operand(other), made
-    if its is _NONE:
-        return long_way(tensor, other)
-    made = _known(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
-    if made is _NONE:  # records, and what no ufunc compares, have a way of their own
-        return long_way(tensor, other)
-    return made if script is None else script(made)
-
-
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
@@ -268,7 +258,9 @@ cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
 
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, ufunc):
     made = _known(tensor, key, operands, out)
-    if made is _NONE:
+    if made is _NONE and (ufunc is np_equal or ufunc is np_not_equal):  # there is more to compare than a ufunc knows
+        made = Operators.__eq__(*operands) if ufunc is np_equal else Operators.__ne__(*operands)
+    elif made is _NONE:
         made = _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
     return made if script is None or out is not None else script(made)
 
@@ -399,24 +391,15 @@ cdef object _kept(TensorBase tensor, key, tuple args, made):
         return made
     call = made
     recipe = call.recipe
-    if not _are_same(args, call.operands):
-        if not _are_same(_tensors(args), call.operands):
+    operands = [id(x) for x in call.operands]
+    if [id(x) for x in args] != operands:
+        if [id(x) for x in _tensors(args)] != operands:
             return call.run()
         recipe = OfTensors(recipe)
     if len(tensor._spec.recipes) >= _most:
         tensor._spec.recipes.clear()
     tensor._spec.recipes[_own(key)] = recipe
     return call.run()
-
-
-cdef bint _are_same(tuple some, tuple others) except -1:
-    cdef Py_ssize_t i
-    if len(some) != len(others):
-        return False
-    for i in range(len(some)):
-        if some[i] is not others[i]:
-            return False
-    return True
 
 
 cdef class Call:
