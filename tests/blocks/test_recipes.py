@@ -270,3 +270,45 @@ def test_an_element_goes_one_way_whatever_an_index_is_made_of(odd):
 
     with mc.simulate(2) as world:
         world.run(lambda: program(world.rank))
+
+
+ALIKE = {
+    "sums of columns": lambda a: a.sum(axis=0),
+    "sums": lambda a: a.sum(),
+    "maxima, as an axis": lambda a: a.max(axis=0, keepdims=True),
+    "means": lambda a: a.mean(axis=0),
+    "roll": lambda a: np.roll(a, 1, axis=0),
+    "neighbours": lambda a: a[:-1] + a[1:],
+}
+"""Calls that move as much, whatever the number of rows."""
+
+
+@pytest.mark.parametrize("call", ALIKE.values(), ids=ALIKE)
+def test_new_calls_that_move_alike_do_not_agree_again(call):
+    def program():
+        wide = [tensors("f8", n=n)[0] for n in (12, 14, 16, 18)]
+        expected = [call(each.to_numpy()) for each in wide]
+        for each in wide[:2]:  # the first ones of their form
+            call(each)
+        with mc.count() as counted:
+            found = [call(each) for each in wide[2:]]
+        for one, other in zip(found, expected[2:], strict=True):
+            np.testing.assert_allclose(one.to_numpy(), other)
+        return counted.agreements, counted.messages
+
+    with mc.simulate(2) as world:
+        agreements, messages = np.transpose(world.run(program))
+    assert not agreements.any()
+    assert messages.any()
+
+
+def test_a_new_call_of_a_known_form_that_differs_between_ranks_is_found():
+    def program():
+        first, *others = (tensors("f8", n=n)[0] for n in (12, 14, 16))
+        first.sum(axis=0)
+        with pytest.raises(mc.CollectiveMismatch):
+            others[first.mesh.rank].sum(axis=0)
+        return True
+
+    with mc.simulate(2) as world:
+        assert world.run(program) == [True, True]
