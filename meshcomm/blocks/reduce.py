@@ -225,7 +225,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
     layout, form = source.delete(axes), None
     if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
-        form = ("reduce", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
+        form = ("shares", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
     return Partial(key, text, run, names, how.merge, how.dtype, counts, how.shares, finish, form), layout, shape
 
 

@@ -190,7 +190,7 @@ class Collective(Generic[R]):
             form = None if self._form is None else self._form(*subject)
             known = None if form is None else team.recall(form)
             if known is not None:
-                return self._of_known_form(team, key, subject, known)
+                return self._of_known_form(team, key, subject, known, error)
         run: Callable[..., R] | None = None
         try:
             _ = team.machine  # which a plan depends on, agreed on when the team first communicates
@@ -208,14 +208,14 @@ class Collective(Generic[R]):
         return run
 
     def _of_known_form(
-        self, team: Team, key: Hashable, subject: tuple[object, ...], known: PreparedCall
+        self, team: Team, key: Hashable, subject: tuple[object, ...], known: PreparedCall, error: Exception | None
     ) -> Callable[..., R]:
         """Return what runs a new call as it has run others of its form, and note what the call is about."""
         call = self._text(team, subject)
         number = fingerprint(call)
         team.note(number)
         if team.comparison_due:
-            agreement.agree(team, call)
+            agreement.agree(team, call, error)
         team.remember(key, PreparedCall(known.run, number))
         return known.run
 
