@@ -20,6 +20,7 @@ from meshcomm.core._arguments import counted, quote
 from meshcomm.core._types import Names, Shape
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.layout_text import LayoutType
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.layouts.specs import Cyclic, cut_at
 
@@ -177,7 +178,8 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     found_axes = _folded(specs, lengths, dropped, layout)
     if found_axes is None:
         return None
-    result = layout._recut(found_axes)
+    is_same = found_axes == layout.axes and layout.type is LayoutType.STATIC  # as equal layouts, this very one
+    result = layout if is_same else layout._recut(found_axes)
     of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
     return Slice(result, tuple(lengths), tuple(block), of_result)
 
