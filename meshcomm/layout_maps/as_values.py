@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from meshcomm.core import _hooks
+from meshcomm.core.arrays._tensor import completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 
 
@@ -48,14 +49,14 @@ class ActsAsValue(NDArrayOperatorsMixin):
         held = {name: unwrapped(each) for name, each in kwargs.items()}
         if given:
             held["out"] = tuple(map(unwrapped, given))
-        made = _hooks.call("numpy", ufunc, method, inputs, held)
+        made = completed(_hooks.call("numpy", ufunc, method, inputs, held))
         return given[0] if len(given) == 1 else made
 
     def __array_function__(
         self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
         held = {name: unwrapped(each) for name, each in kwargs.items()}
-        made = _hooks.call("numpy", func, None, tuple(map(unwrapped, args)), held)
+        made = completed(_hooks.call("numpy", func, None, tuple(map(unwrapped, args)), held))
         out = kwargs.get("out")
         return made if out is None or made is not held["out"] else out
 

@@ -126,7 +126,8 @@ def test_files(tmp_path):
         assert {name: its.calls for name, its in e.operations.items()} == {"start_save": 2, "wait for a save": 1}
         assert e.bytes == e.operations["start_save"].bytes == c.bytes
         assert (set(c.operations), set(d.operations)) == ({"save"}, {"load"}), "relayouts within them are theirs"
-        assert c.operations["save"].calls == d.operations["load"].calls == 2, "they agree on their arguments first"
+        assert c.operations["save"].calls == 2, "it agrees on its arguments first"
+        assert d.operations["load"].calls == 1
         assert c.bytes == d.bytes == 128 * 128 * 8 // 4, "files have rows"
         assert c.agreements > 0
 
