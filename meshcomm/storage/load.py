@@ -211,10 +211,11 @@ def _again(load: KeptLoad, request: LoadRequest, here: Session) -> dict[str, DTe
     try:
         targets = []
         try:
+            check_unchanged(load.told.base, load.told.found, load.reader.names)  # before anything is read
             for each in load.reader.requests:
                 block = None if each.block_shape is None else new_block(each.block_shape, each.dtype)
                 targets.append(make(block, each.layout, each.shape, each.dtype))
-        except MemoryError as error:
+        except (CheckpointError, OSError, MemoryError) as error:
             opened.error = error
             agree()
         return _filled(load, targets, request, opened, here)

@@ -91,8 +91,9 @@ def prepare(plan: Plan, here: Location, order: Order = None, held: Held | None =
 def _copied(shape: Shape, itemsize: int, block: Array | None, out: Array | None = None) -> Array:
     """Return the block of the only device, in new memory or in *out*."""
     assert block is not None
-    if block.nbytes != block_bytes(shape, itemsize):
-        raise wrong_length(block.nbytes, block_bytes(shape, itemsize))
+    for each in (block, block if out is None else out):
+        if each.nbytes != block_bytes(shape, itemsize):
+            raise wrong_length(each.nbytes, block_bytes(shape, itemsize))
     if out is None:
         return exact_copy(block)
     opaque(out)[...] = opaque(block)
