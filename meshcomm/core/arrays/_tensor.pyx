@@ -26,7 +26,7 @@ from types import FunctionType
 
 import numpy as np
 
-from meshcomm.core._callers import guarded
+from meshcomm.core._callers import guarded as _calling
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._indices import sliced
@@ -43,7 +43,7 @@ cdef object _numbers = frozenset(
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
-cdef object _check_open = None, _guarded = guarded
+cdef object _check_open = None, _guarded = _calling
 cdef object _element_of = None, _to_set = None, _slice_of = None, _note = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
