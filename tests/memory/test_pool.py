@@ -11,6 +11,7 @@ import pytest
 
 from meshcomm.core.memory import pools
 from meshcomm.core.memory._pool import Mapping, Pool
+from meshcomm.core.memory.blocks import new_bytes
 from support.in_process_ranks import MIB, PAGE, mapped, output_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has this memory")
@@ -301,6 +302,13 @@ assert pool.used == used - 8192
 rendezvous.exchange(Routes(1, 0, [], [], lambda *ways: (None, None)), 1, b"", np.empty(0))
 print("as expected")
 """
+
+
+def test_large_blocks_of_close_lengths_have_memory_of_one_length():
+    sizes = [2**20 - 2**15 + 1, 2**20 - 5000, 2**20]
+    blocks = [new_bytes(size) for size in sizes]
+    assert [len(block) for block in blocks] == sizes
+    assert {len(block if block.base is None or len(block) == 2**20 else block.base) for block in blocks} == {2**20}
 
 
 def test_a_fork_changes_nothing():

@@ -13,7 +13,7 @@ program, as no line of ours is on the way.
 #    tensors, and the other arguments. Numbers that are operands count by their type; all others by type and value.
 #    What has no signature, such as plain arrays, goes the long way each time.
 # 2. Without a recipe it goes the long way, which checks and decides. Whoever decides returns a `Call`: a `Recipe`, and
-#    the operands on which it is to run. Nothing has run by then, and nobody has communicated.
+#    the operands on which it is to run.
 # 3. Back here, the recipe runs, and is kept if the operands are the tensors of the call, all of them. What is made in
 #    several steps comes back as a result, and is not kept.
 #

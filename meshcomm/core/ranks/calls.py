@@ -1,7 +1,8 @@
 """Collective calls: what a collective function is, and the one path from a call to what all ranks agreed to run.
 
-A call is known if all ranks of a team have made it before: what was prepared for it then runs at once. Otherwise each
-rank prepares it, the ranks agree that they make the same call and that none has an error, and each remembers it.
+A call is known if all ranks of a team have made it before: what was prepared for it then runs at once. So does what
+was prepared for another call of the same form: see `Collective`. Otherwise each rank prepares it, the ranks agree that
+they make the same call and that none has an error, and each remembers it.
 
 What a rank does about an error depends on when it finds it:
 

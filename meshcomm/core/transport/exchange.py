@@ -292,6 +292,7 @@ def is_plain(box: Box) -> bool:
 
 
 _FEW = 16
+"""Boxes. A compromise: arrays take about as long for a few of them as for one."""
 
 Row: TypeAlias = tuple[int, Box, list[int], list[int]]
 """A box in a region of memory that is a block: the region, the box of the block, and the corners of the box."""

@@ -78,9 +78,9 @@ def implements(*functions: Function | None, partly: bool = False) -> Callable[[O
 def operation(*functions: Function | None, partly: bool = False) -> Callable[[Callable[P, Call | R]], Callable[P, R]]:
     """Let NumPy's *functions* take tensors: the function below decides what is made, and may return that as a `Call`.
 
-    So it decides by specs and other arguments only, and communicates nothing. Who called the function of NumPy runs
-    the call, and keeps it for others with tensors of the same specs. In our own code, the name below is of a function
-    that runs the call; `decision` gives the one that decides. Arguments are those of `implements`.
+    So it decides by specs and other arguments only, not by elements. Who called the function of NumPy runs the call,
+    and keeps it for others with tensors of the same specs. In our own code, the name below is of a function that runs
+    the call; `decision` gives the one that decides. Arguments are those of `implements`.
     """
 
     def define(decide: Callable[P, Call | R]) -> Callable[P, R]:
