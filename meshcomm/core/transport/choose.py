@@ -19,8 +19,8 @@ all of them are shared, and packed between all others.
 #
 # (A) `len(group.members)`, `len(tensors)` and the `ExchangeSpec`. They follow from the call, that is, from layouts,
 #     shape and dtype, and from the `Machine`. All ranks of the team have agreed on the call before it first runs, or
-#     on another one of its form, from which these facts follow, too (`blocks.edges`, `blocks.reduce`); and on the machine
-#     when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
+#     on another one of its form, from which these facts follow, too (`blocks.edges`, `blocks.reduce`); and on the
+#     machine when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
 # (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
 #     list of what all ranks told each other; the last is a constant of the MPI library.
 # (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
