@@ -17,6 +17,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm.core._callers import warn
+from meshcomm.core.plans.search import forget_plans
 from support import surface
 from support.optional import can_import
 from support.paths import ROOT, TESTS
@@ -241,7 +242,9 @@ def test_pickles_of_another_process():
 
 
 def test_pickles_have_no_more_than_fields():
+    forget_plans()  # a plan of the cache has equal layouts of another call, which a pickle has besides its own
     sizes = {name: len(pickle.dumps(value)) for name, value in values().items()}
+    forget_plans()
     assert {name: len(pickle.dumps(value)) for name, value in used().items()} == sizes
 
 
