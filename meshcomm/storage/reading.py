@@ -76,8 +76,7 @@ class ArraysReader:
             block = block.T if stored.fortran and block is not None else block
             into = make(block, request.file_layout, chosen.box, target.dtype)
         if request.chunks is not None:
-            unsliced = request.unsliced or request.coding is not None
-            read_by_library(opened, stored, chosen, into, chunks=request.chunks, limit=self._limit, unsliced=unsliced)
+            read_by_library(opened, request, into, self._limit)
             return
 
         def prepared(device: int) -> TensorReader:

@@ -16,18 +16,16 @@ from meshcomm.blocks.session import Session, in_session
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import resolved
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Json, Names, Shape
+from meshcomm.core._types import Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.by_library import layout_by_chunks
 from meshcomm.storage.files import final_names
 from meshcomm.storage.formats import zarr_library
 from meshcomm.storage.formats.hdf5_write import Hdf5Writer
 from meshcomm.storage.formats.known import contents, writer_for
-from meshcomm.storage.meshes import rows_of
+from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.selection import Selection, box_of, boxes
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
@@ -122,9 +120,8 @@ class _Saving:
         tensor, size = box.tensor, box.tensor.dtype.itemsize
         for start, lengths in boxes(tensor.shape, size, self._limit or DEFAULT_SCRATCH, chunks):
             piece = tensor[tuple(slice(s, s + n) for s, n in zip(start, lengths, strict=True))]
-            axes: list[Names] = [()] * tensor.ndim
-            axes[0] = cut_at(rows_of(tensor.mesh), [0] + [lengths[0]] * tensor.mesh.size, lengths[0])
-            alone = relayout(piece, Layout(axes, tensor.mesh), max_scratch_bytes=self._limit)
+            on_first = cut_along(0, [0] + [lengths[0]] * tensor.mesh.size, lengths, tensor.mesh)
+            alone = relayout(piece, on_first, max_scratch_bytes=self._limit)
             if self._writer is not None:
                 at = tuple(slice(b + s, b + s + n) for b, s, n in zip(box.start, start, lengths, strict=True))
                 with opened.trying():
