@@ -79,7 +79,7 @@ class _Conversion(Saving):
             chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
-            request = ArrayRequest(source, chosen, layout, source.dtype, self._found.by_library.get(source.name))
+            request = ArrayRequest(source, chosen, layout, source.dtype)
             tensor = request.target()
             self._check(source.name, reads)
             ArraysReader([request], limit).fill([tensor], reads, here)
@@ -116,8 +116,8 @@ def _content(found: Contents, target: Path) -> tuple[Content, str]:
 
 def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described:
     """Return an array as *writer* can hold it."""
-    name, shape = each.name, each.shape[::-1] if each.fortran else each.shape
-    described = Described(name, shape, each.dtype, found.hints.get(name, ""))
+    name = each.name
+    described = Described(name, each.array_shape, each.dtype, found.hints.get(name, ""))
     if not writer.has_attributes:
         return described
     attributes = _as_held(found.attributes.get(name, {}), writer)

@@ -140,7 +140,7 @@ class Store:
         check_unchanged(self._base, self._contents, [stored.name])
 
     def _read(self, opened: Opened, stored: Stored, chosen: Selection) -> Array:
-        if stored.name in self._contents.by_library:
+        if stored.chunks is not None:
             return read_box(opened.base, stored, chosen)
         size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
         read = chosen.in_file(intervals, size)
@@ -179,7 +179,7 @@ class StoredArray:
     @property
     def shape(self) -> Shape:
         """Its shape."""
-        return self._stored.shape[::-1] if self._stored.fortran else self._stored.shape
+        return self._stored.array_shape
 
     @property
     def ndim(self) -> int:

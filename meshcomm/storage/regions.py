@@ -71,8 +71,8 @@ class _Saving:
             base, origins = here.looked_up(call, self._begin)
             opened = Opened(Path(base), True)
             with closing(opened), here.exchanging():
-                for (name, box), (runs, chunks) in zip(self._boxes.items(), origins, strict=True):
-                    self._write(name, box, runs and Stored.from_told(runs), chunks, opened)
+                for (name, box), told in zip(self._boxes.items(), origins, strict=True):
+                    self._write(name, box, Stored.from_told(told), opened)
             here.agree(call, opened.error)
             here.looked_up(f"the end of the {call}", self._commit)
         finally:
@@ -81,7 +81,7 @@ class _Saving:
 
     @final_names()
     def _begin(self) -> Json:
-        """Return where the file is, and of each array where its bytes are, or its chunks."""
+        """Return where the file is, and where each array is."""
         path = resolved(self._path)
         found = contents(path)
         if not path.is_dir():
@@ -90,22 +90,20 @@ class _Saving:
             self._writer.begin()
         origins = []
         for name, box in self._boxes.items():
-            stored = found.arrays[name] if name not in found.by_library else None
-            if self._writer is not None:
-                stored = self._writer.located(name, box.chosen)
-            origins.append([stored and stored.told(), found.by_library.get(name)])
+            in_runs = self._writer and self._writer.located(name, box.chosen)
+            origins.append((in_runs or found.arrays[name]).told())
         return [str(path), origins]
 
-    def _write(self, name: str, box: Box, stored: Stored | None, chunks: Shape | None, opened: Opened) -> None:
+    def _write(self, name: str, box: Box, stored: Stored, opened: Opened) -> None:
         """Write one box. Collective over the mesh of its tensor."""
         tensor, chosen = box.tensor, box.chosen
         if not prod(tensor.shape):
             return
-        if stored is not None:
+        if stored.chunks is None:
             write_tensor(tensor, stored, opened, self._limit, chosen)
         elif opened.base.is_dir():
-            assert chunks is not None
-            owned = relayout(tensor, layout_by_chunks(chosen, tensor.mesh, chunks), max_scratch_bytes=self._limit)
+            layout = layout_by_chunks(chosen, tensor.mesh, stored.chunks.shape)
+            owned = relayout(tensor, layout, max_scratch_bytes=self._limit)
             index = tuple(
                 slice(start + first, start + last)
                 for start, (first, last, *_) in zip(box.start, owned.layout.block_box(tensor.shape), strict=True)
@@ -113,9 +111,9 @@ class _Saving:
             with opened.trying():
                 on_blocks(lambda block: zarr_library.write_box(opened.base, name, index, block), owned)
         else:
-            self._write_by_first(name, box, chunks, opened)
+            self._write_by_first(name, box, stored.chunks.shape, opened)
 
-    def _write_by_first(self, name: str, box: Box, chunks: Shape | None, opened: Opened) -> None:
+    def _write_by_first(self, name: str, box: Box, chunks: Shape, opened: Opened) -> None:
         """Let the first rank write a box, in steps of whole chunks. Collective over the mesh of the tensor."""
         tensor, size = box.tensor, box.tensor.dtype.itemsize
         for start, lengths in boxes(tensor.shape, size, self._limit or DEFAULT_SCRATCH, chunks):

@@ -32,7 +32,6 @@ from meshcomm.storage.kept import Told, check_unchanged, told_contents
 from meshcomm.storage.load import load_told
 from meshcomm.storage.opened import Store
 from meshcomm.storage.request import LoadRequest, PathLike
-from meshcomm.storage.stored import Stored
 from meshcomm.xarray.joining import Joining
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
@@ -210,7 +209,7 @@ class File(AbstractDataStore):
         told = in_session("open", mesh, lambda here: told_contents(self.path, call, here))
         self.told = told or Told(self.path, contents(self.path), [])
         self.base, self.found, _ = self.told
-        shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
+        shapes = {name: stored.array_shape for name, stored in self.found.arrays.items()} | dict(self.found.texts)
         self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
         if self._prefix and not self._shapes:
             raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
@@ -305,7 +304,7 @@ class _OnDisk(BackendArray):
 
     def __init__(self, file: File, name: str, layout: Layout | None, coding: Coding | None) -> None:
         stored = file.found.arrays[name]
-        self.shape, self.dtype = shape_of(stored), (coding or stored).dtype.newbyteorder("=")
+        self.shape, self.dtype = stored.array_shape, (coding or stored).dtype.newbyteorder("=")
         self._file, self._name, self._layout, self._decodes = file, name, layout, coding is not None
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array | DTensor:
@@ -335,8 +334,3 @@ def _is_time(attributes: Mapping[str, Json]) -> bool:
     """Return whether attributes are those of dates or durations, which xarray decodes as a whole."""
     units = str(attributes.get("units", ""))
     return " since " in units or units in _DURATIONS
-
-
-def shape_of(stored: Stored) -> Shape:
-    """Return the shape of an array, as programs see it."""
-    return stored.shape[::-1] if stored.fortran else stored.shape

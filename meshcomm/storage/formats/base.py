@@ -66,9 +66,8 @@ class Contents(NamedTuple):
     """What a file or folder holds.
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
-    *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
-    which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some; an
-    axis without a name has "".
+    *hints* say, for people, in which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of
+    arrays that have some; an axis without a name has "".
     *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
     *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed. *origins*
     has, by the name of an array and "" for all, the file that says where it is, and the `identity` of that.
@@ -79,7 +78,6 @@ class Contents(NamedTuple):
     node: Json = None
     checks: dict[str, list[int]] | None = None
     sizes: dict[str, int] | None = None
-    by_library: Mapping[str, Shape] = {}
     hints: Mapping[str, str] = {}
     attributes: Mapping[str, Mapping[str, Json]] = {}
     dims: Mapping[str, tuple[str, ...]] = {}
@@ -88,6 +86,11 @@ class Contents(NamedTuple):
     unlimited: tuple[str, ...] = ()
     links: Mapping[str, str] = {}
     origins: Mapping[str, tuple[str, int, int, int]] = {}
+
+    @property
+    def by_library(self) -> list[str]:
+        """The names of the arrays that only a library can read."""
+        return [name for name, stored in self.arrays.items() if stored.chunks is not None]
 
     def why_not(self, name: str) -> str | None:
         """Return why *name* cannot be loaded, if the file has something of that name."""

@@ -82,7 +82,6 @@ def contents_in(opened: Hdf5, file: files.File) -> Contents:
     return Contents(
         found.arrays,
         metadata,
-        by_library=found.chunks,
         attributes={name: its for name, its in found.attributes.items() if its},
         dims=found.named_dims(),
         left_out=found.left_out,
@@ -98,7 +97,6 @@ class _Walk:
     def __init__(self, h5py: ModuleType, path: Path, size: int, stored: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
         self.arrays: dict[str, Stored] = {}
-        self.chunks: dict[str, Shape] = {}
         self.attributes: dict[str, dict[str, Json]] = {}
         self.left_out: dict[str, str] = {}
         self.links: dict[str, str] = {}
@@ -237,10 +235,7 @@ class _Walk:
         if plain and offset is not None and offset + stored.nbytes > self._size:
             raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {self._size}")
         if not plain or (offset is None and stored.nbytes):
-            self.chunks[name] = tuple(
-                max(1, n) for n in (*(found.chunks or (1, *found.shape[1:])), *inner)[: len(shape)]
-            )
-            stored = stored._replace(segments=())
+            stored = stored.by_library((*(found.chunks or (1, *found.shape[1:])), *inner)[: len(shape)])
         self.arrays[name] = stored
         self._first_names.setdefault(self._address(found), name)
 

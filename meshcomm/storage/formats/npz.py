@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
@@ -144,7 +144,6 @@ def _sum(made: _Laid, pieces: list[Piece]) -> int:
 def contents(path: Path) -> Contents:
     """Return what the .npz file holds. ``CheckpointError`` for another file, and for members beyond its end."""
     arrays: dict[str, Stored] = {}
-    others: dict[str, Shape] = {}
     left_out: dict[str, str] = {}
     with files.for_reading(path) as file, reading(path), ZipFile(path) as archive:
         for info in archive.infolist():
@@ -163,10 +162,9 @@ def contents(path: Path) -> Contents:
                 continue
             arrays[name] = stored._replace(name=name)
             if info.compress_type == ZIP_DEFLATED and stored.nbytes:
-                arrays[name] = arrays[name]._replace(segments=())
-                others[name] = tuple(max(1, n) for n in stored.shape)
+                arrays[name] = arrays[name].by_library(stored.shape)
     refuse_overlaps(arrays, path)
-    return Contents(arrays, {}, by_library=others, left_out=left_out)
+    return Contents(arrays, {}, left_out=left_out)
 
 
 def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:
