@@ -16,7 +16,7 @@ import os
 import stat
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from operator import itemgetter
@@ -155,7 +155,7 @@ class Changes:
             self.begun = True
             self._file.sync()
             return
-        had = [(offset, files.as_bytes_of(files.section(self._file, offset, len(data)))) for offset, data in changes]
+        had = [(offset, files.section(self._file, offset, len(data))) for offset, data in changes]
         self.begun = True
         try:
             _put(self._file, changes)
@@ -183,7 +183,7 @@ class Changes:
         return [(at, data) for at, data in first + in_turn if len(data)]
 
 
-def _put(file: File, changes: list[tuple[int, Bytes]]) -> None:
+def _put(file: File, changes: Sequence[tuple[int, Bytes | bytes]]) -> None:
     """Write *changes* to a file that others may read."""
     with _alone(file):
         for offset, data in changes:
@@ -332,7 +332,7 @@ class _Cut(NamedTuple):
             for offset, length in self.changes:
                 for done in range(0, length, _STEP):
                     step = min(_STEP, length - done)
-                    file.write(files.as_bytes_of(files.section(journal, at + done, step)), offset + done)
+                    file.write(files.section(journal, at + done, step), offset + done)
                 at += length
         file.sync()
 
@@ -342,6 +342,6 @@ def _write(journal: File, number: int, changes: list[tuple[int, Bytes]]) -> None
     if len(_KIND) + len(text) > _LONGEST_HEAD:
         raise CheckpointError(f"{journal.path} would have {len(changes)} changes, more than a journal holds")
     body = _KIND + text + b"".join(data.tobytes() for _, data in changes)
-    journal.write(files.as_bytes_of(body + zlib.crc32(body).to_bytes(4, "little")), 0)
+    journal.write(body + zlib.crc32(body).to_bytes(4, "little"), 0)
     journal.sync()
     files.sync_folder(journal.path.parent)

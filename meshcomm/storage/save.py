@@ -26,7 +26,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.background import Background
-from meshcomm.storage.checksums import Piece
+from meshcomm.storage.checksums import Piece, joined
 from meshcomm.storage.chunked import Encoded, Placed, write_chunks
 from meshcomm.storage.files import WRITTEN_AT_ONCE, final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
@@ -36,7 +36,7 @@ from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
+from meshcomm.storage.transfer import ByteRuns, Opened, told_pieces, write_tensor
 from meshcomm.storage.trees import flattened, nodes_per_rank
 
 PathLike = str | os.PathLike[str]
@@ -368,7 +368,7 @@ class Saving(ABC):
         error = opened.error and with_final_names(opened.error)
         with here.exchanging():
             here.agree(f"all data of the save to {quote(str(self.path))}", error)
-            pieces = told_pieces(all_pieces([opened.pieces]), here) if self.writer.checks else []
+            pieces = told_pieces(joined(opened.pieces), here) if self.writer.checks else []
         here.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
 
     @final_names()

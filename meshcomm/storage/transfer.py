@@ -218,7 +218,8 @@ def write_tensor(
             if turn.route.owns(device) and opened.error is None:
                 with opened.trying():
                     opened.expect(turn, piece.local.nbytes)
-                    most = opened.most if _is_like(piece, stored) else min(opened.most, scratch // 2)
+                    is_like = piece.local.flags.c_contiguous and piece.dtype == stored.dtype
+                    most = opened.most if is_like else min(opened.most, scratch // 2)
                     for box, found in _in_steps(piece.local, byte_runs(turn, device, whole), most):
                         block = contiguous(box.astype(stored.dtype, copy=False))
                         opened.transfer(stored, found, as_bytes(block))
@@ -350,11 +351,6 @@ class TensorReader:
             opened.transfer(self._stored, found, as_bytes(block))
 
 
-def _is_like(piece: DTensor, stored: Stored) -> bool:
-    """Return whether bytes of the file go to the block as they are."""
-    return piece.local.flags.c_contiguous and piece.dtype == stored.dtype
-
-
 def convert(source: Array, target: Array) -> None:
     """Copy *source* to *target*, which may have another dtype."""
     if source.dtype == target.dtype:
@@ -452,14 +448,9 @@ def _byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
 _few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints have many small arrays of few shapes
 
 
-def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:
-    """Return the checksums of what all ranks touched, joined where pieces follow one another."""
-    return checksums.joined(piece for pieces in each for piece in pieces)
-
-
 def told_pieces(own: list[checksums.Piece], here: Session) -> list[checksums.Piece]:
-    """Return on device 0 the checksums of what all ranks touched; elsewhere none. Collective over the mesh.
+    """Return on device 0 the checksums of what all ranks touched, joined; elsewhere none. Collective over the mesh.
 
     No other rank needs them, and there are some for each range of a file.
     """
-    return all_pieces([tuple(piece) for piece in pieces] for pieces in here.told_to_first(own))
+    return checksums.joined(tuple(piece) for pieces in here.told_to_first(own) for piece in pieces)

@@ -43,7 +43,7 @@ class NpyWriter(FileWriter):
         begins = header(array, 0)
         stored = in_one_file(array.name, array.shape, array.dtype, len(begins))
         file.sized(len(begins) + stored.nbytes)
-        file.write(files.as_bytes_of(begins), 0)
+        file.write(begins, 0)
         return [stored]
 
 

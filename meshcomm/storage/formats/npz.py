@@ -83,8 +83,8 @@ class NpzWriter(FileWriter):
         sums = [_sum(each, pieces) for each in self._members]
         with files.for_writing(self.aside) as file:
             for each, crc in zip(self._members, sums, strict=True):
-                file.write(files.as_bytes_of(_local(each, crc) + each.header), each.begin)
-            file.write(files.as_bytes_of(self._directory(sums)), self._end)
+                file.write(_local(each, crc) + each.header, each.begin)
+            file.write(self._directory(sums), self._end)
             file.sync()
         super().commit(pieces)
 
