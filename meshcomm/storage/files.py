@@ -47,7 +47,7 @@ class File:
 
     def write(self, data: Bytes | bytes, offset: int) -> None:
         """Write all of *data* at *offset*. The system may write less than it is given; then the rest follows."""
-        done, view = 0, memoryview(data)
+        done, view = 0, memoryview(data if isinstance(data, bytes) else data.data)
         while done < len(view):
             with _naming(self.path):
                 written = os.pwrite(self._number, view[done : done + WRITTEN_AT_ONCE], offset + done)

@@ -32,7 +32,6 @@ from meshcomm.storage.kept import Told, check_unchanged, told_contents
 from meshcomm.storage.load import load_told
 from meshcomm.storage.opened import Store
 from meshcomm.storage.request import LoadRequest, PathLike
-from meshcomm.xarray.joining import Joining
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
@@ -98,18 +97,25 @@ def open(
         cuts = _cuts(layout, mesh)
         mesh = _mesh_for(cuts, mesh)
         paths = _matching(os.fspath(path), mesh)
-    joining = Joining(combine, concat_dim, compat, data_vars, coords, join, combine_attrs)
-    joining.check()
+    if combine != "nested" and (combine != "by_coords" or concat_dim is not None):
+        raise ValueError(f"combine={quote(combine)}: it is 'by_coords', or 'nested', which has a concat_dim")
 
     def opened(each: PathLike) -> xarray.Dataset:
         found = xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
         found = preprocess(found) if preprocess else found
         return found if alone else found.load()  # xarray would make arrays of NumPy of what is not
 
-    return opened(paths[0]) if alone else joining.joined(_of_all(opened, paths))
+    if alone:
+        return opened(paths[0])
+    how: dict[str, Any] = {"compat": compat, "data_vars": data_vars, "coords": coords, "join": join}
+    how |= {"combine_attrs": combine_attrs} | ({"concat_dim": concat_dim} if combine == "nested" else {})
+    join_all = xarray.combine_nested if combine == "nested" else xarray.combine_by_coords
+    joined = join_all(_of_all(opened, paths), **how)
+    assert isinstance(joined, xarray.Dataset)  # of arrays without names it would be another one
+    return joined
 
 
-def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[object]:
+def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[Any]:
     """Return the results for paths, in lists of lists as these are."""
     return [_of_all(function, each) if isinstance(each, list | tuple) else function(each) for each in paths]
 

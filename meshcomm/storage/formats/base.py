@@ -343,13 +343,4 @@ def lost(found: Contents, names: Iterable[str]) -> list[str]:
     return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others
 
 
-def only_array(arrays: list[Described], suffix: str) -> Described:
-    """Return the one array; ``CheckpointError`` if there are more, or none."""
-    if len(arrays) != 1:
-        raise CheckpointError(
-            f"a {suffix} file holds one array, not {len(arrays)}: save them to a .safetensors file or to a folder"
-        )
-    return arrays[0]
-
-
 Reader = Callable[[Path], Contents]

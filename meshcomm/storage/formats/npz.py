@@ -50,6 +50,11 @@ class _Laid(NamedTuple):
         """The bytes of the .npy file."""
         return len(self.header) + self.stored.nbytes
 
+    @property
+    def end(self) -> int:
+        """Where the member ends: before its .npy file are a header of the archive, and its name."""
+        return self.begin + _LOCAL.size + len(self.name) + 20 + self.size
+
 
 class NpzWriter(FileWriter):
     """A new .npz file."""
@@ -74,7 +79,7 @@ class NpzWriter(FileWriter):
         for array in self.arrays:
             made = _laid(array, at)
             self._members.append(made)
-            at = made.stored.begin + made.stored.nbytes if made.stored.segments else _after(made)
+            at = made.end
         self._end = at
         file.sized(at + len(self._directory([0] * len(self.arrays))))
         return [each.stored for each in self._members]
@@ -104,10 +109,6 @@ def _laid(array: Described, begin: int) -> _Laid:
     at = begin + _LOCAL.size + len(name) + 20
     header = npy.header(array, at)
     return _Laid(begin, name, header, in_one_file(array.name, array.shape, array.dtype, at + len(header)))
-
-
-def _after(made: _Laid) -> int:
-    return made.begin + _LOCAL.size + len(made.name) + 20 + made.size
 
 
 def _local(made: _Laid, crc: int) -> bytes:

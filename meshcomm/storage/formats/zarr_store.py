@@ -91,12 +91,6 @@ class Found(NamedTuple):
         attributes = attributes_of(self.groups.get(""))
         return not attributes or digest(attributes) in self.roots
 
-    def consolidated(self) -> Json:
-        """Return the metadata of all arrays and groups, as zarr writes them to the root."""
-        below = {name: metadata for name, metadata in (self.groups | self.arrays).items() if name}
-        below = {name: {k: v for k, v in each.items() if k != _CONSOLIDATED} for name, each in sorted(below.items())}
-        return {"kind": "inline", "must_understand": False, "metadata": below}
-
 
 _CONSOLIDATED = "consolidated_metadata"
 
@@ -195,5 +189,6 @@ def is_consolidated(metadata: dict[str, Json]) -> bool:
 
 
 def with_consolidated(metadata: dict[str, Json], found: Found) -> dict[str, Json]:
-    """Return the metadata of the root with copies of those below it."""
-    return metadata | {_CONSOLIDATED: found.consolidated()}
+    """Return the metadata of the root with copies of those of all arrays and groups, as zarr writes them."""
+    below = {name: without_consolidated(each) for name, each in sorted((found.groups | found.arrays).items()) if name}
+    return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": below}}
