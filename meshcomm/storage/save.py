@@ -282,11 +282,7 @@ class Staging(Opened):
 
 
 def _agreed_saving(
-    operation: str,
-    path: PathLike,
-    tree: object,
-    options: Options,
-    *limits: int | None,
+    operation: str, path: PathLike, tree: object, options: Options, *limits: int | None
 ) -> "TreeSaving":
     """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
 
