@@ -18,9 +18,8 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.storage.files import at_files
-from meshcomm.storage.formats.base import reading
+from meshcomm.storage.formats.base import Sliced, reading
 from meshcomm.storage.formats.known import open_array
-from meshcomm.storage.libraries import Sliced
 from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.selection import Selection

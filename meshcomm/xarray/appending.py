@@ -304,15 +304,13 @@ def _slices(values: Array, new: Array) -> Iterator[tuple[Array, Array]]:
 
 def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:
     """Return whether *values* are what becomes of *new*, which are in the file; but for half a *step*."""
-    units = str(held.attributes.get("units", ""))
-    if values.dtype.kind in "MO":
-        its = decode_cf_datetime(new, units, held.attributes.get("calendar"), use_cftime=values.dtype.kind == "O")
-        return bool(
-            ((values == its) | (np.isnat(values) & np.isnat(its) if values.dtype.kind == "M" else False)).all()
-        )
-    if values.dtype.kind == "m":
-        its = decode_cf_timedelta(new, units)
-        return bool(((values == its) | (np.isnat(values) & np.isnat(its))).all())
+    units, kind = str(held.attributes.get("units", "")), values.dtype.kind
+    if kind in "MOm":
+        if kind == "m":
+            its = decode_cf_timedelta(new, units)
+        else:
+            its = decode_cf_datetime(new, units, held.attributes.get("calendar"), use_cftime=kind == "O")
+        return bool(((values == its) | (False if kind == "O" else np.isnat(values) & np.isnat(its))).all())
     coding = held.coding
     back = new if coding is None else coding.decoded(np.asarray(new))
     if held.attributes.get("dtype") == "bool":

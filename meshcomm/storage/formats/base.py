@@ -4,15 +4,17 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from types import ModuleType
+from typing import ClassVar, NamedTuple, Protocol
 
 from meshcomm.core._arguments import counts_in_zeros, quote
 from meshcomm.core._files import aside
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece
@@ -34,6 +36,26 @@ MOST_SMALL_CHUNKS = 2**20
 
 MOST_VALUES = 2**22
 """Values of JSON in a file. An empty object takes 72 bytes of memory, and three in the file."""
+
+
+class Sliced(Protocol):
+    """An array of a library: slices along all its axes read what they take."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Array: ...
+
+
+def library(name: str, needs: str) -> ModuleType:
+    """Return the package *name*; ``ImportError`` says what *needs* it, and how to get it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ImportError(f"{needs}: pip install {name}") from None
 
 
 class Described(NamedTuple):

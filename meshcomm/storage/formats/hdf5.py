@@ -21,14 +21,15 @@ from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import (
     TEXTS,
     Contents,
+    Sliced,
     checked_dtype,
     checked_shape,
+    library,
     reading,
     refuse_many_chunks,
     refuse_overlaps,
 )
 from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
-from meshcomm.storage.libraries import Sliced, library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
 

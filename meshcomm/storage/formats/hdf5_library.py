@@ -5,7 +5,7 @@ from types import ModuleType, TracebackType
 from typing import Any, Protocol, TypeAlias
 
 from meshcomm.core._types import Array, Json, Shape
-from meshcomm.storage.libraries import Sliced, library
+from meshcomm.storage.formats.base import Sliced, library
 
 Low: TypeAlias = Any
 """An object of the library's lower interface, which is that of HDF5 in C."""

@@ -21,8 +21,7 @@ from meshcomm.storage.formats import (
     zarr_library,
     zarr_read,
 )
-from meshcomm.storage.formats.base import Contents, Reader, Writer
-from meshcomm.storage.libraries import Sliced
+from meshcomm.storage.formats.base import Contents, Reader, Sliced, Writer
 
 WAIT_FOR_WRITERS = 1.0
 """Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file

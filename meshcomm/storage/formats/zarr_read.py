@@ -123,17 +123,16 @@ def _by_library(path: Path) -> Contents:
         members = () if alone else opened.members(max_depth=None)
         names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
         metadata = dict(opened.attrs)
-    origins = {}
+    arrays, attributes, dims, origins = {}, {}, {}, {}
     for name in names:
         file = path / ("" if alone else name) / ".zarray"
         if file.exists():
             origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
-    found = {name: _described(path, name) for name in names}
-    with reading(path):
-        each = {name: opened if alone else opened[name] for name in names}
-        its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
-    attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
-    return _held(found, metadata, attributes, dims)._replace(origins=origins)
+        arrays[name] = _described(path, name)
+        with reading(path):
+            array = opened if alone else opened[name]
+            attributes[name], dims[name] = _described_by(dict(array.attrs), None, array.fill_value)
+    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
 def _held(
