@@ -70,7 +70,7 @@ def append(
     fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
     _check_coordinates(path, found, fixed, mesh)
     if there:
-        found = found.only(growing, of_file=False)
+        found = found.only(growing)
     _append_snapshots(path, found, dim, mesh, options)
 
 

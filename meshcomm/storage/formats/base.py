@@ -295,10 +295,8 @@ def reading(what: object) -> Iterator[None]:
             yield
     except (MeshcommError, ImportError, BlockingIOError):  # the last one: another program writes the file
         raise
-    except MemoryError as error:
-        raise MemoryError(f"{what} needs more memory than there is") from error
     except Exception as error:
-        if "memory allocation failed" in str(error):  # as HDF5 says it
+        if isinstance(error, MemoryError) or "memory allocation failed" in str(error):  # as HDF5 says it
             raise MemoryError(f"{what} needs more memory than there is") from error
         raise CheckpointError(f"{what} is damaged, or has another format: {quote(str(error))}") from error
 
