@@ -287,19 +287,12 @@ def _check_kept(
     def check() -> None:
         for name, (values, new) in pairs.items():
             held, step = there[name]
-            if not all(_is_kept(value, number, held, step) for value, number in _slices(values, new)):
+            rows = zip(values, new, strict=True) if values.ndim > 1 else [(values, new)]  # these need little memory
+            if not all(_is_kept(value, number, held, step) for value, number in rows):
                 raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {held.dtype}")
 
     if there:
         together("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
-
-
-def _slices(values: Array, new: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield what lies along the first axis, one after the other: they need little memory."""
-    if values.ndim < 2:
-        yield values, new
-    else:
-        yield from zip(values, new, strict=True)
 
 
 def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:

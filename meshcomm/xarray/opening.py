@@ -216,7 +216,9 @@ class File(AbstractDataStore):
         self.told = told or Told(self.path, contents(self.path), [])
         self.base, self.found, _ = self.told
         shapes = {name: stored.array_shape for name, stored in self.found.arrays.items()} | dict(self.found.texts)
-        self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
+        start = len(self._prefix)  # arrays are in the group, and not in one below it
+        names = [name for name in shapes if name.startswith(self._prefix) and "/" not in name[start:]]
+        self._shapes = {name: shapes[name] for name in names}
         if self._prefix and not self._shapes:
             raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
         self._dims = _named_axes(self._shapes, self.found.dims)
@@ -224,10 +226,6 @@ class File(AbstractDataStore):
         wrong = next((dim for dim in cuts if dim not in known), None)
         if wrong is not None:
             raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(known))}")
-
-    def _is_own(self, name: str) -> bool:
-        """Return whether an array is in the group, and not in one below it."""
-        return name.startswith(self._prefix) and "/" not in name[len(self._prefix) :]
 
     def get_attrs(self) -> dict[str, Json]:
         """Return the attributes of the file."""

@@ -21,7 +21,7 @@ from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import npy
-from meshcomm.storage.formats.base import Contents, Described, FileWriter, reading, refuse_overlaps
+from meshcomm.storage.formats.base import Contents, FileWriter, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -77,9 +77,12 @@ class NpzWriter(FileWriter):
         self._members: list[_Laid] = []
         at = 0
         for array in self.arrays:
-            made = _laid(array, at)
-            self._members.append(made)
-            at = made.end
+            name = f"{array.name}.npy".encode()
+            begin = at + _LOCAL.size + len(name) + 20
+            header = npy.header(array, begin)
+            stored = in_one_file(array.name, array.shape, array.dtype, begin + len(header))
+            self._members.append(_Laid(at, name, header, stored))
+            at = self._members[-1].end
         self._end = at
         file.sized(at + len(self._directory([0] * len(self.arrays))))
         return [each.stored for each in self._members]
@@ -102,13 +105,6 @@ class NpzWriter(FileWriter):
         more += _LOCATOR.pack(b"PK\6\7", 0, stop, 1)
         few = min(count, 2**16 - 1)
         return entries + more + _END.pack(b"PK\5\6", 0, 0, few, few, min(len(entries), _MOST), min(end, _MOST), 0)
-
-
-def _laid(array: Described, begin: int) -> _Laid:
-    name = f"{array.name}.npy".encode()
-    at = begin + _LOCAL.size + len(name) + 20
-    header = npy.header(array, at)
-    return _Laid(begin, name, header, in_one_file(array.name, array.shape, array.dtype, at + len(header)))
 
 
 def _local(made: _Laid, crc: int) -> bytes:

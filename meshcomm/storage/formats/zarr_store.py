@@ -129,18 +129,15 @@ def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[st
     for name, metadata in sorted(found.arrays.items()):
         if name not in found.ours or name not in saved:
             kind = metadata.get("data_type")
-            text = kind.get("name") if isinstance(kind, dict) else kind
-            said.append(f"array {quote(name or 'array')} {_shape_text(metadata.get('shape'))} {text}")
+            text, shape = kind.get("name") if isinstance(kind, dict) else kind, metadata.get("shape")
+            lengths = str(tuple(shape)) if isinstance(shape, list) else quote(shape)
+            said.append(f"array {quote(name or 'array')} {lengths} {text}")
     said += [
         f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
     ]
     if not found.root_is_ours:
         said += [f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in written]
     return said + [f"file {quote(name)}" for name in sorted(found.others)]
-
-
-def _shape_text(shape: Json) -> str:
-    return str(tuple(shape)) if isinstance(shape, list) else quote(shape)
 
 
 def refuse_to_add(path: Path, names: Iterable[str]) -> None:
