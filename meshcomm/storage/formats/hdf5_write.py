@@ -420,8 +420,6 @@ def _codecs(made: Dataset) -> Codecs:
 
 def _attribute(value: Json, netcdf: bool) -> Json:
     """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
-    if value is None or isinstance(value, Mapping):
-        raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     if isinstance(value, str):
         return value
     try:
