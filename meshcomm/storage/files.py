@@ -112,18 +112,6 @@ class File:
         with _naming(self.path):
             os.ftruncate(self._number, size)
 
-    def number(self) -> int:
-        """Return the number that the file system knows the file by."""
-        return self.status().st_ino
-
-    def owner(self) -> int:
-        """Return the number of the user who owns the file."""
-        return self.status().st_uid
-
-    def mode(self) -> int:
-        """Return the permissions."""
-        return stat.S_IMODE(self.status().st_mode)
-
     def size(self) -> int:
         """Return the length in bytes."""
         return self.status().st_size
