@@ -7,7 +7,7 @@ import numpy as np
 
 from meshcomm.core._types import Array, Bytes
 from meshcomm.core.memory.blocks import as_bytes
-from meshcomm.storage.formats.base import library
+from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 
 

@@ -4,11 +4,9 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from types import ModuleType
 from typing import ClassVar, NamedTuple, Protocol
 
 from meshcomm.core._arguments import counts_in_zeros, quote
@@ -48,14 +46,6 @@ class Sliced(Protocol):
     def dtype(self) -> DType: ...
 
     def __getitem__(self, index: tuple[slice, ...]) -> Array: ...
-
-
-def library(name: str, needs: str) -> ModuleType:
-    """Return the package *name*; ``ImportError`` says what *needs* it, and how to get it."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ImportError(f"{needs}: pip install {name}") from None
 
 
 class Described(NamedTuple):

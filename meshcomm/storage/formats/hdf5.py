@@ -24,12 +24,12 @@ from meshcomm.storage.formats.base import (
     Sliced,
     checked_dtype,
     checked_shape,
-    library,
     reading,
     refuse_many_chunks,
     refuse_overlaps,
 )
 from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
+from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
 

@@ -6,7 +6,8 @@ from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from meshcomm.core._types import Array, Json, Shape
-from meshcomm.storage.formats.base import Sliced, library
+from meshcomm.storage.formats.base import Sliced
+from meshcomm.storage.libraries import library
 
 Low: TypeAlias = Any
 """An object of the library's lower interface, which is that of HDF5 in C."""

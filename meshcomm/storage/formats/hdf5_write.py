@@ -25,7 +25,7 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Described, Writer, groups_above, library, reading
+from meshcomm.storage.formats.base import Described, Writer, groups_above, reading
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
@@ -40,6 +40,7 @@ from meshcomm.storage.formats.snapshots import (
     plus,
     snapshots_of,
 )
+from meshcomm.storage.libraries import library
 from meshcomm.storage.options import Codecs
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Chunks, Stored, in_one_file
