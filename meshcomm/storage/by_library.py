@@ -10,39 +10,31 @@ import numpy as np
 
 from meshcomm.blocks.make import on_blocks
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Array, Names, Shape
+from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.files import at_files
-from meshcomm.storage.formats.base import reading
+from meshcomm.storage.formats.base import Sliced, reading
 from meshcomm.storage.formats.known import open_array
-from meshcomm.storage.libraries import Sliced
-from meshcomm.storage.meshes import rows_of
+from meshcomm.storage.meshes import cut_along
+from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.selection import Selection
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, convert
 
 
-def read_by_library(
-    opened: Opened,
-    stored: Stored,
-    chosen: Selection,
-    into: DTensor,
-    *,
-    chunks: Shape,
-    limit: int | None,
-    unsliced: bool,
-) -> None:
-    """Fill *into* with what is *chosen* of an array. Collective over its mesh.
+def read_by_library(opened: Opened, request: ArrayRequest, into: DTensor, limit: int | None) -> None:
+    """Fill *into* with the array of a request, the axes as the file has them. Collective over its mesh.
 
-    Each rank reads whole chunks, whose shape is *chunks*. So it holds its share of the result, beside its block,
-    unless its block is that share. *unsliced* says that *into* is no slice on any rank.
+    Each rank reads whole chunks. So it holds its share of the result, beside its block, unless its block is that
+    share.
     """
+    stored, chosen, chunks = request.stored, request.file_chosen, request.chunks
+    assert chunks is not None
     layout = layout_by_chunks(chosen, into.mesh, chunks)
     straight = into.mesh.size == 1 or layout == into.layout
     made = into if straight else empty(chosen.box, into.dtype, layout)
@@ -51,6 +43,7 @@ def read_by_library(
         on_blocks(lambda block: _read(array, _own(chosen, made.layout), block, chunks, limit), made)
     if not straight:
         opened.before_sending()
+        unsliced = request.unsliced or request.coding is not None  # what is decoded later goes to a new tensor
         found = relayout(made, into.layout, out=into if unsliced else None, max_scratch_bytes=limit)
         if found is not into:
             on_blocks(convert, found, into)
@@ -69,9 +62,7 @@ def layout_by_chunks(chosen: Selection, mesh: Mesh, chunks: Shape) -> Layout:
     boundaries = [_index(chosen, axis, end * its[axis].length) for end in ends]
     if chosen.step[axis] < 0:
         boundaries.reverse()
-    axes: list[Names] = [()] * len(chosen.box)
-    axes[axis] = cut_at(rows_of(mesh), boundaries, chosen.box[axis])
-    return Layout(axes, mesh)
+    return cut_along(axis, boundaries, chosen.box, mesh)
 
 
 def read_box(base: Path, stored: Stored, chosen: Selection) -> Array:

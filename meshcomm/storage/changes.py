@@ -16,7 +16,7 @@ import os
 import stat
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from operator import itemgetter
@@ -150,12 +150,12 @@ class Changes:
         changes = self._in_order()
         if journal is not None and changes:
             self._file.sync()
-            _write(journal, self._file.number(), changes)
+            _write(journal, self._file.status().st_ino, changes)
         if not changes:
             self.begun = True
             self._file.sync()
             return
-        had = [(offset, files.as_bytes_of(files.section(self._file, offset, len(data)))) for offset, data in changes]
+        had = [(offset, files.section(self._file, offset, len(data))) for offset, data in changes]
         self.begun = True
         try:
             _put(self._file, changes)
@@ -183,7 +183,7 @@ class Changes:
         return [(at, data) for at, data in first + in_turn if len(data)]
 
 
-def _put(file: File, changes: list[tuple[int, Bytes]]) -> None:
+def _put(file: File, changes: Sequence[tuple[int, Bytes | bytes]]) -> None:
     """Write *changes* to a file that others may read."""
     with _alone(file):
         for offset, data in changes:
@@ -225,8 +225,9 @@ def begin_journal(path: Path) -> File:
         if not (journal.lock() and journal.has_a_name()):
             raise BlockingIOError(errno.EAGAIN, "another save to this file goes on", str(path))
         _finish(path, journal)
-        if not made and journal.owner() != os.geteuid():  # its owner could change it meanwhile
-            raise PermissionError(errno.EACCES, f"it belongs to {user_name(journal.owner())}", str(name))
+        owner = journal.status().st_uid
+        if not made and owner != os.geteuid():  # its owner could change it meanwhile
+            raise PermissionError(errno.EACCES, f"it belongs to {user_name(owner)}", str(name))
         journal.ended(0)
     except BaseException:
         journal.close()  # it holds a lock
@@ -280,9 +281,10 @@ def _finish(path: Path, journal: File) -> None:
         if cut is None:
             return
         for its, writers in ((journal, 0o022), (file, 0o002)):
-            if its.owner() != os.geteuid() and (its is journal or not file.mode() & 0o020):
-                raise CheckpointError(f"{path} waits for {user_name(its.owner())}, {_WHY} {journal.path}")
-            if its.mode() & writers:
+            status = its.status()
+            if status.st_uid != os.geteuid() and (its is journal or not status.st_mode & 0o020):
+                raise CheckpointError(f"{path} waits for {user_name(status.st_uid)}, {_WHY} {journal.path}")
+            if status.st_mode & writers:
                 raise CheckpointError(
                     f"{path}: a save to it was cut off, and its end is in {journal.path}. But others can write to "
                     f"{its.path}: chmod go-w {its.path}, if that is what you saved"
@@ -303,7 +305,7 @@ class _Cut(NamedTuple):
         None if it is not complete, as its save was cut off before the file changed, and if it belongs to another file.
         All that it says is compared with the bytes that are there, before memory is asked for.
         """
-        size, limit, number = journal.size(), file.size(), file.number()
+        size, limit, number = journal.size(), file.size(), file.status().st_ino
         is_hdf5 = files.section(file, 0, min(8, limit)) == HDF5
         head = files.section(journal, 0, min(size, _LONGEST_HEAD))
         end = head.find(b"\n", len(_KIND))
@@ -332,7 +334,7 @@ class _Cut(NamedTuple):
             for offset, length in self.changes:
                 for done in range(0, length, _STEP):
                     step = min(_STEP, length - done)
-                    file.write(files.as_bytes_of(files.section(journal, at + done, step)), offset + done)
+                    file.write(files.section(journal, at + done, step), offset + done)
                 at += length
         file.sync()
 
@@ -342,6 +344,6 @@ def _write(journal: File, number: int, changes: list[tuple[int, Bytes]]) -> None
     if len(_KIND) + len(text) > _LONGEST_HEAD:
         raise CheckpointError(f"{journal.path} would have {len(changes)} changes, more than a journal holds")
     body = _KIND + text + b"".join(data.tobytes() for _, data in changes)
-    journal.write(files.as_bytes_of(body + zlib.crc32(body).to_bytes(4, "little")), 0)
+    journal.write(body + zlib.crc32(body).to_bytes(4, "little"), 0)
     journal.sync()
     files.sync_folder(journal.path.parent)

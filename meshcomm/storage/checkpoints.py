@@ -12,7 +12,6 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import as_path, integer, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._files import resolved
-from meshcomm.core._types import Json
 from meshcomm.core.arrays.trees import tensors_in
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.local_errors import refusable
@@ -194,7 +193,7 @@ class Checkpoints:
         mesh = self._prepare(step, tree)
         with self._default():
             save(self.path_of(step), tree, metadata=metadata, overwrite=True, max_scratch_bytes=max_scratch_bytes)
-        self._told(lambda: self._remove_old(step), f"the end of a checkpoint of step {step}", mesh)
+        self._end(step, mesh)
         self._answer()
 
     @refusable
@@ -234,8 +233,7 @@ class Checkpoints:
                 max_staged_bytes=max_staged_bytes,
             )
         self._answer()
-        call = f"the end of a checkpoint of step {step}"
-        return CheckpointRequest(request, lambda: self._told(lambda: self._remove_old(step), call, mesh))
+        return CheckpointRequest(request, lambda: self._end(step, mesh))
 
     @refusable
     def restore(
@@ -268,7 +266,7 @@ class Checkpoints:
         call = f"restore from {quote(str(self.folder))}" + ("" if given is None else f", step {given}")
         look = _Look(self, given)
         while True:
-            told = self._told(look, call, mesh)
+            told = looked_up("checkpoints", mesh, call, look)
             found, has = told if told is not None else look()
             missing = [name for name in names or () if name not in has]
             if missing:
@@ -292,12 +290,13 @@ class Checkpoints:
         """Make the folder, without what was cut off, and return the mesh that decides. Collective over it."""
         self.path_of(step)
         mesh = self._mesh or common_mesh(tensor.mesh for tensor in tensors_in(tree))
-        self._told(self._remove_unfinished, f"checkpoint of step {step} in {quote(str(self.folder))}", mesh)
+        call = f"checkpoint of step {step} in {quote(str(self.folder))}"
+        looked_up("checkpoints", mesh, call, self._remove_unfinished)
         return mesh
 
-    def _told(self, look: Callable[[], object], call: str, mesh: Mesh) -> Json:
-        """Return what *look* returns on the first rank; None on a rank outside of the mesh. Collective over it."""
-        return looked_up("checkpoints", mesh, call, look)
+    def _end(self, step: int, mesh: Mesh) -> None:
+        """Remove old steps, after one that is complete. Collective over the mesh."""
+        looked_up("checkpoints", mesh, f"the end of a checkpoint of step {step}", lambda: self._remove_old(step))
 
     def _default(self) -> AbstractContextManager[object]:
         return nullcontext() if self._mesh is None else default_mesh(self._mesh)

@@ -14,14 +14,12 @@ import numpy as np
 
 from meshcomm.blocks.make import on_device
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Array, Bytes, Names, Shape
+from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Cut
-from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.codecs import encoded
-from meshcomm.storage.meshes import rows_of
+from meshcomm.storage.meshes import cut_along
 from meshcomm.storage.stored import Chunks, Stored
 from meshcomm.storage.transfer import Opened
 
@@ -118,20 +116,14 @@ def _encoded_of(
         for s, step, length, n in zip(start, steps, chunks.shape, tensor.shape, strict=True)
     ]
     piece = tensor[tuple(map(slice, begins, ends))]
-    axes: list[Names] = [()] * tensor.ndim
-    borders = [min(number * chunks.shape[axis], ends[axis] - begins[axis]) for number in _shares(steps[axis], tensor)]
-    axes[axis] = cut_at(rows_of(tensor.mesh), borders, ends[axis] - begins[axis])
-    block = relayout(piece, Layout(axes, tensor.mesh)).local
+    shares = Cut(steps[axis], tensor.mesh.size).all_starts()  # where those of the ranks begin, and the last one ends
+    borders = [min(number * chunks.shape[axis], piece.shape[axis]) for number in shares]
+    block = relayout(piece, cut_along(axis, borders, piece.shape, tensor.mesh)).local
     first = list(start)
-    first[axis] += _shares(steps[axis], tensor)[device]
+    first[axis] += shares[device]
     for inside in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):
         whole = _whole(block, inside, chunks.shape)
         yield tuple(f + i for f, i in zip(first, inside, strict=True)), encoded(whole, chunks.codecs)
-
-
-def _shares(chunks: int, tensor: DTensor) -> list[int]:
-    """Return where the share of each rank begins, and the last one ends."""
-    return list(Cut(chunks, tensor.mesh.size).all_starts())
 
 
 def _whole(block: Array, inside: Shape, lengths: Shape) -> Array:

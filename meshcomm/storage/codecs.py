@@ -1,8 +1,6 @@
 """What encodes the chunks of arrays: shuffle, zlib, gzip, zstd, blosc."""
 
 import zlib
-from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 
 import numpy as np
@@ -21,7 +19,7 @@ def encoded(chunk: Array, codecs: Codecs) -> Bytes:
     """
     data = as_bytes(chunk)
     for name, level in with_levels(codecs):
-        data = np.frombuffer(_ENCODERS[name](data, level, chunk.dtype.itemsize), np.uint8)
+        data = np.frombuffer(_encoded(name, data, level, chunk.dtype.itemsize), np.uint8)
     return data
 
 
@@ -50,28 +48,14 @@ def _numcodecs() -> ModuleType:
     return library("numcodecs", "compression by zstd and blosc needs numcodecs")
 
 
-def _shuffled(data: Bytes, level: int, itemsize: int) -> bytes:
-    return data.reshape(-1, itemsize).T.tobytes()
-
-
-def _deflated(data: Bytes, level: int, itemsize: int, *, bits: int) -> bytes:
-    made = zlib.compressobj(level, zlib.DEFLATED, bits)
-    return made.compress(data.data) + made.flush()
-
-
-def _zstd(data: Bytes, level: int, itemsize: int) -> bytes:
-    return bytes(_numcodecs().Zstd(level).encode(data))
-
-
-def _blosc(data: Bytes, level: int, itemsize: int) -> bytes:
-    made = _numcodecs().Blosc("lz4", level, _numcodecs().Blosc.SHUFFLE, typesize=itemsize)
-    return bytes(made.encode(data))
-
-
-_ENCODERS: dict[str, Callable[[Bytes, int, int], bytes]] = {
-    "shuffle": _shuffled,
-    "zlib": partial(_deflated, bits=15),
-    "gzip": partial(_deflated, bits=31),
-    "zstd": _zstd,
-    "blosc": _blosc,
-}
+def _encoded(name: str, data: Bytes, level: int, itemsize: int) -> bytes:
+    """Return *data*, elements of *itemsize* bytes, encoded by one codec."""
+    if name == "shuffle":
+        return data.reshape(-1, itemsize).T.tobytes()
+    if name in ("zlib", "gzip"):
+        stream = zlib.compressobj(level, zlib.DEFLATED, 15 if name == "zlib" else 31)
+        return stream.compress(data.data) + stream.flush()
+    if name == "zstd":
+        return bytes(_numcodecs().Zstd(level).encode(data))
+    blosc = _numcodecs().Blosc
+    return bytes(blosc("lz4", level, blosc.SHUFFLE, typesize=itemsize).encode(data))

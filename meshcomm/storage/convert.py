@@ -15,12 +15,11 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.storage.chunked import write_chunks
 from meshcomm.storage.formats.base import Contents, Described, Writer
 from meshcomm.storage.formats.known import writer_for
-from meshcomm.storage.kept import check_unchanged, told_contents
+from meshcomm.storage.kept import Told, check_unchanged, told_contents
 from meshcomm.storage.meshes import rows_of
-from meshcomm.storage.progress import showing
 from meshcomm.storage.reading import ArraysReader
 from meshcomm.storage.request import ArrayRequest, PathLike
-from meshcomm.storage.save import Content, Saving, has_arrays_only
+from meshcomm.storage.save import Content, Saving, has_arrays_only, run
 from meshcomm.storage.selection import box_of, boxes
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
@@ -44,65 +43,58 @@ def convert(
     limit: bytes; by default 32 MiB
     """
 
-    def steps(here: Session) -> str:
-        call = f"convert {quote(str(source))} to {quote(str(target))}"
-        base, found, _ = told_contents(Path(source), call, here)
-        content, left_out = _content(found, Path(target))
-        saving = Saving(target, content, mesh, overwrite)
-        try:
-            to, stored = saving.begin(here)
-            reads, writes = Opened(base, False, found.checks is not None), Opened(to, True, saving.writer.checks)
-            copied = _Copy(found, reads, writes, saving)
-            with showing(writes, "converting", source, sum(each.nbytes for each in stored), here), closing(copied):
-                for each in stored:
-                    copied.array(each, mesh, here, limit)
-            here.agree(call, writes.error)
-            if found.checks is not None:
-                compare_checksums(base, found, reads, here)
-            saving.end(here, writes)
-        finally:
-            saving.abandon()
-        return left_out
-
-    return in_session("convert", mesh, steps) or ""
+    call = f"convert {quote(str(source))} to {quote(str(target))}"
+    told = in_session("convert", mesh, lambda here: told_contents(Path(source), call, here))
+    if told is None:  # a rank outside
+        return ""
+    saving = _Conversion(told, Path(target), mesh, overwrite)
+    run("convert", saving, limit, ("converting", source))
+    return saving.left_out
 
 
-class _Copy:
-    """The files of a conversion."""
+class _Conversion(Saving):
+    """A save of what another file has."""
 
-    def __init__(self, found: Contents, reads: Opened, writes: Opened, saving: Saving) -> None:
-        self.found, self.reads, self.writes, self._saving = found, reads, writes, saving
+    def __init__(self, told: Told, target: Path, mesh: Mesh, overwrite: bool) -> None:
+        content, self.left_out = _content(told.found, target)
+        super().__init__(target, content, mesh, overwrite)
+        self._base, self._found, _ = told
 
-    def array(self, target: Stored, mesh: Mesh, here: Session, limit: int | None) -> None:
+    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
+        found = self._found
+        reads = Opened(self._base, False, found.checks is not None)
+        with closing(reads):
+            for each in stored:
+                self._copy(each, reads, opened, here, limit)
+        opened.error = opened.error or reads.error
+        if found.checks is not None:
+            here.agree(f"all arrays of {quote(str(self._base))}", opened.error)
+            compare_checksums(self._base, found, reads, here)
+
+    def _copy(self, target: Stored, reads: Opened, writes: Opened, here: Session, limit: int | None) -> None:
         """Copy one array. Collective over the mesh."""
-        source, chunks = self.found.arrays[target.name], target.chunks
+        source, chunks, mesh = self._found.arrays[target.name], target.chunks, self.mesh
         most = (limit or DEFAULT_SCRATCH) * mesh.size
         for start, box in boxes(target.shape, source.dtype.itemsize, most, chunks and chunks.shape):
             chosen = box_of(target.shape, start, box)
             axis = next((axis for axis, n in enumerate(box) if n > 1), -1)
             layout = Layout([rows_of(mesh) if k == axis else () for k in range(len(box))], mesh)
-            request = ArrayRequest(source, chosen, layout, source.dtype, self.found.by_library.get(source.name))
+            request = ArrayRequest(source, chosen, layout, source.dtype)
             tensor = request.target()
-            self._check(source.name)
-            ArraysReader([request], limit).fill([tensor], self.reads, here)
-            self._check(source.name)
-            self.writes.error = self.writes.error or self.reads.error
+            self._check(source.name, reads)
+            ArraysReader([request], limit).fill([tensor], reads, here)
+            self._check(source.name, reads)
+            writes.error = writes.error or reads.error
             if chunks is None:
-                write_tensor(tensor, target, self.writes, limit, chosen)
+                write_tensor(tensor, target, writes, limit, chosen)
             else:
                 first = tuple(s // n for s, n in zip(start, chunks.shape, strict=True))
-                placed = partial(self._saving.placed, here, target.name)
-                write_chunks(tensor, target, self.writes, limit, placed, first=first)
+                placed = partial(self.placed, here, target.name)
+                write_chunks(tensor, target, writes, limit, placed, first=first)
 
-    def _check(self, name: str) -> None:
-        with self.reads.trying():
-            check_unchanged(self.reads.base, self.found, [name])
-
-    def close(self) -> None:
-        """Close the files."""
-        self.reads.close()
-        self.writes.error = self.writes.error or self.reads.error
-        self.writes.close()
+    def _check(self, name: str, reads: Opened) -> None:
+        with reads.trying():
+            check_unchanged(self._base, self._found, [name])
 
 
 def _content(found: Contents, target: Path) -> tuple[Content, str]:
@@ -124,8 +116,8 @@ def _content(found: Contents, target: Path) -> tuple[Content, str]:
 
 def _described(found: Contents, each: Stored, writer: type[Writer]) -> Described:
     """Return an array as *writer* can hold it."""
-    name, shape = each.name, each.shape[::-1] if each.fortran else each.shape
-    described = Described(name, shape, each.dtype, found.hints.get(name, ""))
+    name = each.name
+    described = Described(name, each.array_shape, each.dtype, found.hints.get(name, ""))
     if not writer.has_attributes:
         return described
     attributes = _as_held(found.attributes.get(name, {}), writer)

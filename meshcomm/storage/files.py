@@ -45,9 +45,9 @@ class File:
         self.path, self.written = path, 0
         self._number = opened(path, flags, mode)
 
-    def write(self, data: Bytes, offset: int) -> None:
+    def write(self, data: Bytes | bytes, offset: int) -> None:
         """Write all of *data* at *offset*. The system may write less than it is given; then the rest follows."""
-        done, view = 0, data.data
+        done, view = 0, memoryview(data if isinstance(data, bytes) else data.data)
         while done < len(view):
             with _naming(self.path):
                 written = os.pwrite(self._number, view[done : done + WRITTEN_AT_ONCE], offset + done)
@@ -111,18 +111,6 @@ class File:
         """Let the file end after *size* bytes; what is new are zeros."""
         with _naming(self.path):
             os.ftruncate(self._number, size)
-
-    def number(self) -> int:
-        """Return the number that the file system knows the file by."""
-        return self.status().st_ino
-
-    def owner(self) -> int:
-        """Return the number of the user who owns the file."""
-        return self.status().st_uid
-
-    def mode(self) -> int:
-        """Return the permissions."""
-        return stat.S_IMODE(self.status().st_mode)
 
     def size(self) -> int:
         """Return the length in bytes."""
@@ -218,6 +206,8 @@ _sync_file_range = _of_system("sync_file_range", ctypes.c_int, ctypes.c_int64, c
 _SYNC_FILE_RANGE_WRITE = 2
 # Unlike posix_fallocate, it never writes to each block of a file where the file system cannot allocate them.
 _fallocate = _of_system("fallocate", ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_renameat2 = _of_system("renameat2", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)
+_RENAME_EXCHANGE, _AT_FDCWD = 2, -100
 
 
 def _allocate(number: int, size: int) -> None:
@@ -231,10 +221,11 @@ def _allocate(number: int, size: int) -> None:
 class _naming:  # noqa: N801
     """Name the file in errors of the system, which knows its number only. The watchdog lets the call take its time.
 
-    It is a class because calls of the system are many, and a generator takes longer than some of them.
+    It is a class because calls of the system are many, and a generator takes longer than some of them. Without *path*
+    errors stay as they are.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None = None) -> None:
         self._path = path
 
     def __enter__(self) -> None:
@@ -243,19 +234,13 @@ class _naming:  # noqa: N801
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         watch.file(self._before)
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and self._path is not None:
             error.filename = error.filename or str(self._path)
 
 
-@contextlib.contextmanager
-def at_files() -> Iterator[None]:
+def at_files() -> contextlib.AbstractContextManager[None]:
     """Tell the watchdog that this rank reads or writes a file, which may take long."""
-    before = watch.in_file
-    watch.file(True)
-    try:
-        yield
-    finally:
-        watch.file(before)
+    return _naming()
 
 
 @contextlib.contextmanager
@@ -298,14 +283,9 @@ def put(path: Path, data: bytes, like: Path | None = None, *, syncs: bool = True
     Without *syncs*, `sync_tree` of a folder above waits for the disk: for many files that takes a third of the time.
     """
     with create(path, like) as file:
-        file.write(as_bytes_of(data), 0)
+        file.write(data, 0)
         if syncs:
             file.sync()
-
-
-def as_bytes_of(data: bytes) -> Bytes:
-    """Return *data* as an array of bytes."""
-    return np.frombuffer(data, dtype=np.uint8)
 
 
 def whole(path: Path, limit: int) -> bytes:
@@ -434,15 +414,9 @@ def replace(aside: Path, path: Path) -> None:
     sync_folder(path.parent)
 
 
-_RENAME_EXCHANGE = 2
-_AT_FDCWD = -100
-
-
 def _exchange(one: Path, other: Path) -> None:
-    library = ctypes.CDLL(None, use_errno=True)
-    call = getattr(library, "renameat2", None)
     names = os.fsencode(one), os.fsencode(other)
-    if call is None or call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+    if _renameat2 is None or _renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
         code = ctypes.get_errno() or errno.ENOSYS
         raise OSError(
             code, f"{os.strerror(code)}: two folders cannot change names here; remove {other} first", str(one)

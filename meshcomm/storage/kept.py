@@ -125,15 +125,10 @@ class Told(NamedTuple):
     text: list[Json]
 
 
-def told_contents(path: Path, call: str, here: Session, error: Exception | None = None) -> Told:
-    """Return what the first device finds at *path*. Collective over the mesh.
-
-    The ranks compare the text *call*. All raise the *error* that one of them has found in its arguments.
-    """
+def told_contents(path: Path, call: str, here: Session) -> Told:
+    """Return what the first device finds at *path*. Collective over the mesh; its ranks compare the text *call*."""
 
     def look() -> list[Json] | None:
-        if error is not None:
-            raise error
         return None if here.device else looked_at(path).as_json()
 
     own = here.together(lambda _: call, look)
@@ -154,7 +149,6 @@ class KeptLoad:
         self.call, self.told, self.reader, self.mesh, self.checks = call, told, reader, mesh, checks
         self.is_short = len(told.found.arrays) <= MOST_ARRAYS
         self.is_mixed = any(each.layout.mesh.size != mesh.size for each in reader.requests)
-        self.used = 0
         self._where, self._is_settled = "", False  # what the first device knows
 
     def check(self, path: Path, opened: Opened, *, first: bool) -> None:
@@ -174,8 +168,7 @@ class KeptLoads:
     """The loads that the ranks of a team keep, which are the same on all of them."""
 
     def __init__(self) -> None:
-        self._loads: dict[Hashable, KeptLoad] = {}
-        self._clock = 0
+        self._loads: dict[Hashable, KeptLoad] = {}  # the one that was used longest ago comes first
 
     def get(self, key: Hashable) -> KeptLoad | None:
         """Return the load that is kept for *key*, which may be none."""
@@ -183,10 +176,9 @@ class KeptLoads:
 
     # What follows only after all ranks have agreed.
 
-    def use(self, load: KeptLoad) -> None:
-        """Let *load* be the newest one."""
-        self._clock += 1
-        load.used = self._clock
+    def use(self, key: Hashable) -> None:
+        """Let the load for *key* be the newest one."""
+        self._loads[key] = self._loads.pop(key)
 
     def drop(self, key: Hashable) -> None:
         """Forget the load for *key*."""
@@ -195,9 +187,8 @@ class KeptLoads:
     def keep(self, key: Hashable, load: KeptLoad) -> None:
         """Keep *load*; at the limit the one goes that was used longest ago."""
         self._loads[key] = load
-        self.use(load)
         if len(self._loads) > MOST_FILES:
-            del self._loads[min(self._loads, key=lambda each: self._loads[each].used)]
+            del self._loads[next(iter(self._loads))]
 
     def free(self) -> None:
         """Forget all."""

@@ -97,7 +97,7 @@ def loaded(requested: Callable[[], LoadRequest], meshes: list[Mesh]) -> Json:
             try:
                 request = requested()
             except Exception as error:
-                told_contents(Path(), "", here, error)
+                _raise_on_all(error, here)
                 raise
             return request, *_loaded(request, request.key(mesh, meshes), mesh, here)
 
@@ -135,7 +135,7 @@ def _loaded(request: LoadRequest, key: Hashable, mesh: Mesh, here: Session) -> t
     if load is not None:
         tensors = _again(load, request, here)
         if tensors is not None:
-            kept.use(load)
+            kept.use(key)
             return tensors, load.told.found
         kept.drop(key)
     told = told_contents(request.path, request.text(), here)

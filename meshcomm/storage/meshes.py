@@ -1,9 +1,12 @@
 """Arguments of calls that save and load: what is wrong with them, and the mesh over which ranks make them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from meshcomm.core._arguments import integer, quote
+from meshcomm.core._types import Shape
+from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh, bound_to
+from meshcomm.core.layouts.specs import cut_at
 from meshcomm.core.ranks.meshes import create_mesh, get_default_mesh
 from meshcomm.errors import ShapeError
 
@@ -28,6 +31,15 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
         return first
     ranks = sorted({rank for mesh in found for rank in mesh.ranks})
     return bound_to(first.world, Mesh(ranks, [("rank", len(ranks))]))
+
+
+def cut_along(axis: int, borders: Sequence[int], shape: Shape, mesh: Mesh) -> Layout:
+    """Return the layout of a tensor of *shape* that all devices share along *axis*, with these *borders*.
+
+    >>> cut_along(1, [0, 1, 3], (4, 3), Mesh(range(2), {"x": 2})).sharding_specs
+    ['unsharded', Cuts('x', (0, 1, 3))]
+    """
+    return Layout.replicated(mesh, len(shape)).replace(axis, cut_at(rows_of(mesh), borders, shape[axis]))
 
 
 def rows_of(mesh: Mesh) -> tuple[str, ...]:

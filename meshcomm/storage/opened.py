@@ -127,27 +127,24 @@ class Store:
 
     def _box(self, stored: Stored, chosen: Selection) -> Array:
         """Return the box *chosen*, with the axes that are dropped."""
-        opened = self._opened
-        if opened is None:
+        if self._opened is None:
             raise ValueError(f"{self.path} is closed")
         self._check(stored)
-        block = self._read(opened, stored, chosen)
+        if stored.chunks is not None:
+            block = read_box(self._base, stored, chosen)
+        else:
+            size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
+            read = chosen.in_file(intervals, size)
+            block = np.empty(tuple(sum(b - a for a, b in axis) for axis in read), stored.dtype)
+            starts, lengths = runs(read, chosen.shape)
+            self._opened.fill(stored, (starts * size, lengths * size), as_bytes(block))
+            block = chosen.taken(block, intervals)
         self._check(stored)
         return block
 
     def _check(self, stored: Stored) -> None:
         """Raise ``CheckpointError`` if the file has changed since it was opened."""
         check_unchanged(self._base, self._contents, [stored.name])
-
-    def _read(self, opened: Opened, stored: Stored, chosen: Selection) -> Array:
-        if stored.name in self._contents.by_library:
-            return read_box(opened.base, stored, chosen)
-        size, intervals = stored.dtype.itemsize, [[(0, n)] for n in chosen.box]
-        read = chosen.in_file(intervals, size)
-        block = np.empty(tuple(sum(b - a for a, b in axis) for axis in read), stored.dtype)
-        starts, lengths = runs(read, chosen.shape)
-        opened.fill(stored, (starts * size, lengths * size), as_bytes(block))
-        return chosen.taken(block, intervals)
 
 
 class StoredArray:
@@ -179,7 +176,7 @@ class StoredArray:
     @property
     def shape(self) -> Shape:
         """Its shape."""
-        return self._stored.shape[::-1] if self._stored.fortran else self._stored.shape
+        return self._stored.array_shape
 
     @property
     def ndim(self) -> int:

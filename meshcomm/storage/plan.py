@@ -308,24 +308,14 @@ class ArrayPlan:
 
     @cached_property
     def _exchanges(self) -> list[Plan]:
-        """Return the relayouts, in order."""
-        found = []
+        """Return the relayouts, in order: of each round, or of all that a library has read."""
+        its, costs = self.request, self._costs
         if self.in_runs:
-            dtype = self.request.stored.dtype
-            found = [
-                _planned(turn.shape(), dtype, turn.target(), turn.source(), self._costs)
-                for turn in self._route.rounds()
-                if not stays(turn)
-            ]
-        last = self._last()
-        return found if last is None else [*found, last]
-
-    def _last(self) -> Plan | None:
-        """Return the relayout of what was read to the layout that is asked for; None if there is none."""
-        if self.chunks is None or self.mesh.size == 1 or self._made == self.request.file_layout:
-            return None
-        its = self.request
-        return _planned(its.file_chosen.box, its.dtype, self._made, its.file_layout, self._costs)
+            turns = [turn for turn in self._route.rounds() if not stays(turn)]
+            return [_planned(turn.shape(), its.stored.dtype, turn.target(), turn.source(), costs) for turn in turns]
+        if self.chunks is None or self.mesh.size == 1 or self._made == its.file_layout:
+            return []
+        return [_planned(its.file_chosen.box, its.dtype, self._made, its.file_layout, costs)]
 
     @property
     def _made(self) -> Layout:
@@ -337,11 +327,8 @@ class ArrayPlan:
     def _received(self) -> Indices:
         """Return how many bytes each device receives."""
         devices = np.arange(self.mesh.size, dtype=np.intp)
-        found = np.zeros_like(devices)
-        for plan in self._exchanges:
-            for step in plan.steps:
-                found = found + step.traffic(devices).bytes_moved
-        return found
+        steps = (step for plan in self._exchanges for step in plan.steps)
+        return sum((step.traffic(devices).bytes_moved for step in steps), np.zeros_like(devices))
 
     def _scratch(self, device: int) -> int:
         """Return the most bytes that *device* uses beyond its block, without what it reads to the side."""

@@ -16,7 +16,7 @@ from meshcomm.storage.by_library import read_by_library
 from meshcomm.storage.decoding import decode
 from meshcomm.storage.request import ArrayRequest
 from meshcomm.storage.small import batches
-from meshcomm.storage.transfer import Opened, TensorReader, convert, reading_costs
+from meshcomm.storage.transfer import Opened, TensorReader, convert, reading_costs, route_of
 
 
 class ArraysReader:
@@ -76,15 +76,13 @@ class ArraysReader:
             block = block.T if stored.fortran and block is not None else block
             into = make(block, request.file_layout, chosen.box, target.dtype)
         if request.chunks is not None:
-            unsliced = request.unsliced or request.coding is not None
-            read_by_library(opened, stored, chosen, into, chunks=request.chunks, limit=self._limit, unsliced=unsliced)
+            read_by_library(opened, request, into, self._limit)
             return
 
         def prepared(device: int) -> TensorReader:
-            costs = reading_costs(machine_of(into.mesh), opened.checks)
-            return TensorReader(
-                into.layout, stored, chosen, self._limit, costs=costs, device=device, staged=request.staged
-            )
+            costs, staged = reading_costs(machine_of(into.mesh), opened.checks), request.staged
+            route = route_of(into.layout, stored, chosen, self._limit, costs, staged=staged)
+            return TensorReader(route, stored, chosen, self._limit, device, staged, costs.one_node)
 
         reader = self._readers.get(number) or on_device(into.mesh, prepared)
         if reader is not None:

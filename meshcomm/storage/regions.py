@@ -6,28 +6,26 @@ HDF5 the first rank, through the library, all of them in one step at the end.
 """
 
 from collections.abc import Mapping
-from contextlib import closing
 from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
 from meshcomm.blocks.make import on_blocks
-from meshcomm.blocks.session import Session, in_session
-from meshcomm.core._arguments import quote
+from meshcomm.blocks.session import Session
 from meshcomm.core._files import resolved
 from meshcomm.core._tuning import DEFAULT_SCRATCH
-from meshcomm.core._types import Json, Names, Shape
+from meshcomm.core._types import Json, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
-from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.specs import cut_at
 from meshcomm.storage.by_library import layout_by_chunks
+from meshcomm.storage.checksums import Piece
 from meshcomm.storage.files import final_names
 from meshcomm.storage.formats import zarr_library
 from meshcomm.storage.formats.hdf5_write import Hdf5Writer
-from meshcomm.storage.formats.known import contents, writer_for
-from meshcomm.storage.meshes import rows_of
+from meshcomm.storage.formats.known import contents
+from meshcomm.storage.meshes import cut_along
+from meshcomm.storage.save import Content, Saving, run
 from meshcomm.storage.selection import Selection, box_of, boxes
 from meshcomm.storage.stored import Stored
 from meshcomm.storage.transfer import Opened, write_tensor
@@ -56,86 +54,80 @@ def save_boxes(path: Path, boxes: Mapping[str, Box], mesh: Mesh, limit: int | No
     mesh: one with the ranks of all tensors
     limit: bytes that a rank may use beyond its blocks
     """
-    saving = _Saving(path, boxes, limit)
-    in_session("save", mesh, saving.steps)
+    run("save", _BoxSaving(path, boxes, mesh), limit)
 
 
-class _Saving:
-    def __init__(self, path: Path, boxes: Mapping[str, Box], limit: int | None) -> None:
-        self._path, self._boxes, self._limit = path, boxes, limit
-        self._writer: Hdf5Writer | None = None  # on the first rank, of an HDF5 file
+class _BoxSaving(Saving):
+    """A save to boxes of what is in a file."""
 
-    def steps(self, here: Session) -> None:
-        """Do all of a save. Collective over its mesh."""
-        texts = [f"{name} {box.tensor.shape} {box.tensor.layout} at {box.start}" for name, box in self._boxes.items()]
-        call = f"save to {quote(str(self._path))}: {'; '.join(texts)}"
-        try:
-            base, origins = here.looked_up(call, self._begin)
-            opened = Opened(Path(base), True)
-            with closing(opened), here.exchanging():
-                for (name, box), (runs, chunks) in zip(self._boxes.items(), origins, strict=True):
-                    self._write(name, box, runs and Stored.from_told(runs), chunks, opened)
-            here.agree(call, opened.error)
-            here.looked_up(f"the end of the {call}", self._commit)
-        finally:
-            if self._writer is not None:
-                self._writer.abandon()
+    def __init__(self, path: Path, boxes: Mapping[str, Box], mesh: Mesh) -> None:
+        super().__init__(path, Content([], ["dict", {}], {}), mesh, None, "a")
+        self._boxes = boxes
+
+    @property
+    def nbytes(self) -> int:
+        return sum(box.tensor.nbytes for box in self._boxes.values())
+
+    @property
+    def _hdf5(self) -> Hdf5Writer | None:
+        """What writes an HDF5 file, on the first rank."""
+        return self._active if isinstance(self._active, Hdf5Writer) else None
+
+    def _text(self) -> str:
+        boxes = (f"{name} {box.tensor.shape} {box.tensor.layout} at {box.start}" for name, box in self._boxes.items())
+        return "; ".join(boxes)
 
     @final_names()
-    def _begin(self) -> Json:
-        """Return where the file is, and of each array where its bytes are, or its chunks."""
-        path = resolved(self._path)
+    def _begin(self) -> tuple[str, list[Json]]:
+        path = resolved(self.path)
         found = contents(path)
         if not path.is_dir():
-            self._writer = writer_for(path)(path, [], ["dict", {}], {}, mode="a")  # type: ignore[assignment]
-            assert isinstance(self._writer, Hdf5Writer)
-            self._writer.begin()
-        origins = []
+            self._active = self.writer(path, *self.content, mode="a")
+            self._active.begin()
+        places = []
         for name, box in self._boxes.items():
-            stored = found.arrays[name] if name not in found.by_library else None
-            if self._writer is not None:
-                stored = self._writer.located(name, box.chosen)
-            origins.append([stored and stored.told(), found.by_library.get(name)])
-        return [str(path), origins]
+            in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
+            places.append((in_runs or found.arrays[name]).told())
+        return str(path), places
 
-    def _write(self, name: str, box: Box, stored: Stored | None, chunks: Shape | None, opened: Opened) -> None:
+    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
+        with here.exchanging():
+            for each in stored:
+                self._write(each, self._boxes[each.name], opened, limit)
+
+    def _write(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
         """Write one box. Collective over the mesh of its tensor."""
         tensor, chosen = box.tensor, box.chosen
         if not prod(tensor.shape):
             return
-        if stored is not None:
-            write_tensor(tensor, stored, opened, self._limit, chosen)
+        if stored.chunks is None:
+            write_tensor(tensor, stored, opened, limit, chosen)
         elif opened.base.is_dir():
-            assert chunks is not None
-            owned = relayout(tensor, layout_by_chunks(chosen, tensor.mesh, chunks), max_scratch_bytes=self._limit)
+            layout = layout_by_chunks(chosen, tensor.mesh, stored.chunks.shape)
+            owned = relayout(tensor, layout, max_scratch_bytes=limit)
             index = tuple(
                 slice(start + first, start + last)
                 for start, (first, last, *_) in zip(box.start, owned.layout.block_box(tensor.shape), strict=True)
             )
             with opened.trying():
-                on_blocks(lambda block: zarr_library.write_box(opened.base, name, index, block), owned)
+                on_blocks(lambda block: zarr_library.write_box(opened.base, stored.name, index, block), owned)
         else:
-            self._write_by_first(name, box, chunks, opened)
+            self._write_by_first(stored, box, opened, limit)
 
-    def _write_by_first(self, name: str, box: Box, chunks: Shape | None, opened: Opened) -> None:
+    def _write_by_first(self, stored: Stored, box: Box, opened: Opened, limit: int | None) -> None:
         """Let the first rank write a box, in steps of whole chunks. Collective over the mesh of the tensor."""
-        tensor, size = box.tensor, box.tensor.dtype.itemsize
-        for start, lengths in boxes(tensor.shape, size, self._limit or DEFAULT_SCRATCH, chunks):
+        tensor, chunk = box.tensor, stored.chunks and stored.chunks.shape
+        for start, lengths in boxes(tensor.shape, tensor.dtype.itemsize, limit or DEFAULT_SCRATCH, chunk):
             piece = tensor[tuple(slice(s, s + n) for s, n in zip(start, lengths, strict=True))]
-            axes: list[Names] = [()] * tensor.ndim
-            axes[0] = cut_at(rows_of(tensor.mesh), [0] + [lengths[0]] * tensor.mesh.size, lengths[0])
-            alone = relayout(piece, Layout(axes, tensor.mesh), max_scratch_bytes=self._limit)
-            if self._writer is not None:
+            on_first = cut_along(0, [0] + [lengths[0]] * tensor.mesh.size, lengths, tensor.mesh)
+            alone = relayout(piece, on_first, max_scratch_bytes=limit)
+            if self._hdf5 is not None:
                 at = tuple(slice(b + s, b + s + n) for b, s, n in zip(box.start, start, lengths, strict=True))
                 with opened.trying():
-                    self._writer.write_box(name, at, alone.local)
+                    self._hdf5.write_box(stored.name, at, alone.local)
 
     @final_names()
-    def _commit(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            try:
-                writer.commit([])
-            except BaseException:
-                writer.abandon()
-                raise
+    def _commit(self, pieces: list[Piece]) -> None:
+        if self._active is not None:
+            self._active.commit(pieces)
+            self._active = None

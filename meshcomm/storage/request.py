@@ -49,15 +49,13 @@ SHOWN = 10  # names of arrays in a text
 class ArrayRequest:
     """One array to load: all of it or a box, in *layout*, as *dtype*, decoded by *coding* if there is one.
 
-    It goes to the tensor *out*, if there is one; *unsliced* says whether that is no slice on any rank. *chunks* is the
-    shape of its chunks in the file, if only a library can read it.
+    It goes to the tensor *out*, if there is one; *unsliced* says whether that is no slice on any rank.
     """
 
     stored: Stored
     chosen: Selection
     layout: Layout
     dtype: DType
-    chunks: Shape | None = None
     coding: Coding | None = None
     out: DTensor | None = None
     unsliced: bool = True
@@ -71,6 +69,11 @@ class ArrayRequest:
     def shape(self) -> Shape:
         """The shape of the tensor."""
         return self.chosen.result
+
+    @property
+    def chunks(self) -> Shape | None:
+        """The shape of its chunks in the file, if only a library can read it."""
+        return self.stored.chunks and self.stored.chunks.shape
 
     @property
     def nbytes(self) -> int:
@@ -183,7 +186,7 @@ class LoadRequest(NamedTuple):
 
     def _array(self, found: Contents, name: str, mesh: Mesh, out: DTensor | None, *, finds: bool) -> ArrayRequest:
         stored = found.arrays[name]
-        shape = stored.shape[::-1] if stored.fortran else stored.shape
+        shape = stored.array_shape
         index = self.slices.get(name) if isinstance(self.slices, Mapping) else self.slices
         chosen = all_of(shape) if index is None else _selected(name, shape, index)
         coding = coding_of(found.attributes.get(name, {}), stored.dtype) if self.decode else None
@@ -195,7 +198,7 @@ class LoadRequest(NamedTuple):
             _check_out(name, out, chosen, dtype, layout)
             layout = out.layout
         layout = layout or Layout.replicated(mesh, len(chosen.result))
-        return ArrayRequest(stored, chosen, layout, dtype, found.by_library.get(name), coding, out, out is None)
+        return ArrayRequest(stored, chosen, layout, dtype, coding, out, out is None)
 
     def _names_in(self, found: Contents) -> list[str] | None:
         """Return the names that the call gives, or those in the file that match its pattern; None without either."""

@@ -139,14 +139,12 @@ class Round(NamedTuple):
 
     def local_box(self, device: int) -> Box:
         """Return what this round takes of the block of *device*: indices along each axis."""
-        route = self.route
-        numbers = route.layout.block_numbers(device)
-        return tuple(self._local(axis, numbers[axis]) for axis in range(len(numbers)))
+        return tuple(self._local(axis, n) for axis, n in enumerate(self.route.layout.block_numbers(device)))
 
     def file_intervals(self, device: int) -> list[list[Interval]]:
         """Return which indices of each axis of the whole array *device* has in the target layout, as intervals."""
         numbers = self.route.layout.block_numbers(device)
-        return [self._intervals(axis, numbers[axis], device) for axis in range(len(numbers))]
+        return [self._intervals(axis, number, device) for axis, number in enumerate(numbers)]
 
     def sizes(self, axis: int) -> list[int]:
         """Return how many elements each block has along *axis* in this round."""

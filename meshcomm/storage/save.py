@@ -4,6 +4,7 @@ import atexit
 import errno
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
@@ -25,7 +26,7 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import CheckpointError
 from meshcomm.storage.background import Background
-from meshcomm.storage.checksums import Piece
+from meshcomm.storage.checksums import Piece, joined
 from meshcomm.storage.chunked import Encoded, Placed, write_chunks
 from meshcomm.storage.files import WRITTEN_AT_ONCE, final_names, with_final_names
 from meshcomm.storage.formats.base import Described, Writer
@@ -35,8 +36,8 @@ from meshcomm.storage.meshes import check_limits, common_mesh
 from meshcomm.storage.options import Chunks, Compression, Dims, Options
 from meshcomm.storage.progress import showing
 from meshcomm.storage.stored import Stored
-from meshcomm.storage.transfer import ByteRuns, Opened, all_pieces, told_pieces, write_tensor
-from meshcomm.storage.trees import Leaf, flattened, nodes_per_rank
+from meshcomm.storage.transfer import ByteRuns, Opened, told_pieces, write_tensor
+from meshcomm.storage.trees import flattened, nodes_per_rank
 
 PathLike = str | os.PathLike[str]
 _SHOWN = 5  # things that would be lost, in an error
@@ -109,14 +110,15 @@ def save_with(path: PathLike, tree: object, options: Options, limit: int | None 
     run("save", _agreed_saving("save", path, tree, options, limit), limit)
 
 
-def run(operation: str, saving: "TreeSaving", limit: int | None) -> None:
-    """Do all of a save. Collective over its mesh."""
+def run(operation: str, saving: "Saving", limit: int | None, doing: tuple[str, object] | None = None) -> None:
+    """Do all of a save. Collective over its mesh. *doing* is what a terminal shows: a verb, and a path."""
+    verb, path = doing or ("saving", saving.path)
 
     def steps(here: Session) -> None:
         try:
             base, stored = saving.begin(here)
             opened = Opened(base, True, saving.writer.checks)
-            with showing(opened, "saving", saving.path, saving.nbytes, here), closing(opened):
+            with showing(opened, verb, path, saving.nbytes, here), closing(opened):
                 saving.write(stored, opened, here, limit)
             saving.end(here, opened)
         finally:
@@ -280,11 +282,7 @@ class Staging(Opened):
 
 
 def _agreed_saving(
-    operation: str,
-    path: PathLike,
-    tree: object,
-    options: Options,
-    *limits: int | None,
+    operation: str, path: PathLike, tree: object, options: Options, *limits: int | None
 ) -> "TreeSaving":
     """Return the save of these arguments of *operation*. Collective over the meshes of the tensors."""
 
@@ -309,7 +307,7 @@ _complete: dict[Path, int] = {}
 """The number of the last save to each path that is complete, of those that this process began."""
 
 
-class Saving:
+class Saving(ABC):
     """A save: what its ranks do together, and what its first rank does alone."""
 
     def __init__(self, path: PathLike, content: Content, mesh: Mesh, overwrite: bool | None, mode: str = "w") -> None:
@@ -319,6 +317,15 @@ class Saving:
         self._overwrite, self._mode = overwrite, mode
         self._active: Writer | None = None
         self._began = next(_numbers)
+
+    @abstractmethod
+    def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
+        """Write each array to where it goes. Collective over the mesh."""
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(array.nbytes * array.steps for array in self.content.arrays)
 
     def begin(self, here: Session) -> tuple[Path, list[Stored]]:
         """Make the new files, and return where they are and where each tensor goes. Collective."""
@@ -357,12 +364,8 @@ class Saving:
         error = opened.error and with_final_names(opened.error)
         with here.exchanging():
             here.agree(f"all data of the save to {quote(str(self.path))}", error)
-            pieces = told_pieces(all_pieces([opened.pieces]), here) if self.writer.checks else []
-            self._gather(here)
+            pieces = told_pieces(joined(opened.pieces), here) if self.writer.checks else []
         here.looked_up(f"the end of the save to {quote(str(self.path))}", lambda: self._commit(pieces))
-
-    def _gather(self, here: Session) -> None:
-        """Let device 0 know what other ranks save in the tree. Collective."""
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:
@@ -410,9 +413,12 @@ class TreeSaving(Saving):
         mesh = common_mesh(leaf.mesh for leaf in leaves.values() if isinstance(leaf, DTensor))
         options = options.checked(numpy=writer_for(Path(path)).has_attributes)
         options.refuse_unknown(list(leaves))
-        self._tensors = {name: _as_tensor(leaf, mesh) for name, leaf in leaves.items()}
         plain = {name: leaf for name, leaf in leaves.items() if not isinstance(leaf, DTensor)}
         self._plain = [f"{name} is {plain_text(array)}" for name, array in plain.items()]
+        self._tensors = {
+            name: leaf if isinstance(leaf, DTensor) else replicated(contiguous(leaf), mesh)
+            for name, leaf in leaves.items()
+        }
         self._per_rank = list(nodes_per_rank(node))
         own, arrays = described(self._tensors, options, writer_for(Path(path)).has_attributes, grows or {})
         super().__init__(path, Content(arrays, node, own), mesh, options.overwrite, options.mode)
@@ -435,25 +441,17 @@ class TreeSaving(Saving):
     def _text(self) -> str:
         return "; ".join([super()._text(), *self._plain, f"{len(self._per_rank)} values of each rank"])
 
-    def _gather(self, here: Session) -> None:
-        if self._per_rank:
-            every = here.told_to_first([node[1][0] for node in self._per_rank])
-            for number, node in enumerate(self._per_rank if every else ()):
-                node[1] = [each[number] for each in every]
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all tensors."""
-        return sum(tensor.nbytes for tensor in self._tensors.values())
-
     def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
-        """Write each tensor to where it goes. Collective over the mesh."""
         for each in stored:
             if each.chunks is None:
                 write_tensor(self._tensors[each.name], each, opened, limit)
             else:
                 placed = partial(self.placed, here, each.name)
                 write_chunks(self._tensors[each.name], each, opened, limit, placed)
+        if self._per_rank:  # device 0 writes the tree, with the values of all ranks
+            every = here.told_to_first([node[1][0] for node in self._per_rank])
+            for number, node in enumerate(self._per_rank if every else ()):
+                node[1] = [values[number] for values in every]
 
 
 def described(
@@ -475,7 +473,7 @@ def described(
                 name,
                 shape,
                 tensor.dtype,
-                _hint(tensor),
+                f"{tensor.layout.specs_text} on {tensor.mesh.dims_text}",
                 axes,
                 options.chunks_of(name, shape),
                 options.codecs_of(name),
@@ -495,18 +493,8 @@ def _text_of(array: Described) -> str:
     return text + "".join(f" {key}={quote(getattr(array, key))}" for key in keys if getattr(array, key))
 
 
-def _as_tensor(leaf: Leaf, mesh: Mesh) -> DTensor:
-    if isinstance(leaf, DTensor):
-        return leaf
-    return replicated(contiguous(leaf), mesh)
-
-
 def has_arrays_only(node: Json) -> bool:
     """Return whether a tree holds arrays, and no other values."""
     if node[0] in ("array", "value", "float", "per_rank"):
         return bool(node[0] == "array")
     return all(map(has_arrays_only, below(node)))
-
-
-def _hint(tensor: DTensor) -> str:
-    return f"{tensor.layout.specs_text} on {tensor.mesh.dims_text}"

@@ -45,7 +45,7 @@ class Selection(NamedTuple):
     @property
     def has_steps(self) -> bool:
         """Whether elements are not in the order of the array, or have others between them, along some axis."""
-        return any(step != 1 for step in self.step)
+        return self.step != (1,) * len(self.step)
 
     def turned(self) -> "Selection":
         """Return the same of the transpose."""

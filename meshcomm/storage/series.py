@@ -117,9 +117,8 @@ class Series:
             wide = next((name for name in others if len(found[name].shape) > 1), None)
             if wide is not None:
                 raise CheckpointError(f"{self.path} has {quote(wide)} along {quote(axis)}, too: the series needs it")
-            numbers = others
-            count = min(found[name].shape[0] for name in [*self._layouts, *numbers])
-            return [count, numbers if count else None]
+            count = min(found[name].shape[0] for name in [*self._layouts, *others])
+            return [count, others if count else None]
 
         text = f"Series {quote(str(self.path))}: {self._shapes}, {self._dtypes}, {self._axis}"
         count, numbers = looked_up("Series", self._mesh, text, look) or (0, None)

@@ -7,14 +7,10 @@ a step that all of them reach. The simulated ranks of a process share its counts
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
 from types import FrameType
-from typing import TypeAlias
 
 from meshcomm.core._arguments import quote
 from meshcomm.core.ranks.simulate import current_world
-
-Handler: TypeAlias = Callable[[int, FrameType | None], object]
 
 _counts: dict[int, int] = {}
 """How often each signal that is counted has arrived."""
@@ -54,19 +50,16 @@ def count(number: int) -> None:
         raise ValueError(f"{signal.Signals(number).name} is not handled yet, and only the main thread can begin to")
     previous = signal.getsignal(number)
     _counts[number] = 0
-    signal.signal(number, _counting(previous if callable(previous) else None))
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        _counts[number] += 1
+        if callable(previous):
+            previous(number, frame)
+
+    signal.signal(number, handler)
     signal.siginterrupt(number, False)  # calls of the system that MPI makes go on afterwards
 
 
 def arrived(number: int) -> int:
     """Return how often a signal has arrived in this process since it is counted."""
     return _counts.get(number, 0)
-
-
-def _counting(previous: Handler | None) -> Handler:
-    def handler(number: int, frame: FrameType | None) -> None:
-        _counts[number] += 1
-        if previous is not None:
-            previous(number, frame)
-
-    return handler

@@ -37,8 +37,9 @@ class Chunks(NamedTuple):
 class Stored(NamedTuple):
     """An array in files. If it is in *fortran* order, *shape* is of its transpose, which is in row-major order.
 
-    Ranks that write it share it at multiples of *unit* bytes: the array begins at one in its file. An array that is
-    written in *chunks* has no segments: where a chunk goes is known when its bytes are.
+    Ranks that write it share it at multiples of *unit* bytes: the array begins at one in its file. An array in
+    *chunks* has no segments: only a library can read it, and if it is written, where a chunk goes is known when its
+    bytes are.
     """
 
     name: str
@@ -53,6 +54,15 @@ class Stored(NamedTuple):
     def nbytes(self) -> int:
         """The bytes of the array."""
         return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def array_shape(self) -> Shape:
+        """The shape of the array, as programs see it."""
+        return self.shape[::-1] if self.fortran else self.shape
+
+    def by_library(self, chunk: Shape) -> "Stored":
+        """Return this as an array that only a library can read, in chunks of this shape."""
+        return self._replace(segments=(), chunks=Chunks(tuple(max(1, n) for n in chunk), ()))
 
     @property
     def begin(self) -> int:

@@ -5,7 +5,6 @@ that of GPFS and BeeGFS, and one write of NFS. This reads what the system says; 
 """
 
 import struct
-from collections.abc import Iterator
 from contextlib import suppress
 
 from meshcomm.core._tuning import PAGE
@@ -39,15 +38,8 @@ def _stripes(striping: bytes, at: int = 0) -> list[int]:
         if magic in _PLAIN:
             found += struct.unpack_from("=I", striping, at + _STRIPE_AT)
         elif magic == _COMPOSITE and at == 0:
-            for offset in _components(striping):
-                found += _stripes(striping, offset)
+            (count,) = struct.unpack_from("=H", striping, _COUNT_AT)
+            for number in range(count):  # where each component begins, with a header of its own
+                (offset,) = struct.unpack_from("=I", striping, _ENTRIES_AT + number * _ENTRY + _OFFSET_AT)
+                found += _stripes(striping, offset) if offset else []
     return found
-
-
-def _components(striping: bytes) -> Iterator[int]:
-    """Yield where the components begin, each with a header of its own."""
-    (count,) = struct.unpack_from("=H", striping, _COUNT_AT)
-    for number in range(count):
-        (offset,) = struct.unpack_from("=I", striping, _ENTRIES_AT + number * _ENTRY + _OFFSET_AT)
-        if offset:
-            yield offset

@@ -7,7 +7,7 @@ leaves files alone from then on, and the ranks agree on it at the end.
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, islice, pairwise, product
 from math import prod
@@ -218,7 +218,8 @@ def write_tensor(
             if turn.route.owns(device) and opened.error is None:
                 with opened.trying():
                     opened.expect(turn, piece.local.nbytes)
-                    most = opened.most if _is_like(piece, stored) else min(opened.most, scratch // 2)
+                    is_like = piece.local.flags.c_contiguous and piece.dtype == stored.dtype
+                    most = opened.most if is_like else min(opened.most, scratch // 2)
                     for box, found in _in_steps(piece.local, byte_runs(turn, device, whole), most):
                         block = contiguous(box.astype(stored.dtype, copy=False))
                         opened.transfer(stored, found, as_bytes(block))
@@ -261,34 +262,27 @@ class _Step(NamedTuple):
     runs: ByteRuns
 
 
+@dataclass(eq=False)
 class TensorReader:
-    """How a device fills its block of tensors in one layout with the box *chosen* of an array: in which rounds.
+    """How a *device* fills its block of tensors in one layout with the box *chosen* of an array: in which rounds.
 
     *staged* says that elements are read to other memory first, in rounds: they change their dtype or their order, or
-    the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside. The
-    rest is as for `write_tensor`.
+    the tensor is a slice on some rank. Where the box has steps, what lies between is read, too, to memory aside.
+    *ahead* is as for `Opened.read_runs`, and *limit* as for `write_tensor`.
     """
 
-    def __init__(
-        self,
-        layout: Layout,
-        stored: Stored,
-        chosen: Selection,
-        limit: int | None,
-        *,
-        costs: Machine,
-        device: int,
-        staged: bool,
-    ) -> None:
-        self._stored, self._chosen, self._limit, self._device, self._staged = stored, chosen, limit, device, staged
-        self._route = route_of(layout, stored, chosen, limit, costs, staged=staged)
-        self._ahead, self._most = costs.one_node, at_once(limit)
-        self._takes_all, self._has_steps = chosen.takes_all, chosen.has_steps
-        self._kept: list[_Step] | None = None
+    route: Route
+    stored: Stored
+    chosen: Selection
+    limit: int | None
+    device: int
+    staged: bool
+    ahead: bool
+    _kept: list[_Step] | None = None
 
     def fill(self, tensor: DTensor, opened: Opened) -> None:
         """Fill *tensor*. Collective over its mesh."""
-        stored = self._stored
+        stored = self.stored
         for step, after in pairwise(chain(self._steps(), [None])):
             assert step is not None
             opened.settled = False
@@ -302,9 +296,9 @@ class TensorReader:
                 opened.expect_reads(stored, after.runs)
             if step.target is not None:
                 opened.before_sending()
-                out = None if self._staged else make(block, step.source, step.shape, tensor.dtype)
+                out = None if self.staged else make(block, step.source, step.shape, tensor.dtype)
                 read = make(new, step.target, step.shape, stored.dtype)
-                new = relayout(read, step.source, out=out, max_scratch_bytes=self._limit).local
+                new = relayout(read, step.source, out=out, max_scratch_bytes=self.limit).local
                 if out is not None:
                     continue
             with opened.trying():
@@ -313,7 +307,7 @@ class TensorReader:
     def _steps(self) -> Iterable[_Step]:
         """Return the steps, which are kept if they are short."""
         if self._kept is None:
-            turns = self._route.rounds()
+            turns = self.route.rounds()
             steps = [self._step(turn) for turn in islice(turns, KEPT_ROUNDS + 1)]
             if len(steps) > KEPT_ROUNDS or sum(len(step.runs[0]) for step in steps) > KEPT_RUNS:
                 return chain(steps, map(self._step, turns))
@@ -322,37 +316,32 @@ class TensorReader:
 
     def _step(self, turn: Round) -> _Step:
         shape, source = turn.shape(), turn.source()
-        box: Json = (..., *(slice(*interval) for interval in turn.local_box(self._device)))  # of no axes, too, a view
+        box: Json = (..., *(slice(*interval) for interval in turn.local_box(self.device)))  # of no axes, too, a view
         target = None if stays(turn) else turn.target()
-        lengths = (target or source).block_shape(shape, self._device)
-        return _Step(turn, box, shape, source, target, lengths, byte_runs(turn, self._device, self._chosen))
+        lengths = (target or source).block_shape(shape, self.device)
+        return _Step(turn, box, shape, source, target, lengths, byte_runs(turn, self.device, self.chosen))
 
     def _read(self, block: Array, step: _Step, opened: Opened) -> None:
         if opened.error is not None:
             return
         with opened.trying():
             opened.expect(step.turn, block.nbytes)
-            if not self._has_steps:
+            if not self.chosen.has_steps:
                 self._read_runs(block, step.runs, opened)
                 return
-            intervals = step.turn.file_intervals(self._device)
-            read = self._chosen.in_file(intervals, self._stored.dtype.itemsize)
-            aside = new_block(tuple(sum(b - a for a, b in axis) for axis in read), self._stored.dtype)
+            intervals = step.turn.file_intervals(self.device)
+            read = self.chosen.in_file(intervals, self.stored.dtype.itemsize)
+            aside = new_block(tuple(sum(b - a for a, b in axis) for axis in read), self.stored.dtype)
             self._read_runs(aside, step.runs, opened)
-            convert(self._chosen.taken(aside, intervals), block)
+            convert(self.chosen.taken(aside, intervals), block)
 
     def _read_runs(self, block: Array, found: ByteRuns, opened: Opened) -> None:
-        if not self._takes_all:
-            opened.fill(self._stored, found, as_bytes(block), self._most)
+        if not self.chosen.takes_all:
+            opened.fill(self.stored, found, as_bytes(block), at_once(self.limit))
         elif not opened.checks and len(found[0]) > 1 and (np.diff(found[0]) > 0).all():
-            opened.read_runs(self._stored, found, as_bytes(block), ahead=self._ahead)
+            opened.read_runs(self.stored, found, as_bytes(block), ahead=self.ahead)
         else:
-            opened.transfer(self._stored, found, as_bytes(block))
-
-
-def _is_like(piece: DTensor, stored: Stored) -> bool:
-    """Return whether bytes of the file go to the block as they are."""
-    return piece.local.flags.c_contiguous and piece.dtype == stored.dtype
+            opened.transfer(self.stored, found, as_bytes(block))
 
 
 def convert(source: Array, target: Array) -> None:
@@ -452,14 +441,9 @@ def _byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:
 _few_byte_runs = lru_cache(maxsize=1024)(_byte_runs)  # of one page: checkpoints have many small arrays of few shapes
 
 
-def all_pieces(each: Iterable[list[checksums.Piece]]) -> list[checksums.Piece]:
-    """Return the checksums of what all ranks touched, joined where pieces follow one another."""
-    return checksums.joined(piece for pieces in each for piece in pieces)
-
-
 def told_pieces(own: list[checksums.Piece], here: Session) -> list[checksums.Piece]:
-    """Return on device 0 the checksums of what all ranks touched; elsewhere none. Collective over the mesh.
+    """Return on device 0 the checksums of what all ranks touched, joined; elsewhere none. Collective over the mesh.
 
     No other rank needs them, and there are some for each range of a file.
     """
-    return all_pieces([tuple(piece) for piece in pieces] for pieces in here.told_to_first(own))
+    return checksums.joined(tuple(piece) for pieces in here.told_to_first(own) for piece in pieces)

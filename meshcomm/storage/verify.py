@@ -30,10 +30,8 @@ def verify(path: Path, found: Contents) -> list[str]:
     wrong = []
     for name, checks in found.checks.items():
         with files.for_reading(path / name) as file:
-            size = file.size()
             for number, expected in enumerate(checks):
-                start = number * CHECKSUM_RANGE
-                if _of_range(file, name, start, min(start + CHECKSUM_RANGE, size), []) != expected:
+                if _of_range(file, name, number, []) != expected:
                     wrong.append(_text(path / name, found, name, number))
     return wrong
 
@@ -44,8 +42,7 @@ def rest_of_ranges(pieces: Iterable[Piece], sizes: Mapping[str, int]) -> Iterato
     *sizes* has the bytes of each file.
     """
     for (name, number), its in _by_range(pieces).items():
-        start = number * CHECKSUM_RANGE
-        for offset, length, crc in _spans(start, min(start + CHECKSUM_RANGE, sizes[name]), its):
+        for offset, length, crc in _spans(number, sizes[name], its):
             if crc is None:
                 yield name, offset, length
 
@@ -61,18 +58,18 @@ def _compare(base: Path, found: Contents, pieces: list[Piece]) -> None:
     assert found.checks is not None
     for (name, number), its in _by_range(pieces).items():
         with files.for_reading(base / name) as file:
-            start = number * CHECKSUM_RANGE
-            crc = _of_range(file, name, start, min(start + CHECKSUM_RANGE, file.size()), its)
+            crc = _of_range(file, name, number, its)
         if crc != found.checks[name][number]:
             raise CheckpointError(_text(base / name, found, name, number))
 
 
-def _spans(start: int, stop: int, pieces: list[Piece]) -> Iterator[tuple[int, int, int | None]]:
+def _spans(number: int, size: int, pieces: list[Piece]) -> Iterator[tuple[int, int, int | None]]:
     """Yield the offset, the bytes and the checksum of each of the *pieces* of a range, and of what is between them.
 
-    The latter have None. Ranks may have read the same bytes: of pieces that overlap, the first one counts.
+    It is range *number* of a file of *size* bytes. What is between pieces has None. Ranks may have read the same
+    bytes: of pieces that overlap, the first one counts.
     """
-    done = start
+    done, stop = number * CHECKSUM_RANGE, min((number + 1) * CHECKSUM_RANGE, size)
     for _, offset, length, crc in pieces:
         if offset < done or not length:
             continue
@@ -84,10 +81,10 @@ def _spans(start: int, stop: int, pieces: list[Piece]) -> Iterator[tuple[int, in
         yield done, stop - done, None
 
 
-def _of_range(file: File, name: str, start: int, stop: int, pieces: list[Piece]) -> int:
+def _of_range(file: File, name: str, number: int, pieces: list[Piece]) -> int:
     """Return the checksum of a range, from those of its *pieces*, and of what is read between them."""
     found = 0
-    for offset, length, crc in _spans(start, stop, pieces):
+    for offset, length, crc in _spans(number, file.size(), pieces):
         if crc is None:
             data = np.frombuffer(files.section(file, offset, length), dtype=np.uint8)
             ((_, _, _, crc),) = pieces_of(name, data, offset)  # no piece goes beyond its range

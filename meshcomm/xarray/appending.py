@@ -70,7 +70,7 @@ def append(
     fixed = [str(name) for name in dataset.coords if name in there and name not in growing]
     _check_coordinates(path, found, fixed, mesh)
     if there:
-        found = found.only(growing, of_file=False)
+        found = found.only(growing)
     _append_snapshots(path, found, dim, mesh, options)
 
 
@@ -287,32 +287,23 @@ def _check_kept(
     def check() -> None:
         for name, (values, new) in pairs.items():
             held, step = there[name]
-            if not all(_is_kept(value, number, held, step) for value, number in _slices(values, new)):
+            rows = zip(values, new, strict=True) if values.ndim > 1 else [(values, new)]  # these need little memory
+            if not all(_is_kept(value, number, held, step) for value, number in rows):
                 raise DTypeError(f"{quote(name)} has elements that {path} would change: it holds {held.dtype}")
 
     if there:
         together("save", mesh, f"what is appended to {path}: {', '.join(there)}", check)
 
 
-def _slices(values: Array, new: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield what lies along the first axis, one after the other: they need little memory."""
-    if values.ndim < 2:
-        yield values, new
-    else:
-        yield from zip(values, new, strict=True)
-
-
 def _is_kept(values: Array, new: Array, held: Held, step: float | None) -> bool:
     """Return whether *values* are what becomes of *new*, which are in the file; but for half a *step*."""
-    units = str(held.attributes.get("units", ""))
-    if values.dtype.kind in "MO":
-        its = decode_cf_datetime(new, units, held.attributes.get("calendar"), use_cftime=values.dtype.kind == "O")
-        return bool(
-            ((values == its) | (np.isnat(values) & np.isnat(its) if values.dtype.kind == "M" else False)).all()
-        )
-    if values.dtype.kind == "m":
-        its = decode_cf_timedelta(new, units)
-        return bool(((values == its) | (np.isnat(values) & np.isnat(its))).all())
+    units, kind = str(held.attributes.get("units", "")), values.dtype.kind
+    if kind in "MOm":
+        if kind == "m":
+            its = decode_cf_timedelta(new, units)
+        else:
+            its = decode_cf_datetime(new, units, held.attributes.get("calendar"), use_cftime=kind == "O")
+        return bool(((values == its) | (False if kind == "O" else np.isnat(values) & np.isnat(its))).all())
     coding = held.coding
     back = new if coding is None else coding.decoded(np.asarray(new))
     if held.attributes.get("dtype") == "bool":

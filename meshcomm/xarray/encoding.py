@@ -34,12 +34,9 @@ class Encoded(NamedTuple):
     dims: dict[str, tuple[str, ...]]
     attributes: dict[str, Json]
 
-    def only(self, names: list[str], *, of_file: bool = False) -> "Encoded":
-        """Return the arrays *names*; *of_file* says whether the attributes of the file are kept."""
-        kept = {
-            key: value for key, value in self.attributes.items() if key in names or (of_file and key not in self.dims)
-        }
-        return Encoded({name: self.arrays[name] for name in names}, {name: self.dims[name] for name in names}, kept)
+    def only(self, names: list[str]) -> "Encoded":
+        """Return the arrays *names*, without the attributes of the file."""
+        return Encoded(*({key: each[key] for key in names if key in each} for each in self))
 
 
 class OwnOptions(NamedTuple):

@@ -32,8 +32,6 @@ from meshcomm.storage.kept import Told, check_unchanged, told_contents
 from meshcomm.storage.load import load_told
 from meshcomm.storage.opened import Store
 from meshcomm.storage.request import LoadRequest, PathLike
-from meshcomm.storage.stored import Stored
-from meshcomm.xarray.joining import Joining
 
 _DURATIONS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
@@ -99,18 +97,25 @@ def open(
         cuts = _cuts(layout, mesh)
         mesh = _mesh_for(cuts, mesh)
         paths = _matching(os.fspath(path), mesh)
-    joining = Joining(combine, concat_dim, compat, data_vars, coords, join, combine_attrs)
-    joining.check()
+    if combine != "nested" and (combine != "by_coords" or concat_dim is not None):
+        raise ValueError(f"combine={quote(combine)}: it is 'by_coords', or 'nested', which has a concat_dim")
 
     def opened(each: PathLike) -> xarray.Dataset:
         found = xarray.open_dataset(each, engine=Backend, layout=layout, mesh=mesh, group=group, **options)
         found = preprocess(found) if preprocess else found
         return found if alone else found.load()  # xarray would make arrays of NumPy of what is not
 
-    return opened(paths[0]) if alone else joining.joined(_of_all(opened, paths))
+    if alone:
+        return opened(paths[0])
+    how: dict[str, Any] = {"compat": compat, "data_vars": data_vars, "coords": coords, "join": join}
+    how |= {"combine_attrs": combine_attrs} | ({"concat_dim": concat_dim} if combine == "nested" else {})
+    join_all = xarray.combine_nested if combine == "nested" else xarray.combine_by_coords
+    joined = join_all(_of_all(opened, paths), **how)
+    assert isinstance(joined, xarray.Dataset)  # of arrays without names it would be another one
+    return joined
 
 
-def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[object]:
+def _of_all(function: Callable[[PathLike], xarray.Dataset], paths: Iterable[Any]) -> list[Any]:
     """Return the results for paths, in lists of lists as these are."""
     return [_of_all(function, each) if isinstance(each, list | tuple) else function(each) for each in paths]
 
@@ -210,8 +215,10 @@ class File(AbstractDataStore):
         told = in_session("open", mesh, lambda here: told_contents(self.path, call, here))
         self.told = told or Told(self.path, contents(self.path), [])
         self.base, self.found, _ = self.told
-        shapes = {name: shape_of(stored) for name, stored in self.found.arrays.items()} | dict(self.found.texts)
-        self._shapes = {name: shape for name, shape in shapes.items() if self._is_own(name)}
+        shapes = {name: stored.array_shape for name, stored in self.found.arrays.items()} | dict(self.found.texts)
+        start = len(self._prefix)  # arrays are in the group, and not in one below it
+        names = [name for name in shapes if name.startswith(self._prefix) and "/" not in name[start:]]
+        self._shapes = {name: shapes[name] for name in names}
         if self._prefix and not self._shapes:
             raise CheckpointError(f"{self.path} has no arrays in the group {quote(group)}")
         self._dims = _named_axes(self._shapes, self.found.dims)
@@ -219,10 +226,6 @@ class File(AbstractDataStore):
         wrong = next((dim for dim in cuts if dim not in known), None)
         if wrong is not None:
             raise LayoutError(f"{self.path} has no dimension {quote(wrong)}; it has {', '.join(sorted(known))}")
-
-    def _is_own(self, name: str) -> bool:
-        """Return whether an array is in the group, and not in one below it."""
-        return name.startswith(self._prefix) and "/" not in name[len(self._prefix) :]
 
     def get_attrs(self) -> dict[str, Json]:
         """Return the attributes of the file."""
@@ -305,7 +308,7 @@ class _OnDisk(BackendArray):
 
     def __init__(self, file: File, name: str, layout: Layout | None, coding: Coding | None) -> None:
         stored = file.found.arrays[name]
-        self.shape, self.dtype = shape_of(stored), (coding or stored).dtype.newbyteorder("=")
+        self.shape, self.dtype = stored.array_shape, (coding or stored).dtype.newbyteorder("=")
         self._file, self._name, self._layout, self._decodes = file, name, layout, coding is not None
 
     def __getitem__(self, key: indexing.ExplicitIndexer) -> Array | DTensor:
@@ -335,8 +338,3 @@ def _is_time(attributes: Mapping[str, Json]) -> bool:
     """Return whether attributes are those of dates or durations, which xarray decodes as a whole."""
     units = str(attributes.get("units", ""))
     return " since " in units or units in _DURATIONS
-
-
-def shape_of(stored: Stored) -> Shape:
-    """Return the shape of an array, as programs see it."""
-    return stored.shape[::-1] if stored.fortran else stored.shape

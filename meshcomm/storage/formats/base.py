@@ -7,12 +7,12 @@ from contextlib import contextmanager, suppress
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 from meshcomm.core._arguments import counts_in_zeros, quote
 from meshcomm.core._files import aside
 from meshcomm.core._tuning import PAGE
-from meshcomm.core._types import DType, Json, Shape
+from meshcomm.core._types import Array, DType, Json, Shape
 from meshcomm.errors import CheckpointError, MeshcommError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece
@@ -34,6 +34,18 @@ MOST_SMALL_CHUNKS = 2**20
 
 MOST_VALUES = 2**22
 """Values of JSON in a file. An empty object takes 72 bytes of memory, and three in the file."""
+
+
+class Sliced(Protocol):
+    """An array of a library: slices along all its axes read what they take."""
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    def __getitem__(self, index: tuple[slice, ...]) -> Array: ...
 
 
 class Described(NamedTuple):
@@ -66,9 +78,8 @@ class Contents(NamedTuple):
     """What a file or folder holds.
 
     *node* is the tree of a checkpoint. *checks* has the checksums of the ranges of each file, *sizes* its bytes.
-    *by_library* has the arrays that are not in plain runs, and the shapes of their chunks. *hints* say, for people, in
-    which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of arrays that have some; an
-    axis without a name has "".
+    *hints* say, for people, in which layouts arrays were saved. *attributes* and *dims*, the names of axes, are of
+    arrays that have some; an axis without a name has "".
     *left_out* says of what cannot be loaded why not. Of that, *texts* has the shapes of arrays of texts of any length.
     *unlimited* are the names of axes that may grow. *links* says where links lead, which are not followed. *origins*
     has, by the name of an array and "" for all, the file that says where it is, and the `identity` of that.
@@ -79,7 +90,6 @@ class Contents(NamedTuple):
     node: Json = None
     checks: dict[str, list[int]] | None = None
     sizes: dict[str, int] | None = None
-    by_library: Mapping[str, Shape] = {}
     hints: Mapping[str, str] = {}
     attributes: Mapping[str, Mapping[str, Json]] = {}
     dims: Mapping[str, tuple[str, ...]] = {}
@@ -88,6 +98,11 @@ class Contents(NamedTuple):
     unlimited: tuple[str, ...] = ()
     links: Mapping[str, str] = {}
     origins: Mapping[str, tuple[str, int, int, int]] = {}
+
+    @property
+    def by_library(self) -> list[str]:
+        """The names of the arrays that only a library can read."""
+        return [name for name, stored in self.arrays.items() if stored.chunks is not None]
 
     def why_not(self, name: str) -> str | None:
         """Return why *name* cannot be loaded, if the file has something of that name."""
@@ -270,10 +285,8 @@ def reading(what: object) -> Iterator[None]:
             yield
     except (MeshcommError, ImportError, BlockingIOError):  # the last one: another program writes the file
         raise
-    except MemoryError as error:
-        raise MemoryError(f"{what} needs more memory than there is") from error
     except Exception as error:
-        if "memory allocation failed" in str(error):  # as HDF5 says it
+        if isinstance(error, MemoryError) or "memory allocation failed" in str(error):  # as HDF5 says it
             raise MemoryError(f"{what} needs more memory than there is") from error
         raise CheckpointError(f"{what} is damaged, or has another format: {quote(str(error))}") from error
 
@@ -338,15 +351,6 @@ def lost(found: Contents, names: Iterable[str]) -> list[str]:
     metadata = [] if ours else [f"metadata {quote(key)}" for key in found.metadata]
     others = [quote(name) for name in found.left_out]
     return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in arrays.items()] + metadata + others
-
-
-def only_array(arrays: list[Described], suffix: str) -> Described:
-    """Return the one array; ``CheckpointError`` if there are more, or none."""
-    if len(arrays) != 1:
-        raise CheckpointError(
-            f"a {suffix} file holds one array, not {len(arrays)}: save them to a .safetensors file or to a folder"
-        )
-    return arrays[0]
 
 
 Reader = Callable[[Path], Contents]

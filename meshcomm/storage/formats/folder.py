@@ -27,7 +27,7 @@ from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import CHECKSUM_RANGE, Piece, combined
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, parsed_json, refuse_overlaps
+from meshcomm.storage.formats.base import Contents, checked_dtype, checked_shape, lost, parsed_json, refuse_overlaps
 from meshcomm.storage.formats.indexed import IndexedWriter
 from meshcomm.storage.routes import MOST_UNEVEN
 from meshcomm.storage.stored import Stored, in_one_file, known_dtype
@@ -62,11 +62,9 @@ class FolderWriter(IndexedWriter):
         if not (self.path / MANIFEST).is_file() or not _may_be_replaced(self.path):
             return []  # nothing, or what `begin` refuses
         try:
-            found = contents(self.path).arrays
+            return lost(contents(self.path), [array.name for array in self.arrays])
         except CheckpointError:  # it is damaged
             return []
-        own = {array.name for array in self.arrays}
-        return [f"array {quote(name)} {each.shape} {each.dtype}" for name, each in found.items() if name not in own]
 
     def begin(self) -> tuple[Path, list[Stored]]:
         path = self.path

@@ -21,6 +21,7 @@ from meshcomm.storage.changes import recover
 from meshcomm.storage.formats.base import (
     TEXTS,
     Contents,
+    Sliced,
     checked_dtype,
     checked_shape,
     reading,
@@ -28,7 +29,7 @@ from meshcomm.storage.formats.base import (
     refuse_overlaps,
 )
 from meshcomm.storage.formats.hdf5_library import Axis, Dataset, Group, Hdf5, Thing, h5py_library
-from meshcomm.storage.libraries import Sliced, library
+from meshcomm.storage.libraries import library
 from meshcomm.storage.stored import Stored, in_one_file
 from meshcomm.storage.values import attribute
 
@@ -36,12 +37,9 @@ MARK = "_NCProperties"
 """The attribute that says which program wrote a file; netCDF's libraries do not show it."""
 NETCDF = (".nc", ".nc4")
 NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable"
-OF_LIBRARIES = frozenset(
-    (
-        *("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"),
-        *("_Netcdf4Coordinates", "_NCProperties", "_nc3_strict"),
-    )
-)
+OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))
+"""Attributes that say which axes have which dimension scales."""
+OF_LIBRARIES = OF_SCALES | {"_Netcdf4Coordinates", MARK, "_nc3_strict"}
 """Attributes that libraries keep for themselves."""
 _FILLS = {
     "f4": 9.969209968386869e36,
@@ -78,11 +76,10 @@ def contents_in(opened: Hdf5, file: files.File) -> Contents:
     for name, each in found.members(opened, "", ()):
         found.see(name, each)
     found.lengthen()
-    refuse_overlaps(found.arrays_once(), path)
+    refuse_overlaps({name: found.arrays[name] for name in found.first_names.values()}, path)
     return Contents(
         found.arrays,
         metadata,
-        by_library=found.chunks,
         attributes={name: its for name, its in found.attributes.items() if its},
         dims=found.named_dims(),
         left_out=found.left_out,
@@ -98,7 +95,6 @@ class _Walk:
     def __init__(self, h5py: ModuleType, path: Path, size: int, stored: int) -> None:
         self._h5py, self._path, self._size = h5py, path, size
         self.arrays: dict[str, Stored] = {}
-        self.chunks: dict[str, Shape] = {}
         self.attributes: dict[str, dict[str, Json]] = {}
         self.left_out: dict[str, str] = {}
         self.links: dict[str, str] = {}
@@ -109,7 +105,7 @@ class _Walk:
         self._most_again = _NAMES_AGAIN + stored // _BYTES_OF_NAME
         self._seen: set[tuple[int, int]] = set()
         self.unlimited: dict[str, int] = {}  # the lengths of dimensions that may grow, by the names of their scales
-        self._first_names: dict[tuple[int, int], str] = {}
+        self.first_names: dict[tuple[int, int], str] = {}  # of arrays, by their addresses
         self._count = 0
 
     def members(
@@ -237,12 +233,9 @@ class _Walk:
         if plain and offset is not None and offset + stored.nbytes > self._size:
             raise CheckpointError(f"{what} ends at byte {offset + stored.nbytes}; the file has {self._size}")
         if not plain or (offset is None and stored.nbytes):
-            self.chunks[name] = tuple(
-                max(1, n) for n in (*(found.chunks or (1, *found.shape[1:])), *inner)[: len(shape)]
-            )
-            stored = stored._replace(segments=())
+            stored = stored.by_library((*(found.chunks or (1, *found.shape[1:])), *inner)[: len(shape)])
         self.arrays[name] = stored
-        self._first_names.setdefault(self._address(found), name)
+        self.first_names.setdefault(self._address(found), name)
 
     def attributes_of(self, found: Thing) -> dict[str, Json]:
         """Return the attributes of the file, or of a dataset, without those of libraries."""
@@ -266,10 +259,6 @@ class _Walk:
     def _address(self, found: Thing) -> tuple[int, int]:
         info = self._h5py.h5o.get_info(found.id)
         return info.fileno, info.addr
-
-    def arrays_once(self) -> dict[str, Stored]:
-        """Return each array under the first of its names."""
-        return {name: self.arrays[name] for name in self._first_names.values()}
 
     def lengthen(self) -> None:
         """Give all arrays of netCDF that may grow the length of their dimension: what nobody has written is filled."""

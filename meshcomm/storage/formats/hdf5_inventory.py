@@ -9,11 +9,8 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from meshcomm.core._arguments import quote
-from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE
+from meshcomm.storage.formats.hdf5 import MARK, NO_VARIABLE, OF_SCALES
 from meshcomm.storage.formats.hdf5_library import Dataset, Group, Low, Thing, h5py_library
-
-OF_SCALES = frozenset(("CLASS", "NAME", "REFERENCE_LIST", "DIMENSION_LIST", "DIMENSION_LABELS", "_Netcdf4Dimid"))
-"""Attributes that say which axes have which dimension scales."""
 
 
 def inventory(file: Group) -> Iterator[tuple[str, str, str]]:

@@ -1,11 +1,13 @@
 """What h5py has, as far as it is used here: the library has no types of its own."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import ModuleType, TracebackType
+from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from meshcomm.core._types import Array, Json, Shape
-from meshcomm.storage.libraries import Sliced, library
+from meshcomm.storage.formats.base import Sliced
+from meshcomm.storage.libraries import library
 
 Low: TypeAlias = Any
 """An object of the library's lower interface, which is that of HDF5 in C."""
@@ -40,8 +42,6 @@ class Axis(Protocol):
 
     label: str
 
-    def __len__(self) -> int: ...
-    def __getitem__(self, number: int) -> "Dataset": ...
     def values(self) -> Iterable["Dataset"]: ...
     def attach_scale(self, scale: "Dataset") -> None: ...
     def detach_scale(self, scale: "Dataset") -> None: ...
@@ -83,14 +83,10 @@ class Group(Thing, Protocol):
     def create_dataset(self, name: str, shape: Shape, dtype: str, **more: object) -> Dataset: ...
 
 
-class Hdf5(Group, Protocol):
+class Hdf5(Group, AbstractContextManager["Hdf5"], Protocol):
     """A file, which is its first group."""
 
     userblock_size: int
 
     def flush(self) -> None: ...
     def close(self) -> None: ...
-    def __enter__(self) -> "Hdf5": ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...

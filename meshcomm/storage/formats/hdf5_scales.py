@@ -37,10 +37,9 @@ class Scales:
     def of(self, length: int, dim: str, array: Described) -> Dataset:
         """Return the scale *dim* of an axis of *array* of this *length*, which is made if it is not there."""
         key = array.name.rpartition("/")[0], length, dim
-        found = self._seen.get(key)
-        if found is None:
-            found = self._seen[key] = _scale(self, length, dim, array)
-        return found
+        if key not in self._seen:
+            self._seen[key] = _scale(self, length, dim, array)
+        return self._seen[key]
 
 
 def name_axes(scales: Scales, made: Dataset, array: Described, *, default: bool) -> None:

@@ -25,11 +25,7 @@ from meshcomm.storage.changes import Changes, begin_journal, end_journal, recove
 from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import (
-    Described,
-    Writer,
-    reading,
-)
+from meshcomm.storage.formats.base import Described, Writer, groups_above, reading
 from meshcomm.storage.formats.hdf5 import MARK, OF_LIBRARIES, contents_in
 from meshcomm.storage.formats.hdf5_headers import pieces_of_header
 from meshcomm.storage.formats.hdf5_inventory import inventory, is_ours, mark_of
@@ -249,8 +245,7 @@ class Hdf5Writer(Writer):
         if self._journal is None:  # the file is new
             return None
         h5py = h5py_library()
-        keys = name.split("/")
-        for above in ("/".join(keys[:n]) for n in range(1, len(keys))):
+        for above in groups_above(name):
             if above in self._made and not isinstance(self._made[above], h5py.Group):
                 raise CheckpointError(f"{self.path}: {quote(above)} is an array, so {quote(name)} cannot be in it")
         if self._made.get(name, getlink=True) is None:
@@ -426,8 +421,6 @@ def _codecs(made: Dataset) -> Codecs:
 
 def _attribute(value: Json, netcdf: bool) -> Json:
     """Return what the library takes for a value of metadata; ``TypeError`` for dicts and None."""
-    if value is None or isinstance(value, Mapping):
-        raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")
     if isinstance(value, str):
         return value
     try:
@@ -438,9 +431,8 @@ def _attribute(value: Json, netcdf: bool) -> Json:
         raise TypeError(f"an attribute of netCDF has one axis at most, not the shape {found.shape}")
     if found.dtype.kind in "US":
         return np.asarray(found.astype("U"), h5py_library().string_dtype())
-    if (
-        found.dtype.names is not None and not netcdf
-    ):  # the library of netCDF reads only those that have a type with a name
+    # The library of netCDF reads only those compound types that have a name.
+    if found.dtype.names is not None and not netcdf:
         return found[()]
     if found.dtype.kind not in "biufc":
         raise TypeError(f"attributes are numbers, texts and lists of these, not {quote(value)}")

@@ -21,8 +21,7 @@ from meshcomm.storage.formats import (
     zarr_library,
     zarr_read,
 )
-from meshcomm.storage.formats.base import Contents, Reader, Writer
-from meshcomm.storage.libraries import Sliced
+from meshcomm.storage.formats.base import Contents, Reader, Sliced, Writer
 
 WAIT_FOR_WRITERS = 1.0
 """Seconds. So long a header is read again and again while another program changes the file. A save holds an HDF5 file
@@ -53,7 +52,6 @@ FORMATS: dict[str, tuple[type[Writer], Reader]] = {
 """What writes and reads each format, by the suffix in small letters."""
 ALMOST = 0.81
 """A suffix that is so similar to one of a format is a mistake: .npyy and .safetensor. 1 is equal, by `difflib`."""
-FOLDER = (folder.FolderWriter, folder.contents)
 OTHERS = frozenset(
     (
         *("arrow", "avro", "bin", "bmp", "bp", "bz2", "cdf", "cgns", "csv", "dat", "db", "exr", "feather", "fits"),
@@ -86,7 +84,7 @@ def writer_for(path: Path) -> type[Writer]:
             f"{path} has no format that can be saved{meant} Save to {', '.join(FORMATS)}, {safetensors.INDEX}, or to "
             "a checkpoint, which is a folder without such a suffix"
         )
-    return FOLDER[0]
+    return folder.FolderWriter
 
 
 def contents(path: Path) -> Contents:

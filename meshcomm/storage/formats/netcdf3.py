@@ -144,7 +144,6 @@ def contents(path: Path) -> Contents:
     """Return what the file holds. ``CheckpointError`` if it is damaged, or shorter than its arrays."""
     found = header(path)
     arrays: dict[str, Stored] = {}
-    others: dict[str, Shape] = {}
     for name, each in found.variables.items():
         row = prod(each.shape[1:]) * each.dtype.itemsize
         apart = found.apart if each.has_records else row
@@ -154,15 +153,12 @@ def contents(path: Path) -> Contents:
             raise CheckpointError(f"{path}: array {quote(name)} ends at byte {end}; the file has {found.size}")
         arrays[name] = in_one_file(name, each.shape, each.dtype, each.begin)
         if apart != row and nbytes:
-            arrays[name] = arrays[name]._replace(segments=())
-            others[name] = (1, *each.shape[1:])
+            arrays[name] = arrays[name].by_library((1, *each.shape[1:]))
     refuse_overlaps(arrays, path)
     attributes = {name: each.attributes for name, each in found.variables.items() if each.attributes}
     dims = {name: each.dims for name, each in found.variables.items() if each.dims}
     unlimited = {each.dims[0]: None for each in found.variables.values() if each.has_records}
-    return Contents(
-        arrays, found.attributes, by_library=others, attributes=attributes, dims=dims, unlimited=tuple(unlimited)
-    )
+    return Contents(arrays, found.attributes, attributes=attributes, dims=dims, unlimited=tuple(unlimited))
 
 
 class Records:

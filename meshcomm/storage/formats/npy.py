@@ -14,15 +14,7 @@ from meshcomm.core._tuning import PAGE
 from meshcomm.errors import CheckpointError, DTypeError
 from meshcomm.storage import files
 from meshcomm.storage.files import File
-from meshcomm.storage.formats.base import (
-    Contents,
-    Described,
-    FileWriter,
-    checked_dtype,
-    checked_shape,
-    only_array,
-    reading,
-)
+from meshcomm.storage.formats.base import Contents, Described, FileWriter, checked_dtype, checked_shape, reading
 from meshcomm.storage.stored import Stored, in_one_file
 
 LONGEST_HEADER = 10_000  # as numpy.load has it, which also refuses longer ones
@@ -39,11 +31,14 @@ class NpyWriter(FileWriter):
         return found._replace(arrays=dict.fromkeys([array.name for array in self.arrays], found.arrays["array"]))
 
     def lay_out(self, file: File) -> list[Stored]:
-        array = only_array(self.arrays, ".npy")
+        if len(self.arrays) != 1:
+            others = "save them to a .safetensors file or to a folder"
+            raise CheckpointError(f"a .npy file holds one array, not {len(self.arrays)}: {others}")
+        (array,) = self.arrays
         begins = header(array, 0)
         stored = in_one_file(array.name, array.shape, array.dtype, len(begins))
         file.sized(len(begins) + stored.nbytes)
-        file.write(files.as_bytes_of(begins), 0)
+        file.write(begins, 0)
         return [stored]
 
 

@@ -15,13 +15,13 @@ from zlib import crc32
 import numpy as np
 
 from meshcomm.core._arguments import quote
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.checksums import Piece, combined
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import npy
-from meshcomm.storage.formats.base import Contents, Described, FileWriter, reading, refuse_overlaps
+from meshcomm.storage.formats.base import Contents, FileWriter, reading, refuse_overlaps
 from meshcomm.storage.stored import Stored, in_one_file
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -50,6 +50,11 @@ class _Laid(NamedTuple):
         """The bytes of the .npy file."""
         return len(self.header) + self.stored.nbytes
 
+    @property
+    def end(self) -> int:
+        """Where the member ends: before its .npy file are a header of the archive, and its name."""
+        return self.begin + _LOCAL.size + len(self.name) + 20 + self.size
+
 
 class NpzWriter(FileWriter):
     """A new .npz file."""
@@ -72,9 +77,12 @@ class NpzWriter(FileWriter):
         self._members: list[_Laid] = []
         at = 0
         for array in self.arrays:
-            made = _laid(array, at)
-            self._members.append(made)
-            at = made.stored.begin + made.stored.nbytes if made.stored.segments else _after(made)
+            name = f"{array.name}.npy".encode()
+            begin = at + _LOCAL.size + len(name) + 20
+            header = npy.header(array, begin)
+            stored = in_one_file(array.name, array.shape, array.dtype, begin + len(header))
+            self._members.append(_Laid(at, name, header, stored))
+            at = self._members[-1].end
         self._end = at
         file.sized(at + len(self._directory([0] * len(self.arrays))))
         return [each.stored for each in self._members]
@@ -83,8 +91,8 @@ class NpzWriter(FileWriter):
         sums = [_sum(each, pieces) for each in self._members]
         with files.for_writing(self.aside) as file:
             for each, crc in zip(self._members, sums, strict=True):
-                file.write(files.as_bytes_of(_local(each, crc) + each.header), each.begin)
-            file.write(files.as_bytes_of(self._directory(sums)), self._end)
+                file.write(_local(each, crc) + each.header, each.begin)
+            file.write(self._directory(sums), self._end)
             file.sync()
         super().commit(pieces)
 
@@ -97,17 +105,6 @@ class NpzWriter(FileWriter):
         more += _LOCATOR.pack(b"PK\6\7", 0, stop, 1)
         few = min(count, 2**16 - 1)
         return entries + more + _END.pack(b"PK\5\6", 0, 0, few, few, min(len(entries), _MOST), min(end, _MOST), 0)
-
-
-def _laid(array: Described, begin: int) -> _Laid:
-    name = f"{array.name}.npy".encode()
-    at = begin + _LOCAL.size + len(name) + 20
-    header = npy.header(array, at)
-    return _Laid(begin, name, header, in_one_file(array.name, array.shape, array.dtype, at + len(header)))
-
-
-def _after(made: _Laid) -> int:
-    return made.begin + _LOCAL.size + len(made.name) + 20 + made.size
 
 
 def _local(made: _Laid, crc: int) -> bytes:
@@ -144,7 +141,6 @@ def _sum(made: _Laid, pieces: list[Piece]) -> int:
 def contents(path: Path) -> Contents:
     """Return what the .npz file holds. ``CheckpointError`` for another file, and for members beyond its end."""
     arrays: dict[str, Stored] = {}
-    others: dict[str, Shape] = {}
     left_out: dict[str, str] = {}
     with files.for_reading(path) as file, reading(path), ZipFile(path) as archive:
         for info in archive.infolist():
@@ -163,10 +159,9 @@ def contents(path: Path) -> Contents:
                 continue
             arrays[name] = stored._replace(name=name)
             if info.compress_type == ZIP_DEFLATED and stored.nbytes:
-                arrays[name] = arrays[name]._replace(segments=())
-                others[name] = tuple(max(1, n) for n in stored.shape)
+                arrays[name] = arrays[name].by_library(stored.shape)
     refuse_overlaps(arrays, path)
-    return Contents(arrays, {}, by_library=others, left_out=left_out)
+    return Contents(arrays, {}, left_out=left_out)
 
 
 def _member(archive: ZipFile, file: File, info: ZipInfo, what: str) -> Stored:

@@ -49,12 +49,7 @@ OF_NUMPY = {
     "F64": "<f8",
     "C64": "<c8",
 }
-OF_ML_DTYPES = {
-    "BF16": "bfloat16",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-}
+OF_ML_DTYPES = {"BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
 
 
 class SafetensorsWriter(FileWriter):
@@ -220,7 +215,7 @@ def _laid_out(file: File, arrays: list[_Named], metadata: dict[str, Json], calle
         raise CheckpointError(f"the header of a .safetensors file has at most {LONGEST_HEADER} bytes")
     first = 8 + len(encoded)
     file.sized(first + offset)
-    file.write(files.as_bytes_of(len(encoded).to_bytes(8, "little") + encoded), 0)
+    file.write(len(encoded).to_bytes(8, "little") + encoded, 0)
     begins = {array.name: first + header[array.name]["data_offsets"][0] for array, _, _ in arrays}
     return [in_one_file(array.name, array.shape, dtype, begins[array.name], called) for array, _, dtype in arrays]
 

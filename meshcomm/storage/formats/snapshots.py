@@ -57,11 +57,7 @@ def plus(index: Shape, first: int) -> Shape:
 
 
 def laid_out(
-    path: Path,
-    array: Described,
-    chunks: Chunks,
-    count: int,
-    reserve: Callable[[Shape, int], tuple[str, int]],
+    path: Path, array: Described, chunks: Chunks, count: int, reserve: Callable[[Shape, int], tuple[str, int]]
 ) -> Stored:
     """Return where the data of more snapshots go. ``CheckpointError`` if they cannot go to such chunks.
 

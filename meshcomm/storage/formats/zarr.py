@@ -24,12 +24,7 @@ from meshcomm.storage.chunked import default_chunk
 from meshcomm.storage.codecs import with_levels
 from meshcomm.storage.files import File
 from meshcomm.storage.formats import zarr_store, zarr_undo
-from meshcomm.storage.formats.base import (
-    Described,
-    Writer,
-    checked_shape,
-    groups_above,
-)
+from meshcomm.storage.formats.base import Described, Writer, checked_shape, groups_above
 from meshcomm.storage.formats.snapshots import (
     check_snapshots,
     chunks_of_snapshots,
@@ -234,8 +229,8 @@ class ZarrWriter(Writer):
             found.append((os.path.relpath(file.path, self.aside), 0))
         return found
 
-    def _put_json(self, folder: Path, metadata: dict[str, Json], name: str = METADATA) -> None:
-        files.put(folder / name, _as_json(metadata), self._like, syncs=folder == self.aside)
+    def _put_json(self, folder: Path, metadata: dict[str, Json]) -> None:
+        files.put(folder / METADATA, _as_json(metadata), self._like, syncs=folder == self.aside)
 
     def commit(self, pieces: object) -> None:
         self.refuse_another()
@@ -295,9 +290,7 @@ class ZarrWriter(Writer):
                 files.replace(folder, there)
 
     def _replace_metadata(self, folder: Path, metadata: dict[str, Json]) -> None:
-        new = f"{METADATA}.new"
-        self._put_json(self.aside, metadata, new)
-        files.replace(self.aside / new, folder / METADATA)
+        zarr_undo.replace(folder / METADATA, _as_json(metadata), self.aside)
 
 
 def _as_json(metadata: dict[str, Json]) -> bytes:

@@ -13,8 +13,8 @@ from meshcomm.core._types import Array, Json, Shape
 from meshcomm.errors import CheckpointError
 from meshcomm.storage import files
 from meshcomm.storage.formats import zarr_store
-from meshcomm.storage.formats.base import reading
-from meshcomm.storage.libraries import Sliced, library
+from meshcomm.storage.formats.base import Sliced, reading
+from meshcomm.storage.libraries import library
 
 CODECS = {
     *("adler32", "astype", "bitround", "blosc", "bytes", "bz2", "crc32", "crc32c", "delta", "endian", "fletcher32"),

@@ -2,11 +2,9 @@
 
 import struct
 from base64 import b64decode
-from collections.abc import Mapping
 from contextlib import suppress
 from math import prod
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +37,7 @@ def contents(path: Path) -> Contents:
         if (path / ".zgroup").is_file() or (path / ".zarray").is_file():
             return _by_library(path)
         raise CheckpointError(f"{path} is no zarr store: it has no {METADATA}")
-    arrays: dict[str, Stored | _Library] = {}
+    arrays: dict[str, Stored] = {}
     attributes: dict[str, dict[str, Json]] = {}
     dims: dict[str, tuple[str, ...]] = {}
     metadata: dict[str, Json] = {}
@@ -125,43 +123,29 @@ def _by_library(path: Path) -> Contents:
         members = () if alone else opened.members(max_depth=None)
         names = ["array"] if alone else [name for name, member in members if isinstance(member, zarr.Array)]
         metadata = dict(opened.attrs)
-    origins = {}
+    arrays, attributes, dims, origins = {}, {}, {}, {}
     for name in names:
         file = path / ("" if alone else name) / ".zarray"
         if file.exists():
             origins[name] = (file.relative_to(path).as_posix(), *files.identity(file))
-    found = {name: _described(path, name) for name in names}
-    with reading(path):
-        each = {name: opened if alone else opened[name] for name in names}
-        its = {name: _described_by(dict(array.attrs), None, array.fill_value) for name, array in each.items()}
-    attributes, dims = {name: each for name, (each, _) in its.items()}, {name: each for name, (_, each) in its.items()}
-    return _held(found, metadata, attributes, dims)._replace(origins=origins)
-
-
-class _Library(NamedTuple):
-    """An array as the library describes it: *chunk* is the shape of its chunks, None for texts of any length."""
-
-    stored: Stored
-    chunk: Shape | None
+        arrays[name] = _described(path, name)
+        with reading(path):
+            array = opened if alone else opened[name]
+            attributes[name], dims[name] = _described_by(dict(array.attrs), None, array.fill_value)
+    return _held(arrays, metadata, attributes, dims)._replace(origins=origins)
 
 
 def _held(
-    found: Mapping[str, Stored | _Library],
+    found: dict[str, Stored],
     metadata: dict[str, Json],
     attributes: dict[str, dict[str, Json]],
     dims: dict[str, tuple[str, ...]],
 ) -> Contents:
-    """Return what a store holds: *found* are its arrays, in plain runs or not."""
-    others = {name: each for name, each in found.items() if isinstance(each, _Library)}
-    texts = {name: each.stored.shape for name, each in others.items() if each.chunk is None}
+    """Return what a store holds: *found* are its arrays, of which objects are texts of any length."""
+    texts = {name: stored.shape for name, stored in found.items() if stored.dtype.hasobject}
     return Contents(
-        {
-            name: each.stored if isinstance(each, _Library) else each
-            for name, each in found.items()
-            if name not in texts
-        },
+        {name: stored for name, stored in found.items() if name not in texts},
         metadata,
-        by_library={name: each.chunk for name, each in others.items() if each.chunk is not None},
         attributes={name: its for name, its in attributes.items() if its},
         dims={name: its for name, its in dims.items() if its},
         left_out=dict.fromkeys(texts, TEXTS),
@@ -169,13 +153,13 @@ def _held(
     )
 
 
-def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
+def _described(path: Path, name: str, shape: Shape | None = None) -> Stored:
     """Return what the library says of the array, but for a *shape* that counts instead."""
     array = open_array(path, name)
     with reading(path):
         shape, dtype, chunk = shape or array.shape, array.dtype, array.shards or array.chunks
     if dtype.kind == "T" or "vlen-utf8" in codecs_in(array.metadata.to_dict()):
-        return _Library(Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ()), None)
+        return Stored(name, checked_shape(shape, f"{path}: {name}", 16), np.dtype(object), ())
     if dtype.hasobject:
         raise CheckpointError(f"{path}: array {quote(name)} has elements of different sizes")
     checked_dtype(dtype, f"{path}: array {quote(name)}")
@@ -183,4 +167,4 @@ def _described(path: Path, name: str, shape: Shape | None = None) -> _Library:
     inside = path / name
     refuse_odd(inside if inside.is_dir() else path, 2 * prod(chunk) * dtype.itemsize + 2**20)
     refuse_many_chunks(f"{path}: {name}", shape, array.chunks, dtype.itemsize)
-    return _Library(stored, tuple(max(1, n) for n in chunk))
+    return stored.by_library(chunk)

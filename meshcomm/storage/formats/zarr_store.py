@@ -91,12 +91,6 @@ class Found(NamedTuple):
         attributes = attributes_of(self.groups.get(""))
         return not attributes or digest(attributes) in self.roots
 
-    def consolidated(self) -> Json:
-        """Return the metadata of all arrays and groups, as zarr writes them to the root."""
-        below = {name: metadata for name, metadata in (self.groups | self.arrays).items() if name}
-        below = {name: {k: v for k, v in each.items() if k != _CONSOLIDATED} for name, each in sorted(below.items())}
-        return {"kind": "inline", "must_understand": False, "metadata": below}
-
 
 _CONSOLIDATED = "consolidated_metadata"
 
@@ -135,18 +129,15 @@ def lost(path: Path, names: Iterable[str], attributes: Iterable[str]) -> list[st
     for name, metadata in sorted(found.arrays.items()):
         if name not in found.ours or name not in saved:
             kind = metadata.get("data_type")
-            text = kind.get("name") if isinstance(kind, dict) else kind
-            said.append(f"array {quote(name or 'array')} {_shape_text(metadata.get('shape'))} {text}")
+            text, shape = kind.get("name") if isinstance(kind, dict) else kind, metadata.get("shape")
+            lengths = str(tuple(shape)) if isinstance(shape, list) else quote(shape)
+            said.append(f"array {quote(name or 'array')} {lengths} {text}")
     said += [
         f"attributes of the group {quote(n)}" for n, each in sorted(found.groups.items()) if n and attributes_of(each)
     ]
     if not found.root_is_ours:
         said += [f"attribute {quote(key)}" for key in attributes_of(found.groups.get("")) if key not in written]
     return said + [f"file {quote(name)}" for name in sorted(found.others)]
-
-
-def _shape_text(shape: Json) -> str:
-    return str(tuple(shape)) if isinstance(shape, list) else quote(shape)
 
 
 def refuse_to_add(path: Path, names: Iterable[str]) -> None:
@@ -195,5 +186,6 @@ def is_consolidated(metadata: dict[str, Json]) -> bool:
 
 
 def with_consolidated(metadata: dict[str, Json], found: Found) -> dict[str, Json]:
-    """Return the metadata of the root with copies of those below it."""
-    return metadata | {_CONSOLIDATED: found.consolidated()}
+    """Return the metadata of the root with copies of those of all arrays and groups, as zarr writes them."""
+    below = {name: without_consolidated(each) for name, each in sorted((found.groups | found.arrays).items()) if name}
+    return metadata | {_CONSOLIDATED: {"kind": "inline", "must_understand": False, "metadata": below}}

@@ -31,7 +31,7 @@ def change(store: Path, aside: Path, texts: Mapping[str, bytes]) -> None:
     files.replace(aside / UNDO, store / UNDO)
     try:
         for name, text in texts.items():
-            _replace(store, aside, name, text)
+            replace(store / name, text, aside)
     except OSError:
         with suppress(OSError):  # else the next save does
             undo(store, aside)
@@ -45,7 +45,7 @@ def undo(store: Path, aside: Path) -> None:
     """Put back what a save that was cut off has replaced in the *store*, if there is something."""
     old = old_texts(store)
     for name, text in old.items():
-        _replace(store, aside, name, text)
+        replace(store / name, text, aside)
     if old:
         files.remove(store / UNDO)
         files.sync_folder(store)
@@ -65,6 +65,7 @@ def old_texts(store: Path) -> dict[str, bytes]:
     return {name: text.encode() for name, text in found.items()}
 
 
-def _replace(store: Path, aside: Path, name: str, text: bytes) -> None:
-    files.put(aside / f"{METADATA}.new", text, store / name)
-    files.replace(aside / f"{METADATA}.new", store / name)
+def replace(file: Path, text: bytes, aside: Path) -> None:
+    """Give a file of a store another text in one step; the new one is made in the folder *aside*."""
+    files.put(aside / f"{METADATA}.new", text, file)
+    files.replace(aside / f"{METADATA}.new", file)
