@@ -203,14 +203,8 @@ def _binary(
     *,
     axes: Value = None,
 ) -> DTensor:
-    tensor = held(name, input)
-    return _repeated(_step(name, tensor, structure, border_value, origin, axes), tensor, iterations, mask, output)
+    """Return the binary erosion. Collective over the mesh.
 
-
-binary_erosion = _binary(
-    "binary_erosion",
-    "Return the binary erosion. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor; elements that are not zero count
@@ -230,8 +224,12 @@ binary_erosion = _binary(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[False, False, True], [True, False, False]]
-    """,
-)
+    """
+    tensor = held(name, input)
+    return _repeated(_step(name, tensor, structure, border_value, origin, axes), tensor, iterations, mask, output)
+
+
+binary_erosion = _binary("binary_erosion")
 binary_dilation = _binary("binary_dilation", "Return the binary dilation. Collective over the mesh.")
 
 _Morphology = Callable[..., DTensor]

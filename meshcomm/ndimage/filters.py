@@ -105,13 +105,8 @@ def _weighted(
     *,
     axes: Value = None,
 ) -> DTensor:
-    return _filtered(name, input, output, (mode, cval, origin, axes), weights=weights)
+    """Return the convolution with *weights*. Collective over the mesh.
 
-
-convolve = _weighted(
-    "convolve",
-    "Return the convolution with *weights*. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor
@@ -130,8 +125,11 @@ convolve = _weighted(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1, 2, 2], [2, 1]]
-    """,
-)
+    """
+    return _filtered(name, input, output, (mode, cval, origin, axes), weights=weights)
+
+
+convolve = _weighted("convolve")
 correlate = _weighted("correlate", "Return the correlation with *weights*. Collective over the mesh.")
 
 
@@ -148,21 +146,19 @@ def _ordered(
     *,
     axes: Value = None,
 ) -> DTensor:
-    return _filtered(name, input, output, (mode, cval, origin, axes), size=size, footprint=footprint)
+    """Return the median of each window. Collective over the mesh.
 
-
-median_filter = _ordered(
-    "median_filter",
-    "Return the median of each window. Collective over the mesh.",
-    """
     Other arguments are those of `convolve`.
 
     Parameters
     ----------
     size: the length of the window, or one for each axis
     footprint: which elements of the window count, as an array of booleans: instead of *size*
-    """,
-)
+    """
+    return _filtered(name, input, output, (mode, cval, origin, axes), size=size, footprint=footprint)
+
+
+median_filter = _ordered("median_filter")
 minimum_filter = _ordered("minimum_filter", "Return the minimum of each window. Collective over the mesh.")
 maximum_filter = _ordered("maximum_filter", "Return the maximum of each window. Collective over the mesh.")
 
@@ -243,21 +239,19 @@ def _grey(
     *,
     axes: Value = None,
 ) -> DTensor:
-    shapes = {"size": size, "footprint": footprint, "structure": structure}
-    return _filtered(name, input, output, (mode, cval, origin, axes), **shapes)
+    """Return the greyscale erosion. Collective over the mesh.
 
-
-grey_erosion = _grey(
-    "grey_erosion",
-    "Return the greyscale erosion. Collective over the mesh.",
-    """
     Other arguments are those of `median_filter`.
 
     Parameters
     ----------
     structure: what is subtracted from the elements of the window, and added for a dilation: an array of its shape
-    """,
-)
+    """
+    shapes = {"size": size, "footprint": footprint, "structure": structure}
+    return _filtered(name, input, output, (mode, cval, origin, axes), **shapes)
+
+
+grey_erosion = _grey("grey_erosion")
 grey_dilation = _grey("grey_dilation", "Return the greyscale dilation. Collective over the mesh.")
 
 

@@ -103,18 +103,8 @@ def _of_derivatives(
     *,
     axes: Value = None,
 ) -> DTensor:
-    tensor = held(name, input)
+    """Return the sum of second derivatives that a function makes. Collective over the mesh.
 
-    def along(axis: int, edges: Edges, output: Output) -> DTensor:
-        return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
-
-    return summed(tensor, along, Edges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
-
-
-generic_laplace = _of_derivatives(
-    "generic_laplace",
-    "Return the sum of second derivatives that a function makes. Collective over the mesh.",
-    """
     Other arguments are those of `convolve`.
 
     Parameters
@@ -133,8 +123,16 @@ generic_laplace = _of_derivatives(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1, 2, 2], [2, 2, -9]]
-    """,
-)
+    """
+    tensor = held(name, input)
+
+    def along(axis: int, edges: Edges, output: Output) -> DTensor:
+        return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
+
+    return summed(tensor, along, Edges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
+
+
+generic_laplace = _of_derivatives("generic_laplace")
 
 
 @refusable

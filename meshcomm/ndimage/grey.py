@@ -50,6 +50,18 @@ def _composed(
     *,
     axes: Value = None,
 ) -> DTensor:
+    """Return the greyscale dilation of the erosion. Collective over the mesh.
+
+    Arguments are those of `grey_erosion`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.grey_opening(mc.distribute([1, 5, 1, 3, 3, 3], rows), 3).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 1, 1], [3, 3, 3]]
+    """
     tensor, window = held(name, input), (size, footprint, structure)
 
     def filtered(function: Callable[..., DTensor], of: DTensor, into: Output = None) -> DTensor:
@@ -70,21 +82,7 @@ def _composed(
     return stored(found, output)
 
 
-grey_opening = _composed(
-    "grey_opening",
-    "Return the greyscale dilation of the erosion. Collective over the mesh.",
-    """
-    Arguments are those of `grey_erosion`.
-
-    >>> import numpy as np, meshcomm as mc
-    >>> def program():
-    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-    ...     return mc.ndimage.grey_opening(mc.distribute([1, 5, 1, 3, 3, 3], rows), 3).local.tolist()
-    >>> with mc.simulate(2) as world:
-    ...     print(world.run(program))
-    [[1, 1, 1], [3, 3, 3]]
-    """,
-)
+grey_opening = _composed("grey_opening")
 grey_closing = _composed("grey_closing", "Return the greyscale erosion of the dilation. Collective over the mesh.")
 morphological_gradient = _composed(
     "morphological_gradient", "Return the dilation less the erosion. Collective over the mesh."

@@ -74,14 +74,8 @@ def _weighted(
     cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
-    length = int(np.size(weights))
-    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=length, weights=weights)
+    """Return the convolution with *weights* along *axis*. Collective over the mesh.
 
-
-convolve1d = _weighted(
-    "convolve1d",
-    "Return the convolution with *weights* along *axis*. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor
@@ -91,8 +85,12 @@ convolve1d = _weighted(
     mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
     cval: the value beyond the edges if *mode* is "constant"
     origin: by how many elements the window is shifted
-    """,
-)
+    """
+    length = int(np.size(weights))
+    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=length, weights=weights)
+
+
+convolve1d = _weighted("convolve1d")
 correlate1d = _weighted("correlate1d", "Return the correlation with *weights* along *axis*. Collective over the mesh.")
 
 
@@ -107,20 +105,18 @@ def _sized(
     cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
-    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=int(size), size=size)
+    """Return the minimum of each window along *axis*. Collective over the mesh.
 
-
-minimum_filter1d = _sized(
-    "minimum_filter1d",
-    "Return the minimum of each window along *axis*. Collective over the mesh.",
-    """
     Other arguments are those of `convolve1d`.
 
     Parameters
     ----------
     size: the length of the window
-    """,
-)
+    """
+    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=int(size), size=size)
+
+
+minimum_filter1d = _sized("minimum_filter1d")
 maximum_filter1d = _sized(
     "maximum_filter1d", "Return the maximum of each window along *axis*. Collective over the mesh."
 )
@@ -353,6 +349,14 @@ def _of_gaussian(
     axes: Value = None,
     **kwargs: Value,
 ) -> DTensor:
+    """Return the Laplacian of a Gaussian filter. Collective over the mesh.
+
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """
     tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
     sigmas = sigma
     if not squares:
@@ -367,17 +371,7 @@ def _of_gaussian(
     return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
 
 
-gaussian_laplace = _of_gaussian(
-    "gaussian_laplace",
-    "Return the Laplacian of a Gaussian filter. Collective over the mesh.",
-    """
-    Other arguments are those of `gaussian_filter`.
-
-    Parameters
-    ----------
-    **kwargs: *truncate* and *radius*
-    """,
-)
+gaussian_laplace = _of_gaussian("gaussian_laplace")
 gaussian_gradient_magnitude = _of_gaussian(
     "gaussian_gradient_magnitude",
     "Return the length of the gradient of a Gaussian filter. Collective over the mesh.",

@@ -64,23 +64,8 @@ def _ellipsoid(squares: Sequence[Array]) -> Array:
 
 @family("scipy.ndimage")
 def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    return _multiplied(name, input, sigma, n, axis, output, None)
+    """Return a spectrum times that of a Gaussian.
 
-
-@family("scipy.ndimage")
-def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    return _multiplied(name, input, size, n, axis, output, _angles if name == "fourier_ellipsoid" else None)
-
-
-@family("scipy.ndimage")
-def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    return _multiplied(name, input, shift, n, axis, output, None)
-
-
-fourier_gaussian = _fourier(
-    "fourier_gaussian",
-    "Return a spectrum times that of a Gaussian.",
-    """
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
@@ -96,12 +81,14 @@ fourier_gaussian = _fourier(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1.0, 0.291], [0.007, 0.291]]
-    """,
-)
-fourier_uniform = _fourier_sized(
-    "fourier_uniform",
-    "Return a spectrum times that of a box.",
     """
+    return _multiplied(name, input, sigma, n, axis, output, None)
+
+
+@family("scipy.ndimage")
+def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+    """Return a spectrum times that of a box.
+
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
@@ -109,13 +96,14 @@ fourier_uniform = _fourier_sized(
     n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
-    """,
-)
-fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid.")
-fourier_shift = _moved(
-    "fourier_shift",
-    "Return the spectrum of what is shifted.",
     """
+    return _multiplied(name, input, size, n, axis, output, _angles if name == "fourier_ellipsoid" else None)
+
+
+@family("scipy.ndimage")
+def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+    """Return the spectrum of what is shifted.
+
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
@@ -123,5 +111,11 @@ fourier_shift = _moved(
     n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
-    """,
-)
+    """
+    return _multiplied(name, input, shift, n, axis, output, None)
+
+
+fourier_gaussian = _fourier("fourier_gaussian")
+fourier_uniform = _fourier_sized("fourier_uniform")
+fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid.")
+fourier_shift = _moved("fourier_shift")
