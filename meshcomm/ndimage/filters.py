@@ -16,18 +16,18 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.halos.widths import Width
 from meshcomm.ndimage.windows import (
-    FLIPPED,
     Edges,
     Output,
     call_text,
+    dtype_asked,
     held,
     per_axis,
     result_dtype,
     scipy_ndimage,
+    spread,
     stored,
-    window,
+    widths_along,
     windowed,
 )
 from meshcomm.numpy.elementwise.families import family
@@ -42,37 +42,32 @@ UNPROBED = ("generic_filter",)
 """Filters that SciPy must not run on one element to find its errors and the dtype of the result."""
 
 
-def _filtered(
-    name: str, input: Held, output: Output, settings: tuple[Value, Value, Value, Value], **arguments: Value
-) -> DTensor:
-    """Return the result of the filter *name* of SciPy with these *arguments*. Collective.
-
-    *settings* are mode, cval, origin and axes.
-    """
-    arguments |= zip(("mode", "cval", "origin", "axes"), settings, strict=True)
+def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: Value) -> DTensor:
+    """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
     tensor, function = held(name, input), getattr(scipy_ndimage(), name)
-    given = {key: value for key, value in arguments.items() if not (key == "axes" and value is None)}
+    options = arguments if axes is None else {**arguments, "axes": axes}
 
     def run(block: Value, dtype: object) -> Value:
-        return function(block, output=dtype, **given)
+        return function(block, output=dtype, **options)
 
-    known = output.dtype if isinstance(output, DTensor) else output or tensor.dtype
-    dtype = np.dtype(known) if name in UNPROBED else result_dtype(tensor, run, output)
-    axes = normalised_axes(arguments["axes"], tensor.ndim)
-    lengths, origins = _lengths(arguments, len(axes)), per_axis(arguments["origin"], len(axes), "origin")
-    if len(lengths) != len(axes):
-        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(axes)} of the tensor")
-    widths: list[Width] = [(0, 0)] * tensor.ndim
-    for axis, length, origin in zip(axes, lengths, origins, strict=True):
-        widths[axis] = window(int(length), origin, flipped=name in FLIPPED)
-    edges = Edges(_spread(arguments["mode"], axes, tensor.ndim), arguments["cval"])
+    is_probed = name not in UNPROBED
+    dtype = result_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
+    along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
+    lengths, origins = _lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
+    if len(lengths) != len(along):
+        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(along)} of the tensor")
+    widths = widths_along(name, along, tensor.ndim, lengths, origins)
+    if not isinstance(mode, str):
+        mode = spread(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
+    edges = Edges(mode, arguments["cval"])
     is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    return stored(windowed(tensor, widths, edges, run, dtype, call=call_text(name, arguments)), output)
+    call = call_text(name, {**arguments, "axes": axes})
+    return stored(windowed(tensor, widths, edges, run, dtype, call=call), output)
 
 
 def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
@@ -81,16 +76,6 @@ def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
         if arguments.get(array) is not None:
             return np.shape(arguments[array])
     return per_axis(1 if (size := arguments.get("size")) is None else size, count, "size")
-
-
-def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
-    """Return the mode of all axes from that of the *axes* of a filter."""
-    if isinstance(mode, str):
-        return mode
-    modes = ["reflect"] * ndim
-    for axis, one in zip(axes, per_axis(mode, len(axes), "mode"), strict=True):
-        modes[axis] = one
-    return modes
 
 
 @family("scipy.ndimage")
@@ -126,7 +111,7 @@ def _weighted(
     ...     print(world.run(program))
     [[1, 2, 2], [2, 1]]
     """
-    return _filtered(name, input, output, (mode, cval, origin, axes), weights=weights)
+    return _filtered(**locals())
 
 
 convolve = _weighted("convolve")
@@ -155,7 +140,7 @@ def _ordered(
     size: the length of the window, or one for each axis
     footprint: which elements of the window count, as an array of booleans: instead of *size*
     """
-    return _filtered(name, input, output, (mode, cval, origin, axes), size=size, footprint=footprint)
+    return _filtered(**locals())
 
 
 median_filter = _ordered("median_filter")
@@ -186,9 +171,7 @@ def rank_filter(
     ----------
     rank: which element: 0 is the least one, and -1 the largest
     """
-    return _filtered(
-        "rank_filter", input, output, (mode, cval, origin, axes), rank=rank, size=size, footprint=footprint
-    )
+    return _filtered("rank_filter", **locals())
 
 
 @refusable
@@ -214,15 +197,7 @@ def percentile_filter(
     ----------
     percentile: 0 to 100, or -100 to 0, which counts from the largest element
     """
-    return _filtered(
-        "percentile_filter",
-        input,
-        output,
-        (mode, cval, origin, axes),
-        percentile=percentile,
-        size=size,
-        footprint=footprint,
-    )
+    return _filtered("percentile_filter", **locals())
 
 
 @family("scipy.ndimage")
@@ -247,8 +222,7 @@ def _grey(
     ----------
     structure: what is subtracted from the elements of the window, and added for a dilation: an array of its shape
     """
-    shapes = {"size": size, "footprint": footprint, "structure": structure}
-    return _filtered(name, input, output, (mode, cval, origin, axes), **shapes)
+    return _filtered(**locals())
 
 
 grey_erosion = _grey("grey_erosion")
@@ -282,6 +256,4 @@ def generic_filter(
     extra_arguments: further arguments for *function*
     extra_keywords: further arguments for *function*, by name
     """
-    shapes = {"size": size, "footprint": footprint}
-    more = {"function": function, "extra_arguments": extra_arguments, "extra_keywords": extra_keywords}
-    return _filtered("generic_filter", input, output, (mode, cval, origin, axes), **shapes, **more)
+    return _filtered("generic_filter", **locals())

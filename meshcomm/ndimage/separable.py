@@ -4,12 +4,11 @@ They are composed as SciPy composes them, so that elements are rounded at the sa
 :mod:`meshcomm.ndimage.filters`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from meshcomm.blocks.make import changed
-from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, Held
@@ -22,10 +21,14 @@ from meshcomm.ndimage.windows import (
     Output,
     as_dtype_of,
     call_text,
+    dtype_asked,
     held,
+    ordered_axes,
     per_axis,
     result_dtype,
     scipy_ndimage,
+    settings_along,
+    spread,
     stored,
     window,
     windowed,
@@ -33,34 +36,30 @@ from meshcomm.ndimage.windows import (
 from meshcomm.numpy.elementwise.families import family
 
 
-def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
-    widths = [width if a == axis else (0, 0) for a in range(tensor.ndim)]
-    return _Step(name, widths, edges, {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments})
-
-
 class _Step:
-    """A filter of SciPy along one axis."""
+    """A filter of SciPy along one axis, which looks at so many elements (its *width*) beside each one."""
 
-    def __init__(self, name: str, widths: Sequence[Width], edges: Edges, arguments: Mapping[str, Value]) -> None:
-        self._function = getattr(scipy_ndimage(), name)
-        self._widths, self._edges, self._arguments, self._text = widths, edges, arguments, call_text(name, arguments)
+    def __init__(self, name: str, axis: int, width: Width, edges: Edges, **arguments: Value) -> None:
+        self._axis, self._width, self._edges, self._function = axis, width, edges, getattr(scipy_ndimage(), name)
+        self._arguments = {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments}
+        self._text = call_text(name, self._arguments)
 
     def __call__(self, block: Value, dtype: object) -> Value:
         return self._function(block, output=dtype, **self._arguments)
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
-        return windowed(tensor, self._widths, self._edges, self, dtype, call=self._text)
+        widths = spread([self._width], [self._axis], tensor.ndim, (0, 0))
+        return windowed(tensor, widths, self._edges, self, dtype, call=self._text)
 
 
 def _one(
-    name: str, input: Held, axis: int, output: Output, edges: Edges, *, origin: int, sized: Value, **more: Value
+    length: int, name: str, input: Held, axis: int, output: Output, mode: str, cval: Value, origin: int, **more: Value
 ) -> DTensor:
-    """Return what one filter along one axis gives, whose window has the length *sized*. Collective."""
-    tensor = held(name, input)
-    width = window(sized, origin, flipped=name in FLIPPED)
-    step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, origin=origin, **more)
-    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+    """Return what one filter along one axis gives, whose window has this *length*. Collective."""
+    tensor, width = held(name, input), window(length, origin, flipped=name in FLIPPED)
+    step = _Step(name, axis_of(axis, tensor.ndim), width, Edges(mode, cval), origin=origin, **more)
+    return _one_by_one(tensor, [step], output)
 
 
 @family("scipy.ndimage")
@@ -86,8 +85,7 @@ def _weighted(
     cval: the value beyond the edges if *mode* is "constant"
     origin: by how many elements the window is shifted
     """
-    length = int(np.size(weights))
-    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=length, weights=weights)
+    return _one(int(np.size(weights)), **locals())
 
 
 convolve1d = _weighted("convolve1d")
@@ -113,7 +111,7 @@ def _sized(
     ----------
     size: the length of the window
     """
-    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=int(size), size=size)
+    return _one(int(size), **locals())
 
 
 minimum_filter1d = _sized("minimum_filter1d")
@@ -135,9 +133,9 @@ def _radius(sigma: Value, truncate: float, radius: Value) -> int:
     return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
 
 
-def _gaussian(tensor: DTensor, axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
+def _gaussian(axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
     lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
-    return _along("gaussian_filter1d", tensor, axis, (lw, lw), edges, sigma=sigma, **arguments)
+    return _Step("gaussian_filter1d", axis, (lw, lw), edges, sigma=sigma, **arguments)
 
 
 @refusable
@@ -165,8 +163,7 @@ def gaussian_filter1d(
     """
     tensor = held("gaussian_filter1d", input)
     more = {"order": order, "truncate": truncate, "radius": radius}
-    step = _gaussian(tensor, axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)
-    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+    return _one_by_one(tensor, [_gaussian(axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)], output)
 
 
 @refusable
@@ -204,17 +201,13 @@ def gaussian_filter(
     [[0.0, 0.05, 0.24], [0.4, 0.24, 0.06]]
     """
     tensor = held("gaussian_filter", input)
-    found = ordered_axes(axes, tensor.ndim)
-    settings = [
-        per_axis(each, len(found), what)
-        for each, what in ((sigma, "sigma"), (order, "order"), (mode, "mode"), (radius, "radius"))
-    ]
+    settings = settings_along(axes, tensor.ndim, sigma=sigma, order=order, mode=mode, radius=radius)
     steps = [
-        _gaussian(tensor, axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
-        for axis, sigma, order, mode, radius in zip(found, *settings, strict=True)
+        _gaussian(axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
+        for axis, sigma, order, mode, radius in settings
         if sigma > 1e-15
     ]
-    return stored(_one_by_one(tensor, steps, output), output)
+    return _one_by_one(tensor, steps, output)
 
 
 @refusable
@@ -235,35 +228,23 @@ def uniform_filter(
     Arguments are those of `median_filter`.
     """
     tensor = held("uniform_filter", input)
-    found = ordered_axes(axes, tensor.ndim)
-    settings = [
-        per_axis(each, len(found), what) for each, what in ((size, "size"), (origin, "origin"), (mode, "mode"))
-    ]
     steps = [
-        _along("uniform_filter1d", tensor, axis, window(n, origin), Edges(mode, cval), size=n, origin=origin)
-        for axis, n, origin, mode in zip(found, map(int, settings[0]), *settings[1:], strict=True)
-        if n > 1
+        _Step("uniform_filter1d", axis, window(int(n), origin), Edges(mode, cval), size=int(n), origin=origin)
+        for axis, n, origin, mode in settings_along(axes, tensor.ndim, size=size, origin=origin, mode=mode)
+        if int(n) > 1
     ]
-    return stored(_one_by_one(tensor, steps, output), output)
-
-
-def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
-    """Return axes counted from 0, in the order that is given."""
-    if axes is None:
-        return tuple(range(ndim))
-    normalised_axes(axes, ndim)
-    return tuple(axis_of(axis, ndim) for axis in (axes if np.iterable(axes) else (axes,)))
+    return _one_by_one(tensor, steps, output)
 
 
 def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTensor:
-    """Return what all *steps* make of *tensor*, each of what the one before gave. Collective."""
+    """Return what all *steps* make of *tensor*, each of what the one before gave, or *output* with it. Collective."""
     if not steps:
-        given = output.dtype if isinstance(output, DTensor) else output
-        return as_dtype_of(tensor, tensor.dtype if given is None else np.dtype(given))
+        asked = dtype_asked(output)
+        return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
     dtype = result_dtype(tensor, steps[0], output)
     for step in steps:
         tensor = step.of(tensor, dtype)
-    return tensor
+    return stored(tensor, output)
 
 
 ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
@@ -279,8 +260,8 @@ def _derivative(
     steps = []
     for a in (axis, *(other for other in range(ndim) if other != axis)):
         weights = [-1, 0, 1] if a == axis else ACROSS[name]
-        steps.append(_along("correlate1d", tensor, a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
-    return stored(_one_by_one(tensor, steps, output), output)
+        steps.append(_Step("correlate1d", a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
+    return _one_by_one(tensor, steps, output)
 
 
 sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
@@ -295,17 +276,14 @@ def summed(
     tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
-    found = ordered_axes(axes, tensor.ndim)
-    if not found:
-        return stored(_one_by_one(tensor, [], output), output)
-    given = output.dtype if isinstance(output, DTensor) else output
+    if not ordered_axes(axes, tensor.ndim):
+        return _one_by_one(tensor, [], output)
     total: DTensor | None = None
-    for number, axis in enumerate(found):
-        along = edges.of(number, len(found))
-        made = derivative(axis, along, given if total is None else total.dtype)
+    for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
+        part = derivative(axis, Edges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
         if squares:
-            changed(lambda block: np.multiply(block, block, out=block), made)
-        total = made if total is None else changed(lambda block, more: np.add(block, more, out=block), total, made)
+            changed(lambda block: np.multiply(block, block, out=block), part)
+        total = part if total is None else changed(lambda block, more: np.add(block, more, out=block), total, part)
     assert total is not None
     if squares:
         changed(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
@@ -358,11 +336,9 @@ def _of_gaussian(
     **kwargs: *truncate* and *radius*
     """
     tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
-    sigmas = sigma
+    sigmas, along = sigma, ordered_axes(axes, tensor.ndim)
     if not squares:
-        found, sigmas = ordered_axes(axes, tensor.ndim), [0.0] * tensor.ndim
-        for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
-            sigmas[axis] = one
+        sigmas = spread(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
 
     def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]

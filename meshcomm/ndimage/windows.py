@@ -1,22 +1,22 @@
 """Filters that look at a window around each element: SciPy's, run on blocks with the ghosts that it needs."""
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from meshcomm.blocks.make import changed, filled, mapped
 from meshcomm.blocks.small import compare_call
 from meshcomm.blocks.views import check_writable
-from meshcomm.core._arguments import counted, quote
+from meshcomm.core._arguments import counted, normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
-from meshcomm.halos.boundaries import Boundary, as_boundary, holds
+from meshcomm.halos.boundaries import Boundary, as_boundary, axis_of, holds
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 
@@ -25,6 +25,11 @@ Output: TypeAlias = Value
 
 Run: TypeAlias = Callable[[Array, object], Array]
 """From a block and a dtype, or None, to the filtered block."""
+
+Widths: TypeAlias = list[Width]
+"""Numbers of elements before and after a block, for each axis."""
+
+T = TypeVar("T")
 
 FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
 """Filters whose windows are turned round."""
@@ -82,6 +87,36 @@ def per_axis(given: Value, count: int, what: str) -> list[Value]:
     return found
 
 
+def spread(values: Iterable[T], axes: Iterable[int], ndim: int, rest: T) -> list[T]:
+    """Return *values*, of which each is that of one of *axes*, for all axes; those that are not named have *rest*.
+
+    >>> spread([3, 5], (2, 0), 3, 1)
+    [5, 1, 3]
+    """
+    by_axis = [rest] * ndim
+    for axis, value in zip(axes, values, strict=True):
+        by_axis[axis] = value
+    return by_axis
+
+
+def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
+    """Return axes counted from 0, in the order that is given."""
+    if axes is None:
+        return tuple(range(ndim))
+    normalised_axes(axes, ndim)
+    return tuple(axis_of(axis, ndim) for axis in (axes if np.iterable(axes) else (axes,)))
+
+
+def settings_along(axes: Value, ndim: int, **settings: Value) -> Iterator[tuple[Value, ...]]:
+    """Go through *axes* in the order that is given: each with its own of the *settings*.
+
+    >>> list(settings_along((1, 0), 2, size=3, mode=["wrap", "mirror"]))
+    [(1, 3, 'wrap'), (0, 3, 'mirror')]
+    """
+    ordered = ordered_axes(axes, ndim)
+    return zip(ordered, *(per_axis(value, len(ordered), name) for name, value in settings.items()), strict=True)
+
+
 def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
     """Return how many elements before and after it a filter of *size* looks at.
 
@@ -90,9 +125,20 @@ def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
     >>> window(3), window(4), window(4, flipped=True), window(5, 2)
     ((1, 1), (2, 1), (1, 2), (4, 0))
     """
-    before = size // 2 + int(origin)
-    after = size - 1 - before
-    return (size - 1 - size // 2 - int(origin), size // 2 + int(origin)) if flipped else (before, after)
+    low, high = size // 2, size - 1 - size // 2
+    return (high - int(origin), low + int(origin)) if flipped else (low + int(origin), high - int(origin))
+
+
+def widths_along(name: str, axes: Sequence[int], ndim: int, lengths: Sequence[int], origins: Sequence[int]) -> Widths:
+    """Return how many elements the filter *name* looks at, along *ndim* axes: its window has these *lengths*."""
+    sizes = zip(map(int, lengths), origins, strict=True)
+    return spread([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
+
+
+def ghosts_of(tensor: DTensor, widths: Sequence[Width]) -> Widths:
+    """Return which of these *widths* blocks of *tensor* need from others: those along sharded axes."""
+    sharded = (tensor.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(tensor.shape))
+    return [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
 
 
 def held(name: str, given: object) -> DTensor:
@@ -111,6 +157,11 @@ def refuse_cyclic(tensor: DTensor) -> None:
             raise LayoutError(f"axis {axis} is Cyclic: relayout the tensor first, for example to '{names}' there")
 
 
+def dtype_asked(output: Output) -> Value:
+    """Return the dtype that SciPy's *output* asks for: that of a tensor to write into; or None."""
+    return output.dtype if isinstance(output, DTensor) else output
+
+
 def result_dtype(tensor: DTensor, run: Run, output: Output) -> DType:
     """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
     one = (1,) * tensor.ndim
@@ -125,8 +176,7 @@ def windowed(tensor: DTensor, widths: Sequence[Width], edges: Edges, run: Run, d
     what the ranks compare if they communicate: a filter and its arguments, also those that change no message.
     """
     boundaries = edges.boundaries(tensor.ndim)
-    sharded = [tensor.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(tensor.shape)]
-    ghosts = [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
+    ghosts = ghosts_of(tensor, widths)
     if any(each.name == "constant" for each in boundaries) and not holds(tensor.dtype, edges.cval):
         tensor = _in_double_precision(tensor, edges.cval)
     if not tensor.size or not any(map(any, ghosts)):
