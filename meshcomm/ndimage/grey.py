@@ -14,7 +14,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
-from meshcomm.ndimage.windows import Output, held, stored
+from meshcomm.ndimage.windows import Output, dtype_asked, held, stored
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -76,7 +76,7 @@ def _composed(
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
     order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
-    found = filtered(order[1], filtered(order[0], tensor), output.dtype if isinstance(output, DTensor) else output)
+    found = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
     if name.endswith("tophat"):
         changed(partial(_tophat, opens=opens), found, tensor)
     return stored(found, output)

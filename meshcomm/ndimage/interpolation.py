@@ -33,6 +33,7 @@ from meshcomm.ndimage.windows import (
     Output,
     as_dtype_of,
     call_text,
+    dtype_asked,
     held,
     per_axis,
     refuse_cyclic,
@@ -69,10 +70,9 @@ def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mo
 
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
     """Return the dtype of a spline filter, as SciPy finds it for one element; raise what SciPy raises."""
-    given = output.dtype if isinstance(output, DTensor) else output
-    function = getattr(scipy_ndimage(), name)
-    found: DType = function(np.zeros((1,) * tensor.ndim, tensor.dtype), order, output=given, mode=mode).dtype
-    return found
+    function, one = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
+    dtype: DType = function(one, order, output=dtype_asked(output), mode=mode).dtype
+    return dtype
 
 
 @refusable

@@ -3,7 +3,7 @@
 The spectrum is that of `mc.fft`, in any layout. Nothing is exchanged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -17,11 +17,10 @@ from meshcomm.ndimage.windows import Output, held, per_axis, scipy_ndimage, stor
 from meshcomm.numpy.elementwise.families import family
 
 
-def _multiplied(
-    name: str, input: Held, given: Value, n: int, axis: int, output: Output, factor: Callable[..., Array] | None
-) -> DTensor:
-    """Return a spectrum times factors: those that *factor* makes, or else the product of factors along the axes."""
+def _multiplied(name: str, input: Held, given: Value, n: int, axis: int, output: Output) -> DTensor:
+    """Return a spectrum times the product of factors along the axes, or for an ellipsoid what its angles give."""
     tensor, function = held(name, input), getattr(scipy_ndimage(), name)
+    is_ellipsoid = name == "fourier_ellipsoid"
     wanted = output.dtype.type if isinstance(output, DTensor) else output
     along = axis_of(axis, tensor.ndim)
     amounts = per_axis(given, tensor.ndim, "argument")
@@ -30,10 +29,10 @@ def _multiplied(
     def multiply(new: Array, block: Array) -> None:
         rows = []
         for a, (length, amount) in enumerate(zip(tensor.shape, amounts, strict=True)):
-            row = (factor or function)(np.ones(length), amount, n if a == along else -1)
+            row = (_angles if is_ellipsoid else function)(np.ones(length), amount, n if a == along else -1)
             rows.append(row[indices_along(tensor.layout, tensor.shape, a)])
         with np.errstate(all="ignore"):
-            new[...] = np.multiply(block, _ellipsoid(rows) if factor else reduce(np.multiply, rows))
+            new[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
 
     return stored(filled(multiply, tensor, dtype=dtype), output)
 
@@ -82,7 +81,7 @@ def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, 
     ...     print(world.run(program))
     [[1.0, 0.291], [0.007, 0.291]]
     """
-    return _multiplied(name, input, sigma, n, axis, output, None)
+    return _multiplied(name, input, sigma, n, axis, output)
 
 
 @family("scipy.ndimage")
@@ -97,7 +96,7 @@ def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int =
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
     """
-    return _multiplied(name, input, size, n, axis, output, _angles if name == "fourier_ellipsoid" else None)
+    return _multiplied(name, input, size, n, axis, output)
 
 
 @family("scipy.ndimage")
@@ -112,7 +111,7 @@ def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, ou
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
     """
-    return _multiplied(name, input, shift, n, axis, output, None)
+    return _multiplied(name, input, shift, n, axis, output)
 
 
 fourier_gaussian = _fourier("fourier_gaussian")
