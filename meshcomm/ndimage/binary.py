@@ -29,18 +29,9 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.windows import (
-    FLIPPED,
-    Output,
-    call_text,
-    ghosts_of,
-    held,
-    per_axis,
-    refuse_cyclic,
-    scipy_ndimage,
-    stored,
-    widths_along,
-)
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import Output, call_text, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.windows import FLIPPED, ghosts_of, widths_along
 from meshcomm.numpy.elementwise.families import family
 
 _BOOL = np.dtype(bool)

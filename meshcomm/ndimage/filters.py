@@ -16,20 +16,9 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.ndimage.windows import (
-    Edges,
-    Output,
-    call_text,
-    dtype_asked,
-    held,
-    per_axis,
-    result_dtype,
-    scipy_ndimage,
-    spread,
-    stored,
-    widths_along,
-    windowed,
-)
+from meshcomm.ndimage.axes import Edges, per_axis, spread
+from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, held, result_dtype, stored
+from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
 ORDERS = (
@@ -44,12 +33,7 @@ UNPROBED = ("generic_filter",)
 
 def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
-    tensor, function = held(name, input), getattr(scipy_ndimage(), name)
-    options = arguments if axes is None else {**arguments, "axes": axes}
-
-    def run(block: Value, dtype: object) -> Value:
-        return function(block, output=dtype, **options)
-
+    tensor, run = held(name, input), ScipyCall(name, **arguments, axes=axes)
     is_probed = name not in UNPROBED
     dtype = result_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
     along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
@@ -66,8 +50,7 @@ def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: 
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    call = call_text(name, {**arguments, "axes": axes})
-    return stored(windowed(tensor, widths, edges, run, dtype, call=call), output)
+    return stored(windowed(tensor, widths, edges, run, dtype), output)
 
 
 def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:

@@ -19,23 +19,11 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
+from meshcomm.ndimage.axes import Edges, ordered_axes, per_axis, spread
+from meshcomm.ndimage.calls import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import summed
-from meshcomm.ndimage.windows import (
-    Edges,
-    Output,
-    call_text,
-    dtype_asked,
-    filtered,
-    held,
-    ordered_axes,
-    per_axis,
-    refuse_cyclic,
-    scipy_ndimage,
-    spread,
-    stored,
-    widths_along,
-)
+from meshcomm.ndimage.windows import filtered, widths_along
 from meshcomm.numpy.elementwise.families import family
 
 

@@ -13,8 +13,8 @@ from meshcomm.blocks.make import changed
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.ndimage.calls import Output, dtype_asked, held, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
-from meshcomm.ndimage.windows import Output, dtype_asked, held, stored
 from meshcomm.numpy.elementwise.families import family
 
 

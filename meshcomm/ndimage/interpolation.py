@@ -28,18 +28,18 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
-from meshcomm.ndimage.windows import (
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import (
     Output,
     as_dtype_of,
     call_text,
     dtype_asked,
     held,
-    per_axis,
     refuse_cyclic,
     scipy_ndimage,
     stored,
 )
+from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]

@@ -28,7 +28,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.windows import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
 
 _NUMBER = np.dtype(np.int64)
 

@@ -22,7 +22,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.ndimage.windows import held
+from meshcomm.ndimage.calls import held
 from meshcomm.numpy.elementwise.families import family
 from meshcomm.numpy.statistics.statistics import record
 

@@ -15,24 +15,9 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.windows import (
-    FLIPPED,
-    Edges,
-    Output,
-    as_dtype_of,
-    call_text,
-    dtype_asked,
-    held,
-    ordered_axes,
-    per_axis,
-    result_dtype,
-    scipy_ndimage,
-    settings_along,
-    spread,
-    stored,
-    window,
-    windowed,
-)
+from meshcomm.ndimage.axes import Edges, ordered_axes, per_axis, settings_along, spread
+from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, held, result_dtype, stored
+from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -40,17 +25,13 @@ class _Step:
     """A filter of SciPy along one axis, which looks at so many elements (its *width*) beside each one."""
 
     def __init__(self, name: str, axis: int, width: Width, edges: Edges, **arguments: Value) -> None:
-        self._axis, self._width, self._edges, self._function = axis, width, edges, getattr(scipy_ndimage(), name)
-        self._arguments = {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments}
-        self._text = call_text(name, self._arguments)
-
-    def __call__(self, block: Value, dtype: object) -> Value:
-        return self._function(block, output=dtype, **self._arguments)
+        self._axis, self._width, self._edges = axis, width, edges
+        self.run = ScipyCall(name, axis=axis, mode=edges.mode, cval=edges.cval, **arguments)
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
         widths = spread([self._width], [self._axis], tensor.ndim, (0, 0))
-        return windowed(tensor, widths, self._edges, self, dtype, call=self._text)
+        return windowed(tensor, widths, self._edges, self.run, dtype)
 
 
 def _one(
@@ -241,7 +222,7 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTen
     if not steps:
         asked = dtype_asked(output)
         return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
-    dtype = result_dtype(tensor, steps[0], output)
+    dtype = result_dtype(tensor, steps[0].run, output)
     for step in steps:
         tensor = step.of(tensor, dtype)
     return stored(tensor, output)

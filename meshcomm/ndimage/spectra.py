@@ -13,7 +13,8 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.halos.boundaries import axis_of
-from meshcomm.ndimage.windows import Output, held, per_axis, scipy_ndimage, stored
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import Output, held, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 
