@@ -96,6 +96,20 @@ class NumericalWarnings:
         warn(text.removeprefix("Warning: ").rstrip(), RuntimeWarning)
 
 
+_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
+"""What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
+
+
+def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+    """Return what *function* returns; warnings of NumPy in it name the line of the program."""
+    handling = np.geterr()
+    if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
+        return function(*args, **kwargs)
+    logged: dict[str, Any] = {name: "log" for name, how in handling.items() if how == "warn"}
+    with np.errstate(call=_WARNINGS, **logged):
+        return function(*args, **kwargs)
+
+
 class Conditions(NumericalWarnings):
     """Floating-point errors and warnings in a call of this rank, noted: ranks agree on them when it is over.
 

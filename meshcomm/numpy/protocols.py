@@ -19,7 +19,7 @@ from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
 from meshcomm.blocks.views import check_writable, taken_from
 from meshcomm.core import _hooks
-from meshcomm.core._callers import NumericalWarnings
+from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._tensor import completed, set_protocol
@@ -78,16 +78,6 @@ def numpy_protocol(
         raise
 
 
-def guarded(function: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-    """Return what *function* returns; warnings of NumPy in it name the line of the program."""
-    handling = np.geterr()
-    if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
-        return function(*args, **kwargs)
-    logged: dict[str, Value] = {each: "log" for each, how in handling.items() if how == "warn"}
-    with np.errstate(call=_WARNINGS, **logged):
-        return function(*args, **kwargs)
-
-
 def _called(
     function: np.ufunc | Function, method: str | None, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> object:
@@ -114,10 +104,6 @@ def _has_class(x: object) -> bool:
     """Return whether *x* is an array of a class of its own, such as a matrix, or a list with one: so is the result."""
     items = x if isinstance(x, list | tuple) else (x,)
     return any(isinstance(each, np.ndarray) and decides(each) for each in items)
-
-
-_WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
-"""What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
 
 
 def takes_tensors(function: object) -> bool:
@@ -299,7 +285,7 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-set_protocol(guarded, elements.element_of, elements.to_set, indexing.slice_of, rows.note)
+set_protocol(elements.element_of, elements.to_set, indexing.slice_of, rows.note)
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))
 implements(np.min, np.amin, partly=True)(ufuncs.with_where(min, np.minimum))

@@ -116,9 +116,21 @@ with simulate(1) as world:
     from meshcomm.core.layouts.layout import Layout
     assert world.run(lambda: int(np.sum(distribute(np.arange(4), Layout(['x'], Mesh(range(1), [('x', 1)])))))) == [6]
 """
+FIRST_CALL = """
+import meshcomm as mc
+def program():
+    t = mc.distribute([0, 1, 2, 3], mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+    return mc.fft.fftshift(t).local.tolist()  # which calls what NumPy's protocol has, without the protocol
+with mc.simulate(2) as world:
+    assert world.run(program) == [[2, 3], [0, 1]]
+"""
 
 
-@pytest.mark.parametrize("program", [WITHOUT_MPI, NAMES, UPWARDS], ids=["without MPI", "names", "methods of above"])
+@pytest.mark.parametrize(
+    "program",
+    [WITHOUT_MPI, NAMES, UPWARDS, FIRST_CALL],
+    ids=["without MPI", "names", "methods of above", "first call"],
+)
 def test_a_new_process_finds_what_it_needs(program):
     printed(program)
 

@@ -35,7 +35,6 @@ def set_kind(
     kind: type[TensorBase], long_way: Callable[..., object], check_open: Callable[[Mesh], object]
 ) -> None: ...
 def set_protocol(
-    guarded: Callable[..., object],
     get: Callable[[T, tuple[int, ...]], T | None],
     put: Callable[[T, tuple[int, ...], object], tuple[Array, tuple[Value, ...]] | None],
     slice_of: Callable[[T, object], T | Call],

@@ -26,6 +26,7 @@ from types import FunctionType
 
 import numpy as np
 
+from meshcomm.core._callers import guarded
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._indices import sliced
@@ -42,7 +43,7 @@ cdef object _numbers = frozenset(
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
-cdef object _check_open = None, _guarded = None
+cdef object _check_open = None, _guarded = guarded
 cdef object _element_of = None, _to_set = None, _slice_of = None, _note = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
@@ -53,18 +54,17 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_protocol(guarded, get, put, slice_of, note):
+def set_protocol(get, put, slice_of, note):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
-    guarded: calls a function whose warnings are to name the line of the program
     get, put: return an element; the array and the index to which one is written
     slice_of: returns what an index of integers and slices takes that is right, without the checks of others
     note: is told of a row that is read by its number, and asked before one is written
     """
-    global _guarded, _element_of, _to_set, _slice_of, _note
-    _guarded, _element_of, _to_set, _slice_of, _note = guarded, get, put, slice_of, note
+    global _element_of, _to_set, _slice_of, _note
+    _element_of, _to_set, _slice_of, _note = get, put, slice_of, note
 
 
 cdef class TensorBase:
