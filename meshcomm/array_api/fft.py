@@ -7,26 +7,13 @@ import typing as _typing
 
 import numpy as _np
 
-from meshcomm.array_api import functions as _functions
+from meshcomm.array_api.functions import named as _named
 from meshcomm.numpy import fft as _fft
 
-_numpys: _typing.Any = _np.fft
-_ours: _typing.Any = _fft
-
-fft: _functions.One = _numpys.fft
-fftfreq: _functions.One = _ours.fftfreq
-fftn: _functions.One = _numpys.fftn
-fftshift: _functions.One = _numpys.fftshift
-hfft: _functions.One = _numpys.hfft
-ifft: _functions.One = _numpys.ifft
-ifftn: _functions.One = _numpys.ifftn
-ifftshift: _functions.One = _numpys.ifftshift
-ihfft: _functions.One = _numpys.ihfft
-irfft: _functions.One = _numpys.irfft
-irfftn: _functions.One = _numpys.irfftn
-rfft: _functions.One = _numpys.rfft
-rfftfreq: _functions.One = _ours.rfftfreq
-rfftn: _functions.One = _numpys.rfftn
+fft, fftn, ifft, ifftn, rfft = _named(_np.fft, "fft fftn ifft ifftn rfft")
+rfftn, irfft, irfftn, hfft, ihfft = _named(_np.fft, "rfftn irfft irfftn hfft ihfft")
+fftshift, ifftshift = _named(_np.fft, "fftshift ifftshift")
+fftfreq, rfftfreq = _named(_fft, "fftfreq rfftfreq")
 
 if not _typing.TYPE_CHECKING:
     __all__ = [name for name in dir() if name[0] != "_"]

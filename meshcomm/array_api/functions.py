@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
+from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -22,6 +23,11 @@ Several: TypeAlias = Callable[..., tuple[DTensor, ...]]
 
 target_on = refusable(moved)  # where a tensor has to move: another rank may move it
 _numpys: Any = np  # called with tensors, by NumPy's protocol
+
+
+def named(module: ModuleType, names: str) -> list[One]:
+    """Return the functions of *module* with these *names*, which take tensors."""
+    return [getattr(module, name) for name in names.split()]
 
 
 def creating(function: One) -> One:

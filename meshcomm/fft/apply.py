@@ -20,12 +20,7 @@ def one_axis(n: object, axis: object) -> tuple[Some, Some]:
 
 
 def called(
-    name: str,
-    x: Value,
-    lengths: tuple[Some, Some],
-    options: Options,
-    layout: Wanted,
-    **others: Value,
+    name: str, x: Value, lengths: tuple[Some, Some], options: Options, layout: Wanted, **others: Value
 ) -> DTensor:
     """Return the transform of *x* that a call of one of SciPy's functions asks for. Collective if *x* is sharded.
 

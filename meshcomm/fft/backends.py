@@ -86,7 +86,7 @@ class _Ducc:
             )
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
-        module, axes, forward = self._module, transform.axes, not transform.kind.startswith(("i", "h"))
+        module, axes, forward = self._module, transform.axes, not transform.kind.startswith("i")
         threads = threads_of(workers)
         which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
         sizes = list(transform.lengths)
@@ -96,8 +96,6 @@ class _Ducc:
         if transform.change == "complex":
             complexes = fitted.astype(transform.dtype_after(array.dtype), copy=False)
             return np.asarray(module.c2c(complexes, axes=axes, forward=forward, inorm=which, nthreads=threads))
-        forward = transform.kind in ("rfftn", "hfftn")
-        which = {"ortho": 1, "forward": 2 if forward else 0}.get(transform.norm or "", 0 if forward else 2)
         if transform.change == "halves":
             return np.asarray(module.r2c(fitted, axes=axes, forward=forward, inorm=which, nthreads=threads))
         options = {"lastsize": transform.lengths[-1], "forward": forward, "inorm": which, "nthreads": threads}
@@ -118,15 +116,12 @@ def threads_of(workers: int | None) -> int:
 
 def _fitted(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:
     """Return *array* cropped to these *lengths* along its *axes*, or with zeros added."""
-    kept = array[_within(array.ndim, dict(zip(axes, lengths, strict=True)))]
+    wanted = dict(zip(axes, lengths, strict=True))
+    kept = array[tuple(slice(wanted.get(axis)) for axis in range(array.ndim))]
     missing = [(0, 0)] * array.ndim
-    for axis, n in zip(axes, lengths, strict=True):
+    for axis, n in wanted.items():
         missing[axis] = 0, n - kept.shape[axis]
     return np.pad(kept, missing) if any(n for _, n in missing) else kept
-
-
-def _within(ndim: int, lengths: dict[int, int]) -> tuple[slice, ...]:
-    return tuple(slice(lengths.get(axis)) for axis in range(ndim))
 
 
 def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Callable[..., Array]:

@@ -17,11 +17,10 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import complex_of, indices_along, mapped
-from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, DType, Indices
+from meshcomm.core._types import Array, Indices
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.specs import Cyclic
-from meshcomm.fft.factors import roots
+from meshcomm.fft.factors import roots, scale_of
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import Transform, working_dtype
 from meshcomm.fft.steps import Sharded
@@ -59,16 +58,10 @@ def formula_of(transform: Transform) -> Formula:
     Formula(cosine=False, a=1, b=2, halves=[7], before=[], after=[])
     """
     (n,), cosine = transform.lengths, "c" in transform.kind
-    of_matrix = transform.variant
-    if transform.kind.startswith("i"):
-        of_matrix = {2: 3, 3: 2}.get(of_matrix, of_matrix)
+    of_matrix, ends, orthogonal = transform.of_matrix, transform.ends(n), transform.is_orthogonal
     a, b = {1: (0, 0), 2: (0, 1), 3: (1, 0), 4: (1, 1)}[of_matrix]
-    ends = [0] if cosine else [n - 1]
-    if of_matrix == 1:
-        ends = [0, n - 1] if cosine else []
     if not cosine and of_matrix != 4:
         a, b = {1: (2, 2), 2: (2, 1), 3: (1, 2)}[of_matrix]
-    orthogonal = transform.norm == "ortho" if transform.orthogonalize is None else transform.orthogonalize
     return Formula(
         cosine,
         a,
@@ -92,17 +85,10 @@ def transformed_by_fourier(step: Sharded, tensor: DTensor, run: RunSharded) -> D
     given = fitted(tensor, axis, n)
     if given.dtype.kind != "c":
         return relaid(_of_real(step, given, run), step.layout.axes, step.transform.kind)
-    step = replace(
-        step, transform=replace(step.transform, orthogonalize=None)
-    )  # which SciPy drops for complex numbers
-    found = [_of_real(step, _component(given, name), run) for name in ("real", "imag")]
-    return relaid(complex_of(found, step.dtype_after), step.layout.axes, step.transform.kind)
-
-
-def _component(tensor: DTensor, name: str) -> DTensor:
-    found: Value = getattr(tensor, name)
-    result: DTensor = found
-    return result
+    # SciPy drops orthogonalize for complex numbers.
+    step = replace(step, transform=replace(step.transform, orthogonalize=None))
+    halves = [_of_real(step, half, run) for half in (given.real, given.imag)]
+    return relaid(complex_of(halves, step.dtype_after), step.layout.axes, step.transform.kind)
 
 
 def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
@@ -136,14 +122,6 @@ def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
 
     def piece(block: Array) -> Array:
         product = block * weights(spectrum, after)
-        return (product.real if formula.cosine else -product.imag) * _scale(transform, length, real)
+        return (product.real if formula.cosine else -product.imag) * scale_of(transform, length, real, 2)
 
     return mapped(piece, spectrum, dtype=real)
-
-
-def _scale(transform: Transform, length: int, real: DType) -> Array:
-    """Return the factor that the norm asks for, times 2."""
-    if transform.norm == "ortho":
-        return np.asarray(2 / np.sqrt(np.array(length, real)))
-    divides = (transform.norm == "forward") != transform.kind.startswith("i")
-    return np.asarray(2 / np.array(length if divides else 1, real))

@@ -1,4 +1,4 @@
-"""Numbers that transforms of a sharded axis need: rows and columns of the four-step algorithm, and roots of unity."""
+"""Numbers that transforms of a sharded axis need: rows and columns of four steps, scales, and roots of unity."""
 
 from math import isqrt
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from meshcomm.core._types import Array, DType
 from meshcomm.core.layouts.specs import Cyclic
+from meshcomm.fft.kinds import Transform
 
 
 def rows_of(n: int, blocks: int, cyclic: Cyclic | None = None) -> int:
@@ -35,6 +36,18 @@ def convolved_length(n: int) -> int:
     (16, 16)
     """
     return 1 << (2 * n - 2).bit_length()
+
+
+def scale_of(transform: Transform, n: int, real: DType, times: int = 1) -> Array:
+    """Return the factor that the norm of a transform of *n* elements asks for, *times* a number, without axes.
+
+    >>> scale_of(Transform("fftn", (0,), (4,), "ortho"), 4, np.dtype("f4"))
+    array(0.5, dtype=float32)
+    """
+    if transform.norm == "ortho":
+        return np.asarray(times / np.sqrt(np.array(n, real)))
+    divides = (transform.norm == "forward") != transform.kind.startswith("i")
+    return np.asarray(times / np.array(n if divides else 1, real))
 
 
 def roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:

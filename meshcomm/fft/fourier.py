@@ -26,13 +26,8 @@ def _along_one(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    return called(name, x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    """Return the discrete Fourier transform along one axis. Collective if it is sharded.
 
-
-fft = _along_one(
-    "fft",
-    "Return the discrete Fourier transform along one axis. Collective if it is sharded.",
-    """
     Parameters
     ----------
     x: a tensor of numbers
@@ -46,8 +41,11 @@ fft = _along_one(
 
     ``ShapeError``, ``AxisError``, ``DTypeError`` or ``LayoutError`` for arguments that do not fit; ``MeshcommError``
     for a backend that is not installed.
-    """,
-)
+    """
+    return called(name, x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+
+
+fft = _along_one("fft")
 ifft = _along_one("ifft", "Return the inverse of `fft`. Collective, as `fft`.")
 rfft = _along_one(
     "rfft", "Return the first half of the Fourier transform of real numbers along one axis. Collective, as `fft`."
@@ -83,13 +81,8 @@ def _along_some(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    return called(name, x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    """Return the discrete Fourier transform along some axes. Collective if one of them is sharded.
 
-
-fftn = _along_some(
-    "fftn",
-    "Return the discrete Fourier transform along some axes. Collective if one of them is sharded.",
-    """
     Other arguments are those of `fft`, and so are the errors.
 
     Parameters
@@ -105,8 +98,11 @@ fftn = _along_some(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program)[0])
     (['unsharded', 'x'], [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
-    """,
-)
+    """
+    return called(name, x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+
+
+fftn = _along_some("fftn")
 ifftn = _along_some("ifftn", "Return the inverse of `fftn`. Collective, as `fftn`.")
 rfftn = _along_some(
     "rfftn", "Return the Fourier transform of real numbers; the last of the axes is halved. Collective, as `fftn`."

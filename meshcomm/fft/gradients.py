@@ -54,10 +54,8 @@ def _transposed(grad: Value, transform: Transform, options: Options) -> Value:
     norm = {"forward": "backward", "ortho": "ortho"}.get(transform.norm or "", "forward")
     if untraced(grad).dtype.kind == "c":
         transform = replace(transform, orthogonalize=None)  # which SciPy drops for complex numbers
-    orthogonal = transform.norm == "ortho" if transform.orthogonalize is None else transform.orthogonalize
+    orthogonal, of_matrix = transform.is_orthogonal, transform.of_matrix
     inverse = replace(transform.inverse, norm=norm, orthogonalize=orthogonal)
-    is_forward = transform.kind in ("dctn", "dstn")
-    of_matrix = transform.variant if is_forward else {2: 3, 3: 2}.get(transform.variant, transform.variant)
     differ = not orthogonal and of_matrix != 4
     found = grad
     if differ and of_matrix != 3:
@@ -68,12 +66,8 @@ def _transposed(grad: Value, transform: Transform, options: Options) -> Value:
 
 def _ends_times(tensor: Value, transform: Transform, factor: float) -> Value:
     """Return *tensor* with the elements that cosines and sines count once, at ends of the axes, times *factor*."""
-    cosine = "c" in transform.kind
     for axis, n in zip(transform.axes, transform.lengths, strict=True):
-        ends = [0] if cosine else [n - 1]
-        if transform.variant == 1:
-            ends = [0, n - 1] if cosine else []
-        if ends:
+        if ends := transform.ends(n):
             tensor = tensor * _along(untraced(tensor), axis, partial(_at_ends, ends, factor))
     return tensor
 

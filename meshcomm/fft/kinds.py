@@ -95,6 +95,22 @@ class Transform:
         """The axis that is halved or doubled; None for other kinds."""
         return self.axes[-1] if self.change in ("halves", "doubles") else None
 
+    @property
+    def of_matrix(self) -> int:
+        """The type of the matrix of a cosine or sine transform: the inverse of type 2 has that of type 3."""
+        return {2: 3, 3: 2}.get(self.variant, self.variant) if self.kind.startswith("i") else self.variant
+
+    @property
+    def is_orthogonal(self) -> bool:
+        """Whether the matrix of a cosine or sine transform is orthogonal, up to its scale."""
+        return self.norm == "ortho" if self.orthogonalize is None else self.orthogonalize
+
+    def ends(self, n: int) -> list[int]:
+        """Return the indices of an axis of *n* elements that count once, where cosines and sines have others twice."""
+        if self.variant == 1:
+            return [0, n - 1] if "c" in self.kind else []
+        return [0] if "c" in self.kind else [n - 1]
+
     @cached_property
     def operation(self) -> str:
         """What the ranks compare, and what messages call it."""

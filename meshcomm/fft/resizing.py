@@ -13,7 +13,7 @@ where the blocks of the new grid begin; and each device copies what it has now t
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from meshcomm.numpy.gradients import differentiable, like
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.joining.rolling import flip, roll
+
+Spectra: TypeAlias = Sequence[DTensor]
+OneOrMore: TypeAlias = DTensor | Spectra
 
 OPERATION = "fft.spectra on another grid"
 """What the ranks compare, and what messages call it."""
@@ -150,23 +153,11 @@ def pad_spectrum(
 ) -> DTensor: ...
 @overload
 def pad_spectrum(
-    t_hat: Sequence[DTensor],
-    s: Some,
-    axes: Some = None,
-    *,
-    kind: str = "fftn",
-    was: Some = None,
-    norm: str | None = None,
+    t_hat: Spectra, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
 ) -> list[DTensor]: ...
 @refusable
 def pad_spectrum(
-    t_hat: DTensor | Sequence[DTensor],
-    s: Some,
-    axes: Some = None,
-    *,
-    kind: str = "fftn",
-    was: Some = None,
-    norm: str | None = None,
+    t_hat: OneOrMore, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
 ) -> DTensor | list[DTensor]:
     """Return the spectrum of the same field on a finer grid: zeros at the high frequencies. Collective if they move.
 
@@ -204,23 +195,11 @@ def crop_spectrum(
 ) -> DTensor: ...
 @overload
 def crop_spectrum(
-    t_hat: Sequence[DTensor],
-    s: Some,
-    axes: Some = None,
-    *,
-    kind: str = "fftn",
-    was: Some = None,
-    norm: str | None = None,
+    t_hat: Spectra, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
 ) -> list[DTensor]: ...
 @refusable
 def crop_spectrum(
-    t_hat: DTensor | Sequence[DTensor],
-    s: Some,
-    axes: Some = None,
-    *,
-    kind: str = "fftn",
-    was: Some = None,
-    norm: str | None = None,
+    t_hat: OneOrMore, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
 ) -> DTensor | list[DTensor]:
     """Return the spectrum of the same field on a coarser grid: without high frequencies. Collective if elements move.
 
@@ -237,7 +216,7 @@ def crop_spectrum(
 
 
 def _resized(
-    name: str, t_hat: DTensor | Sequence[DTensor], grids: tuple[Some, Some, Some], kind: str, norm: str | None
+    name: str, t_hat: OneOrMore, grids: tuple[Some, Some, Some], kind: str, norm: str | None
 ) -> DTensor | list[DTensor]:
     given: list[Value] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
     made = [_resizing(name, as_tensor(name, untraced(each)), grids, kind, norm) for each in given]

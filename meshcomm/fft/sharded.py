@@ -28,7 +28,7 @@ from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_at
 from meshcomm.fft.cosines import transformed_by_fourier
-from meshcomm.fft.factors import convolved_length, roots
+from meshcomm.fft.factors import convolved_length, roots, scale_of
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
 from meshcomm.fft.steps import Sharded
@@ -205,14 +205,6 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
     factors: Value = chirp(n)
     product: Value = anywhere(large, factors * tensor)
     back = anywhere(replace(large, kind="ifftn"), product * anywhere(large, chirp(padded)))
-    result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * _scale(transform, n, work)
+    scale = scale_of(transform, n, np.empty(0, work).real.dtype)
+    result: DTensor = getitem(back, leading(tensor.ndim, axis, n)) * factors * scale
     return result
-
-
-def _scale(transform: Transform, n: int, dtype: DType) -> Array:
-    """Return the factor that the norm asks for, in the precision of *dtype*: an array without axes."""
-    length = np.array(n, np.empty(0, dtype).real.dtype)
-    if transform.norm == "ortho":
-        return np.asarray(1 / np.sqrt(length))
-    divides = (transform.norm == "forward") == (transform.kind == "fftn")
-    return np.asarray(1 / length) if divides else np.ones_like(length)

@@ -54,12 +54,7 @@ def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTy
 
 
 def frequencies(
-    t_hat: DTensor,
-    axes: Some = None,
-    d: float | Sequence[float] = 1.0,
-    *,
-    s: Some = None,
-    kind: str = "fftn",
+    t_hat: DTensor, axes: Some = None, d: float | Sequence[float] = 1.0, *, s: Some = None, kind: str = "fftn"
 ) -> tuple[DTensor, ...]:
     """Return the frequencies along each axis of a spectrum, as tensors that broadcast with it and are sharded alike.
 

@@ -26,14 +26,8 @@ def _along_one(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called(name, x, one_axis(n, axis), options, layout, norm=norm, **others)
+    """Return the discrete cosine transform along one axis. Collective if it is sharded.
 
-
-dct = _along_one(
-    "dct",
-    "Return the discrete cosine transform along one axis. Collective if it is sharded.",
-    """
     Parameters
     ----------
     x: a tensor of numbers
@@ -45,8 +39,12 @@ dct = _along_one(
     layout, overwrite_x, workers, backend: as in `fft`
 
     Errors are those of `fft`.
-    """,
-)
+    """
+    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
+    return called(name, x, one_axis(n, axis), options, layout, norm=norm, **others)
+
+
+dct = _along_one("dct")
 idct = _along_one("idct", "Return the inverse of `dct`. Collective, as `dct`.")
 dst = _along_one("dst", "Return the discrete sine transform along one axis. Collective, as `dct`.")
 idst = _along_one("idst", "Return the inverse of `dst`. Collective, as `dct`.")
@@ -67,22 +65,20 @@ def _along_some(
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
-    return called(name, x, (s, axes), options, layout, norm=norm, **others)
+    """Return the discrete cosine transform along some axes. Collective, as `dct`.
 
-
-dctn = _along_some(
-    "dctn",
-    "Return the discrete cosine transform along some axes. Collective, as `dct`.",
-    """
     Other arguments are those of `dct`.
 
     Parameters
     ----------
     s: elements that are transformed, for each of the axes; by default all
     axes: which axes; by default all, or the last ones if *s* is given
-    """,
-)
+    """
+    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
+    return called(name, x, (s, axes), options, layout, norm=norm, **others)
+
+
+dctn = _along_some("dctn")
 idctn = _along_some("idctn", "Return the inverse of `dctn`. Collective, as `dct`.")
 dstn = _along_some("dstn", "Return the discrete sine transform along some axes. Collective, as `dct`.")
 idstn = _along_some("idstn", "Return the inverse of `dstn`. Collective, as `dct`.")

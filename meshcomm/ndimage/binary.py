@@ -11,7 +11,7 @@ arrays and for `Cyclic` axes.
 """
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,17 +29,9 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.windows import (
-    FLIPPED,
-    Output,
-    call_text,
-    held,
-    per_axis,
-    refuse_cyclic,
-    scipy_ndimage,
-    stored,
-    window,
-)
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import Output, call_text, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.windows import FLIPPED, ghosts_of, widths_along
 from meshcomm.numpy.elementwise.families import family
 
 _BOOL = np.dtype(bool)
@@ -98,23 +90,23 @@ class _Step(NamedTuple):
         return made
 
 
+def _structure(name: str, structure: Value, ndim: int) -> Array:
+    """Return the *structure* of a call; by default an element and those beside it."""
+    return generate_binary_structure(ndim, 1) if structure is None else gathered(name, structure).astype(bool)
+
+
 def _step(name: str, tensor: DTensor, structure: Value, border_value: Value, origin: Value, axes: Value) -> _Step:
     """Return an erosion or a dilation of *tensor*; raise what SciPy raises."""
-    found = normalised_axes(axes, tensor.ndim)
-    whole = generate_binary_structure(len(found), 1) if structure is None else gathered(name, structure).astype(bool)
+    along = normalised_axes(axes, tensor.ndim)
+    whole = _structure(name, structure, len(along))
     arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin}
     arguments |= {} if axes is None else {"axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
-    origins = per_axis(origin, len(found), "origin")
+    origins = per_axis(origin, len(along), "origin")
     arguments["brute_force"] = any(origins)  # SciPy 1.17's other way damages memory if the structure is shifted
-    widths: list[Width] = [(0, 0)] * tensor.ndim
-    for axis, n, shift in zip(found, whole.shape, origins, strict=True):
-        widths[axis] = window(n, shift, flipped=name in FLIPPED)
+    widths = widths_along(name, along, tensor.ndim, whole.shape, origins)
     # A dilation turns the structure round, and takes the centre from there.
-    centre = tuple(
-        (n - 1 - before if name in FLIPPED else before)
-        for n, before in zip(whole.shape, (widths[axis][0] for axis in found), strict=True)
-    )
+    centre = tuple(widths[axis][1 if name in FLIPPED else 0] for axis in along)
     return _Step(name, arguments, widths, bool(whole[centre]))
 
 
@@ -130,8 +122,7 @@ def _repeated(
         raise TypeError("Complex output type not supported")
     refuse_cyclic(input)
     within = _mask_block(mask, input)
-    sharded = [input.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(input.shape)]
-    ghosts = [width if cut else (0, 0) for width, cut in zip(step.widths, sharded, strict=True)]
+    ghosts = ghosts_of(input, step.widths)
     found = mapped(_truth, input, dtype=_BOOL)
     if not input.size or not any(map(any, ghosts)):
         found = mapped(lambda block: step(block, times, within) if block.size else block, found)
@@ -203,14 +194,8 @@ def _binary(
     *,
     axes: Value = None,
 ) -> DTensor:
-    tensor = held(name, input)
-    return _repeated(_step(name, tensor, structure, border_value, origin, axes), tensor, iterations, mask, output)
+    """Return the binary erosion. Collective over the mesh.
 
-
-binary_erosion = _binary(
-    "binary_erosion",
-    "Return the binary erosion. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor; elements that are not zero count
@@ -230,11 +215,13 @@ binary_erosion = _binary(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[False, False, True], [True, False, False]]
-    """,
-)
-binary_dilation = _binary("binary_dilation", "Return the binary dilation. Collective over the mesh.")
+    """
+    tensor = held(name, input)
+    return _repeated(_step(name, tensor, structure, border_value, origin, axes), tensor, iterations, mask, output)
 
-_Morphology = Callable[..., DTensor]
+
+binary_erosion = _binary("binary_erosion")
+binary_dilation = _binary("binary_dilation", "Return the binary dilation. Collective over the mesh.")
 
 
 @family("scipy.ndimage")
@@ -251,8 +238,8 @@ def _twice(
     *,
     axes: Value = None,
 ) -> DTensor:
-    first: _Morphology = binary_erosion if name == "binary_opening" else binary_dilation
-    second: _Morphology = binary_dilation if name == "binary_opening" else binary_erosion
+    opens = name == "binary_opening"
+    first, second = (binary_erosion, binary_dilation) if opens else (binary_dilation, binary_erosion)
     between = first(input, structure, iterations, mask, None, border_value, origin, axes=axes)
     return second(between, structure, iterations, mask, output, border_value, origin, axes=axes)
 
@@ -289,14 +276,10 @@ def binary_hit_or_miss(
     origin1, origin2: by how many elements the structures are shifted; the second by default as the first
     """
     tensor = held("binary_hit_or_miss", input)
-    found = normalised_axes(axes, tensor.ndim)
-    hit = (
-        generate_binary_structure(len(found), 1)
-        if structure1 is None
-        else gathered("binary_hit_or_miss", structure1).astype(bool)
-    )
-    miss = ~hit if structure2 is None else gathered("binary_hit_or_miss", structure2).astype(bool)
-    origins = per_axis(origin1 if origin2 is None else origin2, len(found), "origin")
+    ndim = len(normalised_axes(axes, tensor.ndim))
+    hit = _structure("binary_hit_or_miss", structure1, ndim)
+    miss = ~hit if structure2 is None else _structure("binary_hit_or_miss", structure2, ndim)
+    origins = per_axis(origin1 if origin2 is None else origin2, ndim, "origin")
     # A dilation turns its structure round: turned before, it is as given.
     turned = [-origin - (n % 2 == 0) for origin, n in zip(origins, miss.shape, strict=True)]
     fits = binary_erosion(tensor, hit, origin=origin1, axes=axes)

@@ -22,8 +22,9 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
+from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
-from meshcomm.ndimage.windows import held, per_axis, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import held, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.numpy.shapes.shaping import reshape
 
 _INDEX = np.dtype(np.int32)

@@ -16,20 +16,9 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.halos.widths import Width
-from meshcomm.ndimage.windows import (
-    FLIPPED,
-    Edges,
-    Output,
-    call_text,
-    held,
-    per_axis,
-    result_dtype,
-    scipy_ndimage,
-    stored,
-    window,
-    windowed,
-)
+from meshcomm.ndimage.axes import Edges, per_axis, spread
+from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, held, result_dtype, stored
+from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
 ORDERS = (
@@ -42,37 +31,26 @@ UNPROBED = ("generic_filter",)
 """Filters that SciPy must not run on one element to find its errors and the dtype of the result."""
 
 
-def _filtered(
-    name: str, input: Held, output: Output, settings: tuple[Value, Value, Value, Value], **arguments: Value
-) -> DTensor:
-    """Return the result of the filter *name* of SciPy with these *arguments*. Collective.
-
-    *settings* are mode, cval, origin and axes.
-    """
-    arguments |= zip(("mode", "cval", "origin", "axes"), settings, strict=True)
-    tensor, function = held(name, input), getattr(scipy_ndimage(), name)
-    given = {key: value for key, value in arguments.items() if not (key == "axes" and value is None)}
-
-    def run(block: Value, dtype: object) -> Value:
-        return function(block, output=dtype, **given)
-
-    known = output.dtype if isinstance(output, DTensor) else output or tensor.dtype
-    dtype = np.dtype(known) if name in UNPROBED else result_dtype(tensor, run, output)
-    axes = normalised_axes(arguments["axes"], tensor.ndim)
-    lengths, origins = _lengths(arguments, len(axes)), per_axis(arguments["origin"], len(axes), "origin")
-    if len(lengths) != len(axes):
-        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(axes)} of the tensor")
-    widths: list[Width] = [(0, 0)] * tensor.ndim
-    for axis, length, origin in zip(axes, lengths, origins, strict=True):
-        widths[axis] = window(int(length), origin, flipped=name in FLIPPED)
-    edges = Edges(_spread(arguments["mode"], axes, tensor.ndim), arguments["cval"])
+def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: Value) -> DTensor:
+    """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
+    tensor, run = held(name, input), ScipyCall(name, **arguments, axes=axes)
+    is_probed = name not in UNPROBED
+    dtype = result_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
+    along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
+    lengths, origins = _lengths(arguments, len(along)), per_axis(arguments["origin"], len(along), "origin")
+    if len(lengths) != len(along):
+        raise ShapeError(f"a window with {counted(len(lengths), 'axis')} for {len(along)} of the tensor")
+    widths = widths_along(name, along, tensor.ndim, lengths, origins)
+    if not isinstance(mode, str):
+        mode = spread(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
+    edges = Edges(mode, arguments["cval"])
     is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
             "not in others: convert the tensor, or take another cval"
         )
-    return stored(windowed(tensor, widths, edges, run, dtype, call=call_text(name, arguments)), output)
+    return stored(windowed(tensor, widths, edges, run, dtype), output)
 
 
 def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
@@ -81,16 +59,6 @@ def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
         if arguments.get(array) is not None:
             return np.shape(arguments[array])
     return per_axis(1 if (size := arguments.get("size")) is None else size, count, "size")
-
-
-def _spread(mode: Value, axes: Sequence[int], ndim: int) -> Value:
-    """Return the mode of all axes from that of the *axes* of a filter."""
-    if isinstance(mode, str):
-        return mode
-    modes = ["reflect"] * ndim
-    for axis, one in zip(axes, per_axis(mode, len(axes), "mode"), strict=True):
-        modes[axis] = one
-    return modes
 
 
 @family("scipy.ndimage")
@@ -105,13 +73,8 @@ def _weighted(
     *,
     axes: Value = None,
 ) -> DTensor:
-    return _filtered(name, input, output, (mode, cval, origin, axes), weights=weights)
+    """Return the convolution with *weights*. Collective over the mesh.
 
-
-convolve = _weighted(
-    "convolve",
-    "Return the convolution with *weights*. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor
@@ -130,8 +93,11 @@ convolve = _weighted(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1, 2, 2], [2, 1]]
-    """,
-)
+    """
+    return _filtered(**locals())
+
+
+convolve = _weighted("convolve")
 correlate = _weighted("correlate", "Return the correlation with *weights*. Collective over the mesh.")
 
 
@@ -148,21 +114,19 @@ def _ordered(
     *,
     axes: Value = None,
 ) -> DTensor:
-    return _filtered(name, input, output, (mode, cval, origin, axes), size=size, footprint=footprint)
+    """Return the median of each window. Collective over the mesh.
 
-
-median_filter = _ordered(
-    "median_filter",
-    "Return the median of each window. Collective over the mesh.",
-    """
     Other arguments are those of `convolve`.
 
     Parameters
     ----------
     size: the length of the window, or one for each axis
     footprint: which elements of the window count, as an array of booleans: instead of *size*
-    """,
-)
+    """
+    return _filtered(**locals())
+
+
+median_filter = _ordered("median_filter")
 minimum_filter = _ordered("minimum_filter", "Return the minimum of each window. Collective over the mesh.")
 maximum_filter = _ordered("maximum_filter", "Return the maximum of each window. Collective over the mesh.")
 
@@ -190,9 +154,7 @@ def rank_filter(
     ----------
     rank: which element: 0 is the least one, and -1 the largest
     """
-    return _filtered(
-        "rank_filter", input, output, (mode, cval, origin, axes), rank=rank, size=size, footprint=footprint
-    )
+    return _filtered("rank_filter", **locals())
 
 
 @refusable
@@ -218,15 +180,7 @@ def percentile_filter(
     ----------
     percentile: 0 to 100, or -100 to 0, which counts from the largest element
     """
-    return _filtered(
-        "percentile_filter",
-        input,
-        output,
-        (mode, cval, origin, axes),
-        percentile=percentile,
-        size=size,
-        footprint=footprint,
-    )
+    return _filtered("percentile_filter", **locals())
 
 
 @family("scipy.ndimage")
@@ -243,21 +197,18 @@ def _grey(
     *,
     axes: Value = None,
 ) -> DTensor:
-    shapes = {"size": size, "footprint": footprint, "structure": structure}
-    return _filtered(name, input, output, (mode, cval, origin, axes), **shapes)
+    """Return the greyscale erosion. Collective over the mesh.
 
-
-grey_erosion = _grey(
-    "grey_erosion",
-    "Return the greyscale erosion. Collective over the mesh.",
-    """
     Other arguments are those of `median_filter`.
 
     Parameters
     ----------
     structure: what is subtracted from the elements of the window, and added for a dilation: an array of its shape
-    """,
-)
+    """
+    return _filtered(**locals())
+
+
+grey_erosion = _grey("grey_erosion")
 grey_dilation = _grey("grey_dilation", "Return the greyscale dilation. Collective over the mesh.")
 
 
@@ -288,6 +239,4 @@ def generic_filter(
     extra_arguments: further arguments for *function*
     extra_keywords: further arguments for *function*, by name
     """
-    shapes = {"size": size, "footprint": footprint}
-    more = {"function": function, "extra_arguments": extra_arguments, "extra_keywords": extra_keywords}
-    return _filtered("generic_filter", input, output, (mode, cval, origin, axes), **shapes, **more)
+    return _filtered("generic_filter", **locals())

@@ -3,7 +3,7 @@
 For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 
@@ -19,20 +19,11 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
-from meshcomm.halos.widths import Width
+from meshcomm.ndimage.axes import Edges, ordered_axes, per_axis, spread
+from meshcomm.ndimage.calls import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
-from meshcomm.ndimage.separable import ordered_axes, summed
-from meshcomm.ndimage.windows import (
-    Edges,
-    Output,
-    call_text,
-    filtered,
-    held,
-    per_axis,
-    refuse_cyclic,
-    scipy_ndimage,
-    stored,
-)
+from meshcomm.ndimage.separable import summed
+from meshcomm.ndimage.windows import filtered, widths_along
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -76,9 +67,8 @@ def generic_filter1d(
     tensor = held("generic_filter1d", input)
     refuse_cyclic(tensor)
     along, run = axis_of(axis, tensor.ndim), scipy_ndimage().generic_filter1d
-    given = output.dtype if isinstance(output, DTensor) else output
-    rest = (mode, cval, origin, extra_arguments, extra_keywords)
-    dtype = run(np.zeros((0,) * tensor.ndim, tensor.dtype), function, filter_size, along, given, *rest).dtype
+    rest, none = (mode, cval, origin, extra_arguments, extra_keywords), np.zeros((0,) * tensor.ndim, tensor.dtype)
+    dtype = run(none, function, filter_size, along, dtype_asked(output), *rest).dtype
 
     def of_lines(block: Array) -> Array:
         made = np.empty(block.shape, dtype)
@@ -103,18 +93,8 @@ def _of_derivatives(
     *,
     axes: Value = None,
 ) -> DTensor:
-    tensor = held(name, input)
+    """Return the sum of second derivatives that a function makes. Collective over the mesh.
 
-    def along(axis: int, edges: Edges, output: Output) -> DTensor:
-        return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
-
-    return summed(tensor, along, Edges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
-
-
-generic_laplace = _of_derivatives(
-    "generic_laplace",
-    "Return the sum of second derivatives that a function makes. Collective over the mesh.",
-    """
     Other arguments are those of `convolve`.
 
     Parameters
@@ -133,8 +113,16 @@ generic_laplace = _of_derivatives(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1, 2, 2], [2, 2, -9]]
-    """,
-)
+    """
+    tensor = held(name, input)
+
+    def along(axis: int, edges: Edges, output: Output) -> DTensor:
+        return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
+
+    return summed(tensor, along, Edges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
+
+
+generic_laplace = _of_derivatives("generic_laplace")
 
 
 @refusable
@@ -166,14 +154,6 @@ _magnitude = _of_derivatives("generic_gradient_magnitude", "Return the length of
 
 _PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "wrap"}
 """What SciPy takes for some modes in `vectorized_filter`; its "grid-mirror" is the "mirror" of other filters."""
-
-
-def _lengths(ndim: int, axes: Sequence[int], size: Value) -> list[int]:
-    """Return the lengths of a window along all axes: *size* along *axes*, else 1."""
-    lengths = [1] * ndim
-    for axis, n in zip(axes, per_axis(size, len(axes), "size") if np.size(size) else lengths, strict=False):
-        lengths[axis] = max(1, int(n))
-    return lengths
 
 
 @refusable
@@ -217,12 +197,13 @@ def vectorized_filter(
     found = ordered_axes(axes, tensor.ndim)
     more = {"axes": found if axes is not None else None, "batch_memory": batch_memory}
     ends = {"mode": mode, "cval": cval, "origin": origin}
-    given = np.shape(shape["footprint"]) if footprint is not None else [] if size is None else size
-    lengths = _lengths(tensor.ndim, found, given)
+    sizes = size if footprint is None else np.shape(shape["footprint"])
+    sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(found), "size")
+    lengths = spread([max(1, int(n)) for n in sizes], found, tensor.ndim, 1)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
         return stored(tensor.copy(), output)
-    dtype = np.dtype(output.dtype if isinstance(output, DTensor) else sample.dtype)
+    dtype = output.dtype if isinstance(output, DTensor) else sample.dtype
     call = call_text("vectorized_filter", {**shape, **ends, **more})
 
     def valid(block: Array) -> Array:
@@ -230,10 +211,8 @@ def vectorized_filter(
 
     if mode == "valid":
         return stored(_valid(tensor, lengths, valid, dtype, call), output)
-    origins = [0] * tensor.ndim
-    for axis, shift in zip(found, per_axis(origin or 0, len(found), "origin"), strict=True):
-        origins[axis] = int(shift)
-    widths: list[Width] = [(n // 2 + shift, (n - 1) // 2 - shift) for n, shift in zip(lengths, origins, strict=True)]
+    origins = spread(per_axis(origin or 0, len(found), "origin"), found, tensor.ndim, 0)
+    widths = widths_along("vectorized_filter", range(tensor.ndim), tensor.ndim, lengths, origins)
     boundaries = Edges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
     compare_call("filter", tensor.mesh, call)
     around = halo(tensor, widths, list(boundaries))

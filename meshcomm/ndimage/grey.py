@@ -13,8 +13,8 @@ from meshcomm.blocks.make import changed
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
+from meshcomm.ndimage.calls import Output, dtype_asked, held, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
-from meshcomm.ndimage.windows import Output, held, stored
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -50,6 +50,18 @@ def _composed(
     *,
     axes: Value = None,
 ) -> DTensor:
+    """Return the greyscale dilation of the erosion. Collective over the mesh.
+
+    Arguments are those of `grey_erosion`.
+
+    >>> import numpy as np, meshcomm as mc
+    >>> def program():
+    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
+    ...     return mc.ndimage.grey_opening(mc.distribute([1, 5, 1, 3, 3, 3], rows), 3).local.tolist()
+    >>> with mc.simulate(2) as world:
+    ...     print(world.run(program))
+    [[1, 1, 1], [3, 3, 3]]
+    """
     tensor, window = held(name, input), (size, footprint, structure)
 
     def filtered(function: Callable[..., DTensor], of: DTensor, into: Output = None) -> DTensor:
@@ -64,27 +76,13 @@ def _composed(
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
     order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
-    found = filtered(order[1], filtered(order[0], tensor), output.dtype if isinstance(output, DTensor) else output)
+    found = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
     if name.endswith("tophat"):
         changed(partial(_tophat, opens=opens), found, tensor)
     return stored(found, output)
 
 
-grey_opening = _composed(
-    "grey_opening",
-    "Return the greyscale dilation of the erosion. Collective over the mesh.",
-    """
-    Arguments are those of `grey_erosion`.
-
-    >>> import numpy as np, meshcomm as mc
-    >>> def program():
-    ...     rows = mc.Layout(["x"], mc.create_mesh([("x", 2)]))
-    ...     return mc.ndimage.grey_opening(mc.distribute([1, 5, 1, 3, 3, 3], rows), 3).local.tolist()
-    >>> with mc.simulate(2) as world:
-    ...     print(world.run(program))
-    [[1, 1, 1], [3, 3, 3]]
-    """,
-)
+grey_opening = _composed("grey_opening")
 grey_closing = _composed("grey_closing", "Return the greyscale erosion of the dilation. Collective over the mesh.")
 morphological_gradient = _composed(
     "morphological_gradient", "Return the dilation less the erosion. Collective over the mesh."

@@ -28,17 +28,18 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
-from meshcomm.ndimage.windows import (
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import (
     Output,
     as_dtype_of,
     call_text,
+    dtype_asked,
     held,
-    per_axis,
     refuse_cyclic,
     scipy_ndimage,
     stored,
 )
+from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]
@@ -69,10 +70,9 @@ def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mo
 
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
     """Return the dtype of a spline filter, as SciPy finds it for one element; raise what SciPy raises."""
-    given = output.dtype if isinstance(output, DTensor) else output
-    function = getattr(scipy_ndimage(), name)
-    found: DType = function(np.zeros((1,) * tensor.ndim, tensor.dtype), order, output=given, mode=mode).dtype
-    return found
+    function, one = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
+    dtype: DType = function(one, order, output=dtype_asked(output), mode=mode).dtype
+    return dtype
 
 
 @refusable

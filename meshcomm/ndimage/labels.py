@@ -28,7 +28,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.windows import Output, call_text, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
 
 _NUMBER = np.dtype(np.int64)
 
@@ -64,8 +64,8 @@ def label(input: Held, structure: Value = None, output: Output = None) -> Value:
     scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), whole)  # its errors
     if isinstance(output, DTensor) and output.shape != tensor.shape:
         raise ValueError("output shape not correct")
-    given = output.dtype if isinstance(output, DTensor) else output
-    dtype = np.dtype((np.intp if tensor.size >= 2**31 - 2 else np.int32) if given is None else given)
+    usual = np.intp if tensor.size >= 2**31 - 2 else np.int32
+    dtype = np.dtype(usual if output is None else dtype_asked(output))
     found, count = _labelled(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
     if isinstance(output, DTensor):
         stored(found, output)

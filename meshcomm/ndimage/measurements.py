@@ -22,7 +22,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.ndimage.windows import held
+from meshcomm.ndimage.calls import held
 from meshcomm.numpy.elementwise.families import family
 from meshcomm.numpy.statistics.statistics import record
 
@@ -177,13 +177,8 @@ _MEASURES: dict[str, Callable[[_Groups], Array]] = {
 
 @family("scipy.ndimage")
 def _measured(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
-    return _of_groups(name, input, labels, index, lambda groups: groups.given(_MEASURES[name](groups)))
+    """Return the sum of the elements with each label. Collective over the mesh.
 
-
-sum_labels = _measured(
-    "sum_labels",
-    "Return the sum of the elements with each label. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor
@@ -200,8 +195,11 @@ sum_labels = _measured(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[6.0, 5.0], [6.0, 5.0]]
-    """,
-)
+    """
+    return _of_groups(name, input, labels, index, lambda groups: groups.given(_MEASURES[name](groups)))
+
+
+sum_labels = _measured("sum_labels")
 sum = _measured("sum", "Return the sum of the elements with each label. Collective over the mesh.")
 mean = _measured("mean", "Return the mean of the elements with each label. Collective over the mesh.")
 variance = _measured("variance", "Return the variance of the elements with each label. Collective over the mesh.")

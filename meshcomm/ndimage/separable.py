@@ -4,63 +4,43 @@ They are composed as SciPy composes them, so that elements are rounded at the sa
 :mod:`meshcomm.ndimage.filters`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from meshcomm.blocks.make import changed
-from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import DType
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.windows import (
-    FLIPPED,
-    Edges,
-    Output,
-    as_dtype_of,
-    call_text,
-    held,
-    per_axis,
-    result_dtype,
-    scipy_ndimage,
-    stored,
-    window,
-    windowed,
-)
+from meshcomm.ndimage.axes import Edges, ordered_axes, per_axis, settings_along, spread
+from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, held, result_dtype, stored
+from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 
 
-def _along(name: str, tensor: DTensor, axis: int, width: Width, edges: Edges, **arguments: Value) -> "_Step":
-    widths = [width if a == axis else (0, 0) for a in range(tensor.ndim)]
-    return _Step(name, widths, edges, {"axis": axis, "mode": edges.mode, "cval": edges.cval, **arguments})
-
-
 class _Step:
-    """A filter of SciPy along one axis."""
+    """A filter of SciPy along one axis, which looks at so many elements (its *width*) beside each one."""
 
-    def __init__(self, name: str, widths: Sequence[Width], edges: Edges, arguments: Mapping[str, Value]) -> None:
-        self._function = getattr(scipy_ndimage(), name)
-        self._widths, self._edges, self._arguments, self._text = widths, edges, arguments, call_text(name, arguments)
-
-    def __call__(self, block: Value, dtype: object) -> Value:
-        return self._function(block, output=dtype, **self._arguments)
+    def __init__(self, name: str, axis: int, width: Width, edges: Edges, **arguments: Value) -> None:
+        self._axis, self._width, self._edges = axis, width, edges
+        self.run = ScipyCall(name, axis=axis, mode=edges.mode, cval=edges.cval, **arguments)
 
     def of(self, tensor: DTensor, dtype: DType) -> DTensor:
         """Return the filtered tensor. Collective if the axis is sharded."""
-        return windowed(tensor, self._widths, self._edges, self, dtype, call=self._text)
+        widths = spread([self._width], [self._axis], tensor.ndim, (0, 0))
+        return windowed(tensor, widths, self._edges, self.run, dtype)
 
 
 def _one(
-    name: str, input: Held, axis: int, output: Output, edges: Edges, *, origin: int, sized: Value, **more: Value
+    length: int, name: str, input: Held, axis: int, output: Output, mode: str, cval: Value, origin: int, **more: Value
 ) -> DTensor:
-    """Return what one filter along one axis gives, whose window has the length *sized*. Collective."""
-    tensor = held(name, input)
-    width = window(sized, origin, flipped=name in FLIPPED)
-    step = _along(name, tensor, axis_of(axis, tensor.ndim), width, edges, origin=origin, **more)
-    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+    """Return what one filter along one axis gives, whose window has this *length*. Collective."""
+    tensor, width = held(name, input), window(length, origin, flipped=name in FLIPPED)
+    step = _Step(name, axis_of(axis, tensor.ndim), width, Edges(mode, cval), origin=origin, **more)
+    return _one_by_one(tensor, [step], output)
 
 
 @family("scipy.ndimage")
@@ -74,14 +54,8 @@ def _weighted(
     cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
-    length = int(np.size(weights))
-    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=length, weights=weights)
+    """Return the convolution with *weights* along *axis*. Collective over the mesh.
 
-
-convolve1d = _weighted(
-    "convolve1d",
-    "Return the convolution with *weights* along *axis*. Collective over the mesh.",
-    """
     Parameters
     ----------
     input: a tensor
@@ -91,8 +65,11 @@ convolve1d = _weighted(
     mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
     cval: the value beyond the edges if *mode* is "constant"
     origin: by how many elements the window is shifted
-    """,
-)
+    """
+    return _one(int(np.size(weights)), **locals())
+
+
+convolve1d = _weighted("convolve1d")
 correlate1d = _weighted("correlate1d", "Return the correlation with *weights* along *axis*. Collective over the mesh.")
 
 
@@ -107,20 +84,18 @@ def _sized(
     cval: Value = 0.0,
     origin: int = 0,
 ) -> DTensor:
-    return _one(name, input, axis, output, Edges(mode, cval), origin=origin, sized=int(size), size=size)
+    """Return the minimum of each window along *axis*. Collective over the mesh.
 
-
-minimum_filter1d = _sized(
-    "minimum_filter1d",
-    "Return the minimum of each window along *axis*. Collective over the mesh.",
-    """
     Other arguments are those of `convolve1d`.
 
     Parameters
     ----------
     size: the length of the window
-    """,
-)
+    """
+    return _one(int(size), **locals())
+
+
+minimum_filter1d = _sized("minimum_filter1d")
 maximum_filter1d = _sized(
     "maximum_filter1d", "Return the maximum of each window along *axis*. Collective over the mesh."
 )
@@ -139,9 +114,9 @@ def _radius(sigma: Value, truncate: float, radius: Value) -> int:
     return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
 
 
-def _gaussian(tensor: DTensor, axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
+def _gaussian(axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
     lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
-    return _along("gaussian_filter1d", tensor, axis, (lw, lw), edges, sigma=sigma, **arguments)
+    return _Step("gaussian_filter1d", axis, (lw, lw), edges, sigma=sigma, **arguments)
 
 
 @refusable
@@ -169,8 +144,7 @@ def gaussian_filter1d(
     """
     tensor = held("gaussian_filter1d", input)
     more = {"order": order, "truncate": truncate, "radius": radius}
-    step = _gaussian(tensor, axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)
-    return stored(step.of(tensor, result_dtype(tensor, step, output)), output)
+    return _one_by_one(tensor, [_gaussian(axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)], output)
 
 
 @refusable
@@ -208,17 +182,13 @@ def gaussian_filter(
     [[0.0, 0.05, 0.24], [0.4, 0.24, 0.06]]
     """
     tensor = held("gaussian_filter", input)
-    found = ordered_axes(axes, tensor.ndim)
-    settings = [
-        per_axis(each, len(found), what)
-        for each, what in ((sigma, "sigma"), (order, "order"), (mode, "mode"), (radius, "radius"))
-    ]
+    settings = settings_along(axes, tensor.ndim, sigma=sigma, order=order, mode=mode, radius=radius)
     steps = [
-        _gaussian(tensor, axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
-        for axis, sigma, order, mode, radius in zip(found, *settings, strict=True)
+        _gaussian(axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
+        for axis, sigma, order, mode, radius in settings
         if sigma > 1e-15
     ]
-    return stored(_one_by_one(tensor, steps, output), output)
+    return _one_by_one(tensor, steps, output)
 
 
 @refusable
@@ -239,35 +209,23 @@ def uniform_filter(
     Arguments are those of `median_filter`.
     """
     tensor = held("uniform_filter", input)
-    found = ordered_axes(axes, tensor.ndim)
-    settings = [
-        per_axis(each, len(found), what) for each, what in ((size, "size"), (origin, "origin"), (mode, "mode"))
-    ]
     steps = [
-        _along("uniform_filter1d", tensor, axis, window(n, origin), Edges(mode, cval), size=n, origin=origin)
-        for axis, n, origin, mode in zip(found, map(int, settings[0]), *settings[1:], strict=True)
-        if n > 1
+        _Step("uniform_filter1d", axis, window(int(n), origin), Edges(mode, cval), size=int(n), origin=origin)
+        for axis, n, origin, mode in settings_along(axes, tensor.ndim, size=size, origin=origin, mode=mode)
+        if int(n) > 1
     ]
-    return stored(_one_by_one(tensor, steps, output), output)
-
-
-def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
-    """Return axes counted from 0, in the order that is given."""
-    if axes is None:
-        return tuple(range(ndim))
-    normalised_axes(axes, ndim)
-    return tuple(axis_of(axis, ndim) for axis in (axes if np.iterable(axes) else (axes,)))
+    return _one_by_one(tensor, steps, output)
 
 
 def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTensor:
-    """Return what all *steps* make of *tensor*, each of what the one before gave. Collective."""
+    """Return what all *steps* make of *tensor*, each of what the one before gave, or *output* with it. Collective."""
     if not steps:
-        given = output.dtype if isinstance(output, DTensor) else output
-        return as_dtype_of(tensor, tensor.dtype if given is None else np.dtype(given))
-    dtype = result_dtype(tensor, steps[0], output)
+        asked = dtype_asked(output)
+        return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
+    dtype = result_dtype(tensor, steps[0].run, output)
     for step in steps:
         tensor = step.of(tensor, dtype)
-    return tensor
+    return stored(tensor, output)
 
 
 ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
@@ -283,8 +241,8 @@ def _derivative(
     steps = []
     for a in (axis, *(other for other in range(ndim) if other != axis)):
         weights = [-1, 0, 1] if a == axis else ACROSS[name]
-        steps.append(_along("correlate1d", tensor, a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
-    return stored(_one_by_one(tensor, steps, output), output)
+        steps.append(_Step("correlate1d", a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
+    return _one_by_one(tensor, steps, output)
 
 
 sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective over the mesh.")
@@ -299,17 +257,14 @@ def summed(
     tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
-    found = ordered_axes(axes, tensor.ndim)
-    if not found:
-        return stored(_one_by_one(tensor, [], output), output)
-    given = output.dtype if isinstance(output, DTensor) else output
+    if not ordered_axes(axes, tensor.ndim):
+        return _one_by_one(tensor, [], output)
     total: DTensor | None = None
-    for number, axis in enumerate(found):
-        along = edges.of(number, len(found))
-        made = derivative(axis, along, given if total is None else total.dtype)
+    for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
+        part = derivative(axis, Edges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
         if squares:
-            changed(lambda block: np.multiply(block, block, out=block), made)
-        total = made if total is None else changed(lambda block, more: np.add(block, more, out=block), total, made)
+            changed(lambda block: np.multiply(block, block, out=block), part)
+        total = part if total is None else changed(lambda block, more: np.add(block, more, out=block), total, part)
     assert total is not None
     if squares:
         changed(lambda block: np.sqrt(block, out=block, casting="unsafe"), total)
@@ -353,12 +308,18 @@ def _of_gaussian(
     axes: Value = None,
     **kwargs: Value,
 ) -> DTensor:
+    """Return the Laplacian of a Gaussian filter. Collective over the mesh.
+
+    Other arguments are those of `gaussian_filter`.
+
+    Parameters
+    ----------
+    **kwargs: *truncate* and *radius*
+    """
     tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
-    sigmas = sigma
+    sigmas, along = sigma, ordered_axes(axes, tensor.ndim)
     if not squares:
-        found, sigmas = ordered_axes(axes, tensor.ndim), [0.0] * tensor.ndim
-        for axis, one in zip(found, per_axis(sigma, len(found), "sigma"), strict=True):
-            sigmas[axis] = one
+        sigmas = spread(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
 
     def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
@@ -367,17 +328,7 @@ def _of_gaussian(
     return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
 
 
-gaussian_laplace = _of_gaussian(
-    "gaussian_laplace",
-    "Return the Laplacian of a Gaussian filter. Collective over the mesh.",
-    """
-    Other arguments are those of `gaussian_filter`.
-
-    Parameters
-    ----------
-    **kwargs: *truncate* and *radius*
-    """,
-)
+gaussian_laplace = _of_gaussian("gaussian_laplace")
 gaussian_gradient_magnitude = _of_gaussian(
     "gaussian_gradient_magnitude",
     "Return the length of the gradient of a Gaussian filter. Collective over the mesh.",

@@ -3,7 +3,7 @@
 The spectrum is that of `mc.fft`, in any layout. Nothing is exchanged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -13,15 +13,15 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.halos.boundaries import axis_of
-from meshcomm.ndimage.windows import Output, held, per_axis, scipy_ndimage, stored
+from meshcomm.ndimage.axes import per_axis
+from meshcomm.ndimage.calls import Output, held, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 
-def _multiplied(
-    name: str, input: Held, given: Value, n: int, axis: int, output: Output, factor: Callable[..., Array] | None
-) -> DTensor:
-    """Return a spectrum times factors: those that *factor* makes, or else the product of factors along the axes."""
+def _multiplied(name: str, input: Held, given: Value, n: int, axis: int, output: Output) -> DTensor:
+    """Return a spectrum times the product of factors along the axes, or for an ellipsoid what its angles give."""
     tensor, function = held(name, input), getattr(scipy_ndimage(), name)
+    is_ellipsoid = name == "fourier_ellipsoid"
     wanted = output.dtype.type if isinstance(output, DTensor) else output
     along = axis_of(axis, tensor.ndim)
     amounts = per_axis(given, tensor.ndim, "argument")
@@ -30,10 +30,10 @@ def _multiplied(
     def multiply(new: Array, block: Array) -> None:
         rows = []
         for a, (length, amount) in enumerate(zip(tensor.shape, amounts, strict=True)):
-            row = (factor or function)(np.ones(length), amount, n if a == along else -1)
+            row = (_angles if is_ellipsoid else function)(np.ones(length), amount, n if a == along else -1)
             rows.append(row[indices_along(tensor.layout, tensor.shape, a)])
         with np.errstate(all="ignore"):
-            new[...] = np.multiply(block, _ellipsoid(rows) if factor else reduce(np.multiply, rows))
+            new[...] = np.multiply(block, _ellipsoid(rows) if is_ellipsoid else reduce(np.multiply, rows))
 
     return stored(filled(multiply, tensor, dtype=dtype), output)
 
@@ -64,23 +64,8 @@ def _ellipsoid(squares: Sequence[Array]) -> Array:
 
 @family("scipy.ndimage")
 def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    return _multiplied(name, input, sigma, n, axis, output, None)
+    """Return a spectrum times that of a Gaussian.
 
-
-@family("scipy.ndimage")
-def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    return _multiplied(name, input, size, n, axis, output, _angles if name == "fourier_ellipsoid" else None)
-
-
-@family("scipy.ndimage")
-def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    return _multiplied(name, input, shift, n, axis, output, None)
-
-
-fourier_gaussian = _fourier(
-    "fourier_gaussian",
-    "Return a spectrum times that of a Gaussian.",
-    """
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
@@ -96,12 +81,14 @@ fourier_gaussian = _fourier(
     >>> with mc.simulate(2) as world:
     ...     print(world.run(program))
     [[1.0, 0.291], [0.007, 0.291]]
-    """,
-)
-fourier_uniform = _fourier_sized(
-    "fourier_uniform",
-    "Return a spectrum times that of a box.",
     """
+    return _multiplied(name, input, sigma, n, axis, output)
+
+
+@family("scipy.ndimage")
+def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+    """Return a spectrum times that of a box.
+
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
@@ -109,13 +96,14 @@ fourier_uniform = _fourier_sized(
     n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
-    """,
-)
-fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid.")
-fourier_shift = _moved(
-    "fourier_shift",
-    "Return the spectrum of what is shifted.",
     """
+    return _multiplied(name, input, size, n, axis, output)
+
+
+@family("scipy.ndimage")
+def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
+    """Return the spectrum of what is shifted.
+
     Parameters
     ----------
     input: a spectrum, as `mc.fft` makes it
@@ -123,5 +111,11 @@ fourier_shift = _moved(
     n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
     axis: along which a spectrum of real numbers is half as long
     output: a dtype for the result, or a tensor to write into and return
-    """,
-)
+    """
+    return _multiplied(name, input, shift, n, axis, output)
+
+
+fourier_gaussian = _fourier("fourier_gaussian")
+fourier_uniform = _fourier_sized("fourier_uniform")
+fourier_ellipsoid = _fourier_sized("fourier_ellipsoid", "Return a spectrum times that of an ellipsoid.")
+fourier_shift = _moved("fourier_shift")

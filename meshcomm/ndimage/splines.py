@@ -16,6 +16,9 @@ from meshcomm.core.layouts.boxes import Box
 CONSTANT = -2.0
 """A coordinate along an axis for values that are the constant."""
 
+_OF_ONE = ("mirror", "reflect", "grid-mirror", "wrap")
+"""Modes in which an axis of one element has that one at all coordinates."""
+
 _TINY = 1e-15  # as in SciPy, whose rule for "reflect" keeps away from -0.0
 
 
@@ -47,6 +50,8 @@ def folded(at: Array, n: int, mode: str) -> Array:
     """
     at = np.array(at, dtype=np.float64)
     at[~np.isfinite(at)] = -np.inf if mode == "constant" else 0.0
+    if n <= 1 and mode in _OF_ONE:
+        return np.where((at < 0) | (at > n - 1), 0.0, at)
     for wrong, rule in ((at < 0, _BELOW), (at > n - 1, _ABOVE)):
         if wrong.any():
             at[wrong] = rule[mode](at[wrong], n)
@@ -54,41 +59,33 @@ def folded(at: Array, n: int, mode: str) -> Array:
 
 
 def _mirror_below(at: Array, n: int) -> Array:
-    if n <= 1:
-        return np.zeros_like(at)
     period = 2 * n - 2
     at = period * np.trunc(-at / period) + at
     return np.where(at <= 1 - n, at + period, -at)
 
 
 def _reflect_below(at: Array, n: int) -> Array:
-    if n <= 1:
-        return np.zeros_like(at)
     period = 2 * n
     at = np.where(at < -period, period * np.trunc(-at / period) + at, at)
     return np.where(at < -n, at + period, np.where(at > -_TINY, _TINY, -at) - 1)
 
 
 def _wrap_below(at: Array, n: int) -> Array:
-    return at + (n - 1) * (np.trunc(-at / (n - 1)) + 1) if n > 1 else np.zeros_like(at)
+    return np.asarray(at + (n - 1) * (np.trunc(-at / (n - 1)) + 1))
 
 
 def _mirror_above(at: Array, n: int) -> Array:
-    if n <= 1:
-        return np.zeros_like(at)
     at = at - (2 * n - 2) * np.trunc(at / (2 * n - 2))
     return np.where(at >= n, 2 * n - 2 - at, at)
 
 
 def _reflect_above(at: Array, n: int) -> Array:
-    if n <= 1:
-        return np.zeros_like(at)
     at = at - 2 * n * np.trunc(at / (2 * n))
     return np.where(at >= n, 2 * n - at - 1, at)
 
 
 def _wrap_above(at: Array, n: int) -> Array:
-    return at - (n - 1) * np.trunc(at / (n - 1)) if n > 1 else np.zeros_like(at)
+    return np.asarray(at - (n - 1) * np.trunc(at / (n - 1)))
 
 
 def _grid_wrap_below(at: Array, n: int) -> Array:

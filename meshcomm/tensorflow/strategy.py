@@ -193,10 +193,7 @@ class Strategy:
     # -- running steps ------------------------------------------------------------------------------------------------
 
     def run(
-        self,
-        step_fn: Callable[..., R],
-        args: Sequence[object] = (),
-        kwargs: Mapping[str, object] | None = None,
+        self, step_fn: Callable[..., R], args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None
     ) -> R | None:
         """Run *step_fn* on every replica, and return its result on this rank, or None on a rank in no replica.
 

@@ -219,14 +219,7 @@ class NumpyMethods(TypedTensor):
             np.prod, axis=axis, dtype=dtype, keepdims=keepdims, **_given(out=out, initial=initial, where=where)
         )
 
-    def any(
-        self,
-        axis: Axis = None,
-        keepdims: bool = False,
-        *,
-        out: Self | None = None,
-        where: Value = True,
-    ) -> Self:
+    def any(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: Value = True) -> Self:
         """Return whether an element along *axis* is true, as ``numpy.any(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -240,14 +233,7 @@ class NumpyMethods(TypedTensor):
         """
         return self._made_by(np.any, axis=axis, keepdims=keepdims, **_given(out=out, where=where))
 
-    def all(
-        self,
-        axis: Axis = None,
-        keepdims: bool = False,
-        *,
-        out: Self | None = None,
-        where: Value = True,
-    ) -> Self:
+    def all(self, axis: Axis = None, keepdims: bool = False, *, out: Self | None = None, where: Value = True) -> Self:
         """Return whether all elements along *axis* are true, as ``numpy.all(t, axis)``. Collective over the mesh.
 
         The layout and the errors are those of `sum`.
@@ -453,11 +439,7 @@ class NumpyMethods(TypedTensor):
         return self._made_by(np.diagonal, offset, axis1, axis2)
 
     def trace(
-        self,
-        offset: int = 0,
-        axis1: SupportsIndex = 0,
-        axis2: SupportsIndex = 1,
-        dtype: DTypeLike | None = None,
+        self, offset: int = 0, axis1: SupportsIndex = 0, axis2: SupportsIndex = 1, dtype: DTypeLike | None = None
     ) -> Self:
         """Return the sum of the diagonal, as ``numpy.trace(t, offset, axis1, axis2)``. Collective over the mesh.
 
@@ -513,11 +495,7 @@ class NumpyMethods(TypedTensor):
     # -- elements -----------------------------------------------------------------------------------------------------
 
     def take(
-        self,
-        indices: Self | ArrayLike,
-        axis: int | None = None,
-        out: Self | None = None,
-        mode: str = "raise",
+        self, indices: Self | ArrayLike, axis: int | None = None, out: Self | None = None, mode: str = "raise"
     ) -> Self:
         """Return the elements at *indices*, as ``numpy.take(t, indices, axis)``. Collective over the mesh.
 

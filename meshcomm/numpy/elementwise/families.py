@@ -24,16 +24,18 @@ class Family(Generic[P, R]):
     def __init__(self, source: str, like: str, body: Callable[Concatenate[str, P], R]) -> None:
         self._source, self._like, self._body = source, like, body
 
-    def __call__(self, name: str, summary: str, arguments: str = "") -> Callable[P, R]:
+    def __call__(self, name: str, summary: str = "", arguments: str = "") -> Callable[P, R]:
         """Return the public function of this *name*.
 
         Parameters
         ----------
         name: of the function
-        summary: the first paragraph of its docstring
+        summary: the first paragraph of its docstring; by default its docstring is that of the body
         arguments: the rest of its docstring; by default it names the function whose arguments this one takes
         """
         self._like = self._like or name
+        if not summary:
+            summary, _, arguments = cleandoc(self._body.__doc__ or "").partition("\n\n")
         rest = cleandoc(arguments or f"Arguments are those of `{self._like}`.")
         one = partial(self._body, name)
         vars(one).update(
@@ -55,10 +57,11 @@ def family(source: str, like: str = "") -> Callable[[Callable[Concatenate[str, P
     Arguments are those of `Family`.
 
     >>> @family("doc")
-    ... def _say(name: str, what: int = 1) -> str:
-    ...     return f"{name} {what}"
-    >>> one = _say("one", "Return a text.", "what: a number")
-    >>> one(2), one.__name__, str(signature(one)), one.__doc__.splitlines()[0]
-    ('one 2', 'one', '(what: int = 1) -> str', 'Return a text.')
+    ... def _say(name: str, number: int = 1) -> str:
+    ...     "Return a text."
+    ...     return f"{name} {number}"
+    >>> one, two = _say("one"), _say("two", "Return another text.")
+    >>> two(2), two.__name__, str(signature(two)), one.__doc__.splitlines()[0], two.__doc__.splitlines()[0]
+    ('two 2', 'two', '(number: int = 1) -> str', 'Return a text.', 'Return another text.')
     """
     return partial(Family, source, like)

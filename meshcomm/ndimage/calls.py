@@ -1,0 +1,113 @@
+"""Calls of scipy.ndimage's functions with tensors: what they take, what ranks compare, and where results go."""
+
+import importlib
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+
+from meshcomm.blocks.make import changed, filled
+from meshcomm.blocks.views import check_writable
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import DType
+from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.relayout import relayout
+from meshcomm.errors import LayoutError, MeshcommError, ShapeError
+
+Output: TypeAlias = Value
+"""A dtype, a tensor to write into, or None, as SciPy's *output*."""
+
+
+def scipy_ndimage() -> Value:
+    """Return scipy.ndimage; ``MeshcommError`` if SciPy is not installed."""
+    try:
+        return importlib.import_module("scipy.ndimage")
+    except ImportError:
+        raise MeshcommError("mc.ndimage runs SciPy on each block: pip install scipy") from None
+
+
+def held(name: str, given: object) -> DTensor:
+    """Return the tensor of a filter; ``LayoutError`` if it is none."""
+    tensor = unwrapped(given)
+    if not isinstance(tensor, DTensor):
+        raise LayoutError(f"ndimage.{name} takes a DTensor, not {type(tensor).__name__}: call distribute first")
+    return tensor
+
+
+def refuse_cyclic(tensor: DTensor) -> None:
+    """Raise ``LayoutError`` if an axis is `Cyclic`: its blocks are no boxes."""
+    for axis, n in enumerate(tensor.shape):
+        if not tensor.layout.cut(axis, n).is_consecutive:
+            names = " + ".join(tensor.layout.axes[axis])
+            raise LayoutError(f"axis {axis} is Cyclic: relayout the tensor first, for example to '{names}' there")
+
+
+class ScipyCall:
+    """A function of SciPy with the *arguments* that it gets beside a block and a dtype; ranks compare its text.
+
+    The text has also the arguments that change no message.
+    """
+
+    def __init__(self, name: str, **arguments: Value) -> None:
+        self._name, self._arguments, self._function = name, arguments, getattr(scipy_ndimage(), name)
+
+    def __call__(self, block: Value, dtype: object) -> Value:
+        """Return the filtered block."""
+        options = {key: value for key, value in self._arguments.items() if not (key == "axes" and value is None)}
+        return self._function(block, output=dtype, **options)
+
+    def __str__(self) -> str:
+        return call_text(self._name, self._arguments)
+
+
+def call_text(name: str, arguments: Mapping[str, Value]) -> str:
+    """Return the text of a call that ranks compare: arrays stand for their bytes, other objects for their classes.
+
+    >>> call_text("convolve", {"weights": [1, -1], "mode": "nearest"})
+    'convolve(weights=(1, -1), mode=nearest)'
+    """
+    return f"{name}({', '.join(f'{key}={_text(value)}' for key, value in arguments.items())})"
+
+
+def _text(value: Value) -> str:
+    if callable(value):
+        return "a function"
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, str | int | float | complex | None):
+        return str(value)
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_text, value))})"
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return f"{value.shape} {value.dtype} {value.tobytes().hex()}"
+    return type(value).__name__
+
+
+def dtype_asked(output: Output) -> Value:
+    """Return the dtype that SciPy's *output* asks for: that of a tensor to write into; or None."""
+    return output.dtype if isinstance(output, DTensor) else output
+
+
+def result_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
+    """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
+    one = (1,) * tensor.ndim
+    given = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
+    dtype: DType = run(np.zeros(one, tensor.dtype), given).dtype
+    return dtype
+
+
+def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
+    """Return a copy of *tensor* with this dtype."""
+    with np.errstate(all="ignore"):
+        return filled(lambda new, block: np.copyto(new, block, casting="unsafe"), tensor, dtype=dtype)
+
+
+def stored(result: DTensor, output: Output) -> DTensor:
+    """Return *result*, or *output* with its elements if that is a tensor. Collective if they have to move."""
+    if not isinstance(output, DTensor):
+        return result
+    check_writable("output", output)
+    if output.shape != result.shape:
+        raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
+    moved = result if result.layout == output.layout else relayout(result, output.layout)
+    return changed(lambda block, given: np.copyto(block, given, casting="unsafe"), output, moved)
