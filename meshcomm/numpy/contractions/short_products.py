@@ -40,7 +40,8 @@ def short_product(a: object, b: object) -> DTensor | None:
     if devices_along(mesh, cut) == 1 and {*its} <= {*other} and (is_passing(vector) or not any(its)):
         whole = relaid(vector, ((),), "numpy.matmul")
         pair = (whole, b) if vector is a else (a, whole)
-        return mapped(np.matmul, *pair, layout=matrix.layout._recut((other,)), shape=(n,))
+        layout = matrix.layout._recut((other,))
+        return mapped(np.matmul, *pair, layout=layout, shape=(n,), dtype=np.result_type(a.dtype))
     return None
 
 
@@ -55,14 +56,16 @@ def product_of_one_device(a: object, b: object) -> Call | None:
     rows = a.layout.axes[:-1]
     taken = {name for names in rows for name in names}
     layout = a.layout._recut((*rows, *(free_names(names, taken) for names in b.layout.axes[1:])))
-    return mapping(np.matmul, a, b, layout=layout, shape=(*a.shape[:-1], *b.shape[1:]))
+    shape, dtype = (*a.shape[:-1], *b.shape[1:]), np.result_type(a.dtype, b.dtype)  # in the order of bytes of NumPy
+    return mapping(np.matmul, a, b, layout=layout, shape=shape, dtype=dtype)
 
 
 def _added_up(a: DTensor, b: DTensor, n: int, cut: Names) -> DTensor:
     """Return the product of operands whose only cut axis is the one that is summed over. Collective over the mesh."""
     mesh, count = a.layout.mesh, devices_along(a.layout.mesh, cut)
     shares = everywhere(
-        make(on_blocks(_share, a, b), a.layout._recut((tuple(cut), ())), (count, n), a.dtype), "numpy.matmul"
+        make(on_blocks(_share, a, b), a.layout._recut((tuple(cut), ())), (count, n), np.result_type(a.dtype)),
+        "numpy.matmul",
     )
     names = tuple(name for name, size in mesh.dims if name in cut and size > 1)
     target = a.layout._recut(spread_over(((),), (n,), names, mesh))
