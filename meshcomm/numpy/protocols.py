@@ -150,7 +150,9 @@ def instead_of(name: str) -> str:
     """
     if name in _INSTEAD:
         return f"{_INSTEAD[name]}; or "
-    same = getattr(np, name, None)  # of a function of another module of NumPy
+    same = (
+        getattr(np, name, None) if name not in np.emath.__all__ else None
+    )  # of a function of another module of NumPy
     return f"numpy.{name} is; or " if isinstance(same, np.ufunc) or same in FUNCTIONS else ""
 
 

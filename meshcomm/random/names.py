@@ -42,7 +42,7 @@ _TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draw
 
 
 def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether method *name* draws less than 64 KiB, and takes no tensors. It depends on the arguments only.
+    """Return whether method *name* draws less than 64 KiB, and takes no more. It depends on the arguments only.
 
     *at* is the position of the argument ``size``.
     """
@@ -53,7 +53,7 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
         if size is None or type(size) is int:
             return (1 if size is None else size) < _MANY and not (name in _BY_LENGTH and _length(args[0]) >= _MANY)
     values = (*args, *kwargs.values())
-    if kwargs.get("layout") is not None or any(isinstance(x, DTensor) or _is_large(x) for x in values):
+    if kwargs.get("layout") is not None or any(map(_is_large, values)):
         return False
     if name in _ORDERS:
         return _length(args[0] if args else kwargs.get("x", 0)) < _MANY
@@ -63,7 +63,7 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
         is_simple = (args[2] if len(args) > 2 else kwargs.get("replace", True)) and kwargs.get("p") is None
         is_few = is_simple or _length(args[0] if args else kwargs.get("a", 0)) < _MANY
         return bool(is_few and count < _MANY)
-    shapes = [np.shape(x) for x in values if isinstance(x, np.ndarray | list | tuple) and x is not size]
+    shapes = [np.shape(x) for x in values if isinstance(x, np.ndarray | DTensor | list | tuple) and x is not size]
     if name in _VECTORS and shapes:
         count *= prod(shapes[0])
     elif size is None and shapes:
@@ -75,7 +75,9 @@ def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _is_large(x: Any) -> bool:
-    """Return whether *x* is an array that is a tensor on several ranks."""
+    """Return whether *x* is an array that is a tensor on several ranks, and no short slice of one."""
+    if isinstance(x, DTensor):
+        return x.nbytes >= WHOLE_BELOW or x.mesh.size < x.mesh.world.size
     return isinstance(x, np.ndarray) and x.nbytes >= WHOLE_BELOW and not x.dtype.hasobject
 
 
@@ -91,13 +93,17 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         if _is_small(name, at, args, kwargs) and is_on_all_ranks():
             plain = [_plain(x) for x in args]
-            result = numpys(self, *plain, **{key: _plain(x) for key, x in kwargs.items() if key != "layout"})
+            named = {key: _plain(x) for key, x in kwargs.items() if key != "layout"}
+            result = numpys(self, *plain, **named)
+            written = kwargs.get("out", (*args, *kwargs.values())[0] if name == "shuffle" else None)
+            if isinstance(written, DTensor):
+                written[...] = named["out"] if "out" in named else (*plain, *named.values())[0]
             if type(result) is not np.ndarray:
                 return result
-            written = kwargs.get("out")
             return small(result) if written is None else written
         here = home()
-        tensors = [(x, here.make(x)) for x in (*args, *kwargs.values()) if _is_large(x)]
+        arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
+        tensors = [(x, here.make(x)) for x in arrays]
         result = ours(
             self, *(_instead(x, tensors) for x in args), **{k: _instead(x, tensors) for k, x in kwargs.items()}
         )
@@ -116,7 +122,7 @@ def _instead(x: Any, tensors: list[tuple[Any, DTensor]]) -> Any:
 
 
 def _plain(x: Any) -> Any:
-    return np.asarray(x) if type(x) is WholeArray else x
+    return np.asarray(x) if type(x) is WholeArray else np.array(x) if isinstance(x, DTensor) else x
 
 
 # -- generators -------------------------------------------------------------------------------------------------------

@@ -260,6 +260,14 @@ def _of_tensor(tensor: DTensor, dtype: DTypeLike | None, copy: bool | None, wher
 
 
 def _stacked(x: Value, dtype: DTypeLike | None, where: Device | None) -> Value:
+    """Return the tensor of a list of tensors; an array of objects if that is the *dtype*, as no tensor has objects."""
+    if dtype is not None and _numpys.dtype(dtype).hasobject:
+        if len({_numpys.shape(each) for each in x}) == 1:
+            return _numpys.array([_numpys.asarray(each) for each in x], dtype)
+        objects = _numpys.empty(len(x), dtype)
+        for number, each in enumerate(x):
+            objects[number] = each
+        return objects
     return _of_tensor(_numpys.stack([array(each) for each in x]), dtype, None, where)
 
 
