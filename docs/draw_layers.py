@@ -26,7 +26,7 @@ LAYERS = [name for top in _names(0) for name in WHOLE.get(top, [top])]
 
 # From the top to the bottom; features stand above `arrays`.
 FOLDERS = [*(name for name in LAYERS if any((PACKAGE / at / name).is_dir() for at in ("", *WHOLE))), "root"]
-COLUMNS, LINES = 92, 8  # characters in a line of module names, and lines in a box
+COLUMNS, LINES = 92, 9  # characters in a line of module names, and lines in a box
 TOP, LEFT, WIDTH, HEIGHT = 20, 20, 560, 27 + 13 * LINES
 STEP = HEIGHT + 12
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import numpy as np
 import torch
 
+from meshcomm.adapters.torch_chunks import chunked_axes, layout_of_chunks
 from meshcomm.blocks.make import on_blocks
 from meshcomm.core._arguments import counted
 from meshcomm.core._mistakes import only_public
@@ -19,7 +20,6 @@ from meshcomm.core.arrays.create import from_local
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.many import FindsLayouts
 from meshcomm.core.arrays.relayout import relayout as relayout_tensor
-from meshcomm.core.layouts.chunks import chunked_axes, layout_of_chunks
 from meshcomm.errors import LayoutError, MeshError
 
 __all__ = [

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.layouts.partition import Interval
-from meshcomm.core.layouts.slicing import Stretch, as_slice, parsed
+from meshcomm.core.layouts.slicing import Stretch, parsed
 
 READ_OVER = 2**15
 """Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
@@ -71,7 +71,7 @@ class Selection(NamedTuple):
             if axis in self.new:
                 found.append(None)
             else:
-                found.append(start if axis in self.dropped else as_slice(start, n, step))
+                found.append(start if axis in self.dropped else Stretch(start, n, step).slice)
         return tuple(found)
 
     # Where steps are short, what lies between the elements is read, too, and left out afterwards.

@@ -7,7 +7,8 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Cuts, Cyclic, Layout, ShapeError
-from meshcomm.core.layouts.slicing import kept_slice, parsed
+from meshcomm.core.layouts.slicing import parsed
+from meshcomm.numpy.indexing.slicing import kept_slice
 from support import indexing
 from support.indexing import random_index
 from support.reference import block_of, on_ranks

@@ -8,7 +8,7 @@ import pytest
 
 import meshcomm as mc
 from meshcomm import Layout
-from meshcomm.core.layouts.regroup import regrouping
+from meshcomm.numpy.shapes.regroup import regrouping
 from support.random_cases import mesh_over
 from support.reference import block_of, numbered, on_ranks
 from support.tensors import SIZES, check, layout_of, on

@@ -33,11 +33,12 @@ from meshcomm.core.layouts.coordinates import devices_along, used
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.slicing import Items, Slice, Stretch, kept_slice
+from meshcomm.core.layouts.slicing import Items, Stretch
 from meshcomm.core.layouts.specs import CutSpec, is_stretch
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
+from meshcomm.numpy.indexing.slicing import Slice, kept_slice
 
 FLOP = 2.5e-11
 """Seconds. The time of a multiplication, or of an addition, of two matrices by the BLAS of NumPy on a core. Measured

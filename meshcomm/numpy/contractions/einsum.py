@@ -15,7 +15,6 @@ from meshcomm.core._arguments import as_dtype, counted, integer, quote, scratch_
 from meshcomm.core._types import Casting, DType, FieldsOnly, Shape
 from meshcomm.core._units import bytes_text, outline, seconds_text
 from meshcomm.core.layouts.coordinates import used
-from meshcomm.core.layouts.diagonal import kept_diagonal
 from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -25,6 +24,7 @@ from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
 from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
+from meshcomm.numpy.indexing.diagonals import kept_diagonal
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
 """Which operands are contracted at each turn, by their positions; the result becomes the last operand."""

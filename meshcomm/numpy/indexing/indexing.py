@@ -1,6 +1,6 @@
 """Indexing: ``t[index]``, ``t[index] = value``, and masks.
 
-:mod:`meshcomm.core.layouts.slicing` says how a slice keeps its elements where they are. Such a slice sends nothing,
+:mod:`meshcomm.numpy.indexing.slicing` says how a slice keeps its elements where they are. Such a slice sends nothing,
 and its block is a view of the block of the tensor. An assignment relays the value to the layout of the slice, and then
 copies it.
 """
@@ -25,13 +25,14 @@ from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.slicing import Item, Items, Slice, Stretch, index_text, kept_slice, parsed, result_shape
+from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.indexing import elements, fields, index_arrays, rows
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
+from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, result_shape
 
 GET, SET = "t[index]", "t[index] = value"
 

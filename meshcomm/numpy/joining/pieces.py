@@ -5,9 +5,10 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import changed
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.slicing import kept_slice, parsed
+from meshcomm.core.layouts.slicing import parsed
 from meshcomm.core.memory.copies import opaque
 from meshcomm.numpy.indexing.indexing import getitem, setitem
+from meshcomm.numpy.indexing.slicing import kept_slice
 
 
 def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) -> None:

@@ -1,6 +1,6 @@
 """Other shapes of the same elements: reshape, new axes, fewer axes, axes in another order, repeated axes.
 
-:mod:`meshcomm.core.layouts.regroup` says which layout a reshaped tensor has, and what has to move.
+:mod:`meshcomm.numpy.shapes.regroup` says which layout a reshaped tensor has, and what has to move.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Axes, Layout, refuse_match
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import same_grid
-from meshcomm.core.layouts.regroup import Regrouping, groups_of, regrouping
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.numpy.elementwise.signatures import Function, decision, implements, operation
 from meshcomm.numpy.shapes.linalg import transpose
+from meshcomm.numpy.shapes.regroup import Regrouping, groups_of, regrouping
 
 
 @refusable

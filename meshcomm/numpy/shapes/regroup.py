@@ -24,7 +24,7 @@ import numpy as np
 
 from meshcomm.core._types import Names, Shape
 from meshcomm.core.layouts.cyclic import AnyCut
-from meshcomm.core.layouts.partition import Consecutive, Cut
+from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import Cuts, Cyclic, cut_of
 
 Specs: TypeAlias = tuple[Names, ...]
@@ -159,7 +159,7 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     if period is None and prod(lengths[:last]) > 1:
         return None
     cut = cuts[last]
-    if isinstance(cut, Consecutive):
+    if cut.is_consecutive:
         return Cyclic(names, cut.longest * inner)
     return Cyclic(names, cut.block * inner, cut.offset)
 
@@ -187,7 +187,7 @@ def split_spec(flat: Names, lengths: Shape, sizes: dict[str, int]) -> Specs | No
         return _alone(flat, long[0] if long else 0, len(lengths)) if lengths else None if blocks > 1 else ()
     length, blocks = prod(lengths), _blocks(flat, sizes)
     cut = cut_of(flat, length, blocks)
-    if isinstance(cut, Consecutive) or _is_consecutive(cut):
+    if cut.is_consecutive or _is_consecutive(cut):
         bounds = [0, *accumulate(cut.lengths(np.arange(blocks, dtype=np.intp)).tolist())]
         inner = length // lengths[long[0]]
         if all(bound % inner == 0 for bound in bounds):
@@ -247,12 +247,12 @@ def _blocks(names: Names, sizes: dict[str, int]) -> int:
 
 def _is_consecutive(cut: AnyCut) -> bool:
     """Return whether each device holds one run of elements, and these are in the order of the devices."""
-    return isinstance(cut, Consecutive) or cut.length <= cut.block
+    return cut.is_consecutive or cut.length <= cut.block
 
 
 def _dealt_evenly(cut: AnyCut) -> int | None:
     """Return after how many elements blocks repeat, if an axis has a whole number of such periods; else None."""
-    if isinstance(cut, Consecutive):
+    if cut.is_consecutive:
         return cut.length if cut == Cut(cut.length, cut.blocks) and cut.length % cut.blocks == 0 else None
     return cut.period if cut.length % cut.period == 0 else None
 

@@ -1,0 +1,193 @@
+"""Slices of sharded arrays: which layout keeps every element on the device that has it.
+
+An index of NumPy takes a stretch of each axis, or one index of it. A stretch of consecutive blocks gives consecutive
+blocks, so the result has `Cuts`. One index of a sharded axis leaves its elements to the devices of one block: the mesh
+dimensions of that axis then cut another axis, where all other devices get nothing.
+
+            device 0    device 1    device 2
+    t       0 1 2 3     4 5 6       7 8 9
+    t[2:8]      0 1     2 3 4       5            Cuts (0, 2, 5, 6)
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.core._types import Names, Shape
+from meshcomm.core.layouts.cyclic import AnyCut
+from meshcomm.core.layouts.layout import Axes, Layout
+from meshcomm.core.layouts.slicing import Items, Stretch
+from meshcomm.core.layouts.specs import Cyclic, cut_at
+
+
+class Slice(NamedTuple):
+    """A slice that keeps every element on its device.
+
+    Parameters
+    ----------
+    layout, shape: of the result
+    block: for each axis of a block, which elements of it are in the result
+    lengths: the shape of the block of the result
+    """
+
+    layout: Layout
+    shape: Shape
+    block: tuple[slice, ...]
+    lengths: Shape
+
+
+@lru_cache(maxsize=1024)
+def index_text(items: Items) -> str:
+    """Return an index as a program writes it: the ranks compare it.
+
+    >>> index_text((Stretch(1, 3, 2), None, 4))
+    '[1:7:2, None, 4]'
+    """
+    texts = [
+        f"{item.start}:{item.start + item.length * item.step}:{item.step}" if isinstance(item, Stretch) else str(item)
+        for item in items
+    ]
+    return f"[{', '.join(texts)}]"
+
+
+def result_shape(items: Items) -> Shape:
+    """Return the shape that an index gives."""
+    return tuple(1 if item is None else item.length for item in items if not isinstance(item, int))
+
+
+def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> Slice | None:
+    """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
+
+    They must, if a step is negative along a sharded axis; if a stretch of blocks dealt round neither begins with a
+    block nor lies within one, or has a step; and if an index drops a sharded axis, and no axis can be cut instead.
+
+    Parameters
+    ----------
+    layout, shape: of the array
+    items: the index
+    device: whose block is asked about; None for a rank outside of the mesh
+    """
+    return _kept_slice(layout, id(layout.mesh), shape, items, device)
+
+
+@lru_cache(maxsize=1024)
+def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> Slice | None:
+    """Return `kept_slice`. Layouts on equal meshes are equal, but the result has to be on this very *mesh*, by its id.
+
+    An entry of the cache holds its layout, so no other mesh gets this id while the entry is there.
+    """
+    numbers = (0,) * layout.ndim if device is None else layout.block_numbers(device)
+    specs: list[Names] = []
+    lengths: list[int] = []
+    counts: list[int] = []
+    dropped: list[tuple[Names, int, int]] = []  # mesh dimensions, the block that has the index, and of how many
+    block: list[slice] = []
+    axis = 0
+    for item in items:
+        if item is None:
+            specs.append(())
+            lengths.append(1)
+            counts.append(1)
+            continue
+        stretch = Stretch(item, 1) if isinstance(item, int) else item
+        names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
+        found = _kept(names, cut, number, stretch)
+        if found is None:
+            return None
+        if isinstance(item, int):
+            if cut.blocks > 1:
+                dropped.append((names, _block_of(cut, item), cut.blocks))
+        else:
+            specs.append(found.names)
+            lengths.append(item.length)
+            counts.append(found.length)
+        block.append(found.taken)
+        axis += 1
+    found_axes = _folded(specs, lengths, dropped, layout)
+    if found_axes is None:
+        return None
+    result = Layout(found_axes, layout.mesh)
+    result = layout if result == layout else result  # as equal layouts, this very one
+    of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
+    return Slice(result, tuple(lengths), tuple(block), of_result)
+
+
+class _Kept(NamedTuple):
+    names: Names
+    taken: slice  # of the block
+    length: int
+
+
+def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | None:
+    """Return how a *stretch* of one axis is cut, and what it takes of block *number*."""
+    start, count, step = stretch
+    if cut.blocks == 1:
+        return _Kept(names, stretch.slice, count)
+    if step < 0 and count > 1:
+        return None
+    step = max(step, 1)
+    if cut.is_consecutive:
+        boundaries = [min(max(0, -((start - begin) // step)), count) for begin in cut.all_starts()]
+        return _consecutive(names, boundaries, number, start - cut.start(number), step)
+    return _kept_of_cyclic(names, cut, number, Stretch(start, count, step))
+
+
+def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _Kept:
+    first, last = boundaries[number], boundaries[number + 1]
+    taken = Stretch(offset + first * step, last - first, step).slice
+    return _Kept(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
+
+
+def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | None:
+    start, count, step = stretch
+    assert isinstance(names, Cyclic)
+    assert not cut.is_consecutive
+    one = np.array([number], dtype=np.intp)
+    first = start // cut.block
+    if count == 0 or (start + (count - 1) * step) // cut.block == first:  # all in one block
+        owner = int(cut.owners(np.array([first], dtype=np.intp))[0])
+        boundaries = [count if block > owner else 0 for block in range(cut.blocks + 1)]
+        before = int(cut.before(one, start)[0])
+        return _consecutive(names, boundaries, number, before, step)
+    if step > 1 or start % cut.block:
+        return None
+    begin, end = int(cut.before(one, start)[0]), int(cut.before(one, start + count)[0])
+    spec = Cyclic(tuple(names), cut.block, (cut.offset + first) % cut.blocks)
+    return _Kept(spec, slice(begin, end), end - begin)
+
+
+def _block_of(cut: AnyCut, index: int) -> int:
+    if not cut.is_consecutive:
+        return int(cut.owners(np.array([index // cut.block], dtype=np.intp))[0])
+    return cut.block_of(index)
+
+
+def _folded(
+    specs: Sequence[Names], lengths: Sequence[int], dropped: Sequence[tuple[Names, int, int]], layout: Layout
+) -> Axes | None:
+    """Return *specs* in which one axis is cut by the mesh dimensions of *dropped* axes, too.
+
+    An axis that is not sharded is taken, if there is one; else one that is cut into consecutive blocks; else None.
+    """
+    if not dropped:
+        return tuple(specs)
+    left = Layout(specs, layout.mesh)
+    whole = [axis for axis, count in enumerate(left.shape) if count == 1]
+    cut = [axis for axis, names in enumerate(specs) if not isinstance(names, Cyclic)]
+    if not whole and not cut:
+        return None
+    axis = max(whole, key=lambda a: lengths[a]) if whole else cut[0]
+    names: Names = tuple(specs[axis])
+    own = left.cut(axis, lengths[axis])
+    assert own.is_consecutive
+    boundaries = own.all_starts()
+    for others, number, count in dropped:
+        names = (*others, *names)
+        lacking = [0] * (number * (len(boundaries) - 1))
+        filled = [lengths[axis]] * ((count - 1 - number) * (len(boundaries) - 1))
+        boundaries = [*lacking, *boundaries, *filled]
+    found = list(specs)
+    found[axis] = cut_at(names, boundaries, lengths[axis])
+    return tuple(found)
