@@ -84,11 +84,11 @@ class _BoxSaving(Saving):
         if not path.is_dir():
             self._active = self.writer(path, *self.content, mode="a")
             self._active.begin()
-        places = []
+        told = []
         for name, box in self._boxes.items():
             in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
-            places.append((in_runs or found.arrays[name]).told())
-        return str(path), places
+            told.append((in_runs or found.arrays[name]).told())
+        return str(path), told
 
     def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
         with here.exchanging():
