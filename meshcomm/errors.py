@@ -68,6 +68,12 @@ class GroupError(MeshcommError, ValueError):
     __module__ = "meshcomm"
 
 
+class StaleViewError(MeshcommError, RuntimeError):
+    """A view is a copy, as its elements had to move, and they have been written since: ``t.refresh()`` fetches them."""
+
+    __module__ = "meshcomm"
+
+
 class CollectiveMismatch(MeshcommError, RuntimeError):
     """Ranks that should have made the same collective call made different ones.
 

@@ -29,12 +29,14 @@ import numpy as np
 from meshcomm.core._callers import guarded as _calling
 from meshcomm.core._tuning import POOLED_FROM, RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
+from meshcomm.core.arrays._storage cimport Storage, Stored, begin, count_write, end, sources
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, View, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import is_same_memory
+from meshcomm.errors import StaleViewError
 
 cdef object ndarray = np.ndarray, asarray = np.asarray, dtype = np.dtype, may_share_memory = np.may_share_memory
 cdef object _numbers = frozenset(
@@ -44,7 +46,7 @@ cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None, _guarded = _calling
-cdef object _element_of = None, _to_set = None, _slice_of = None, _note = None
+cdef object _element_of = None, _to_set = None, _slice_of = None
 cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
 
 
@@ -54,34 +56,45 @@ def set_kind(kind, long_way, check_open):
     _KIND, _long, _check_open = kind, long_way, check_open
 
 
-def set_protocol(get, put, slice_of, note):
+def set_protocol(get, put, slice_of):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
     get, put: return an element; the array and the index to which one is written
     slice_of: returns what an index of integers and slices takes that is right, without the checks of others
-    note: is told of a row that is read by its number, and asked before one is written
     """
-    global _element_of, _to_set, _slice_of, _note
-    _element_of, _to_set, _slice_of, _note = get, put, slice_of, note
+    global _element_of, _to_set, _slice_of
+    _element_of, _to_set, _slice_of = get, put, slice_of
 
 
-cdef class TensorBase:
+STALE = (
+    "this view is a copy, as its elements had to move, and they have been written since: t.refresh() brings it up to "
+    "date (Collective)"
+)
+
+
+cdef class TensorBase(Stored):
     """The block of this rank, the spec, and how the block shares memory."""
 
-    cdef readonly object local
-    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view."""
-    cdef readonly object _spec  # what it is, apart from its block
-    cdef readonly object _view  # how it shares memory with another tensor: see meshcomm.core.arrays.views
-    cdef readonly Py_ssize_t _writes  # how often calls have written to its memory, if it is its own
-    cdef object __weakref__
-
-    def __init__(self, local, layout, tuple shape, dtype, _view=None):
+    def __init__(self, local, layout, tuple shape, dtype, _view=None, Storage _storage=None):
         held = known_spec((id(layout), shape, id(dtype)))
         spec = None if held is None else held()
-        self.local, self._view = local, _view
+        self._block, self._view = local, _view
         self._spec = TensorSpec(layout, shape, dtype) if spec is None else spec
+        if _storage is None:
+            _storage = (<TensorBase>_view.root)._storage if _view is not None and _view.root is not None else Storage()
+        self._storage = _storage
+
+    @property
+    def local(self):
+        """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view.
+
+        ``StaleViewError`` if the tensor is a view whose elements had to move, and they have been written since.
+        """
+        if self._storage.source is not None and self._storage.is_stale():
+            raise StaleViewError(STALE)
+        return self._block
 
     @property
     def layout(self):
@@ -106,70 +119,19 @@ cdef class TensorBase:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        made = self._by_ufunc(ufunc, method, inputs, kwargs)
+        made = _attending(_by_ufunc, self, ufunc, method, inputs, kwargs)
         return made if script is None or kwargs.get("out") is not None else script(made)
-
-    cdef object _by_ufunc(self, ufunc, method, tuple inputs, dict kwargs):
-        cdef object out = None, key, made
-        if method == "__call__":
-            if kwargs:
-                out = kwargs.get("out") if len(kwargs) == 1 else None
-                if out is None or len(out) != 1:
-                    return completed(_long(ufunc, method, inputs, kwargs))
-                out = out[0]
-            key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
-            if key is not _NONE:
-                made = _known(self, key, inputs, out)
-                return _kept(self, key, inputs, _long(ufunc, method, inputs, kwargs)) if made is _NONE else made
-        return completed(_long(ufunc, method, inputs, kwargs))
 
     def _made_by(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
-        return self._item(index) if script is None else script(self._item(index), None, index)
-
-    cdef object _item(self, index):
-        cdef object at, key, made
-        if _is_element(self, index):
-            if watch.any_closed:
-                _check_open(self._spec.mesh)
-            made = _element_of(self, index if type(index) is tuple else (index,))
-            return completed(_long(_getitem, None, (self, index), {})) if made is None else made
-        at = sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
-        if at is None:
-            return completed(_long(_getitem, None, (self, index), {}))
-        key = _getitem, at[0], None if self._view is None else self._view.strides
-        made = _known(self, key, (self, at[1]), None)
-        if made is _NONE:
-            if watch.any_closed:
-                _check_open(self._spec.mesh)
-            if _slice_of is None:  # NumPy's protocol is not loaded yet
-                return completed(_long(_getitem, None, (self, index), {}))
-            made = _kept(self, key, (self,), _slice_of(self, index))
-        if type(index) is int:
-            _note(self, at[1][0], made)
-        return made
+        made = _attending(_item, self, index, None, None, None)
+        return made if script is None else script(made, None, index)
 
     def __setitem__(self, index, value):
-        cdef object at, its = _operand(value), key
-        if its is not _NONE and not are_seen() and _is_element(self, index) and count_write(self):
-            if watch.any_closed:
-                _check_open(self._spec.mesh)
-            found = _to_set(self, index if type(index) is tuple else (index,), value)
-            if found is not None:
-                found[0][found[1]] = (<TensorBase>value).local if type(value) is _KIND else value
-                return
-        at = None if its is _NONE else sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
-        if at is None:
-            completed(_long(_setitem, None, (self, index, value), {}))
-            return
-        if type(index) is int and type(value) is _KIND and (<TensorBase>value)._view is not None:
-            _note(self, at[1][0], value, True)
-        key = _setitem, at[0], its
-        if _known(self, key, (self, value, at[1]), self) is _NONE:
-            _kept(self, key, (self, value), _long(_setitem, None, (self, index, value), {}))
+        _attending(_set_item, self, index, value, None, None)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
@@ -232,37 +194,43 @@ cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np
 
 
 cdef object _unary(ufunc, TensorBase tensor):
-    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None, ufunc)
+    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None)
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, ufunc)
+    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, ufunc)
+    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None)
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other), spec = tensor._spec
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, ufunc)
+    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor)
 
 
-cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, ufunc):
-    made = _known(tensor, key, operands, out)
-    if made is _NONE and (ufunc is np_equal or ufunc is np_not_equal):  # there is more to compare than a ufunc knows
-        made = Operators.__eq__(*operands) if ufunc is np_equal else Operators.__ne__(*operands)
-    elif made is _NONE:
-        made = _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
+cdef object _operated(TensorBase tensor, tuple key, tuple operands, out):
+    made = _attending(_by_operator, tensor, key, operands, out, None)
     return made if script is None or out is not None else script(made)
+
+
+cdef object _by_operator(TensorBase tensor, key, operands, out, _):
+    cdef object ufunc = key[0]
+    made = _known(tensor, key, operands, out)
+    if made is not _NONE:
+        return made
+    if ufunc is np_equal or ufunc is np_not_equal:  # there is more to compare than a ufunc knows
+        return Operators.__eq__(*operands) if ufunc is np_equal else Operators.__ne__(*operands)
+    return _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
 
 
 cdef object _OUT = "out"
@@ -270,11 +238,88 @@ script = None  # what gives results to a script of NumPy, if it is one: see mesh
 
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
-    made = _by_function(tensor, function, args, kwargs)
+    made = _attending(_by_function, tensor, function, None, args, kwargs)
     return made if script is None or kwargs.get("out") is not None else script(made, function)
 
 
-cdef object _by_function(TensorBase tensor, function, tuple args, dict kwargs):
+# -- ways -------------------------------------------------------------------------------------------------------------
+
+
+ctypedef object (*_Way)(TensorBase, object, object, object, object)
+
+
+cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
+    """Return what a call comes to. Views among its arguments, whose elements had to move, are as NumPy's before it."""
+    cdef tuple arguments
+    if sources == 0:
+        return way(tensor, a, b, c, d)
+    arguments = (tensor, a, b, c, d)
+    begin(arguments)
+    try:
+        made = way(tensor, a, b, c, d)
+    except:  # noqa: E722 - and goes on
+        end(arguments, False)
+        raise
+    end(arguments, True)
+    return made
+
+
+cdef object _by_ufunc(TensorBase tensor, ufunc, method, inputs, kwargs):
+    cdef object out = None, key, made
+    if method == "__call__":
+        if kwargs:
+            out = kwargs.get("out") if len(kwargs) == 1 else None
+            if out is None or len(out) != 1:
+                return completed(_long(ufunc, method, inputs, kwargs))
+            out = out[0]
+        key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
+        if key is not _NONE:
+            made = _known(tensor, key, inputs, out)
+            return _kept(tensor, key, inputs, _long(ufunc, method, inputs, kwargs)) if made is _NONE else made
+    return completed(_long(ufunc, method, inputs, kwargs))
+
+
+cdef object _item(TensorBase tensor, index, _b, _c, _d):
+    cdef object at, key, made
+    if _is_element(tensor, index):
+        if watch.any_closed:
+            _check_open(tensor._spec.mesh)
+        made = _element_of(tensor, index if type(index) is tuple else (index,))
+        return completed(_long(_getitem, None, (tensor, index), {})) if made is None else made
+    at = sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
+    if at is None:
+        return completed(_long(_getitem, None, (tensor, index), {}))
+    key = _getitem, at[0], None if tensor._view is None else tensor._view.strides
+    made = _known(tensor, key, (tensor, at[1]), None)
+    if made is not _NONE:
+        return made
+    if watch.any_closed:
+        _check_open(tensor._spec.mesh)
+    if _slice_of is None:  # NumPy's protocol is not loaded yet
+        return completed(_long(_getitem, None, (tensor, index), {}))
+    return _kept(tensor, key, (tensor,), _slice_of(tensor, index))
+
+
+cdef object _set_item(TensorBase tensor, index, value, _c, _d):
+    cdef object at, its = _operand(value), key
+    if its is not _NONE and not are_seen() and _is_element(tensor, index) and count_write(tensor, index):
+        if watch.any_closed:
+            _check_open(tensor._spec.mesh)
+        found = _to_set(tensor, index if type(index) is tuple else (index,), value)
+        if found is not None:
+            found[0][found[1]] = (<TensorBase>value)._block if type(value) is _KIND else value
+            return None
+    at = None if its is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
+    if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):  # maybe of this tensor
+        completed(_long(_setitem, None, (tensor, index, value), {}))
+        return None
+    key = _setitem, at[0], its
+    if _known(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
+        _kept(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
+
+
+cdef object _by_function(TensorBase tensor, function, _b, args, kwargs):
+    cdef object its
     key = _signature(function, args, None if tensor._view is None else tensor._view.strides, False)
     if key is _NONE:
         return completed(_long(function, None, args, kwargs))
@@ -342,18 +387,10 @@ cdef object _signature(function, tuple args, out, bint by_type):
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
-cpdef bint count_write(TensorBase tensor) except -1:
-    """Count a call that writes to the memory of *tensor*, and return whether it may take the short way."""
-    cdef object view = tensor._view
-    cdef TensorBase root = tensor if view is None or view.root is None else view.root
-    root._writes += 1
-    return view is None or (view.root is not None and view.writeable and not view.origins)
-
-
 cdef bint _is_element(TensorBase tensor, index):
     """Return whether *index* is one integer of Python for each axis, so that it takes one element."""
     cdef Py_ssize_t ndim
-    if tensor.local is None or _element_of is None:
+    if tensor._block is None or _element_of is None:
         return False
     if type(index) is int:
         return len(<tuple>tensor._spec.shape) == 1
@@ -371,12 +408,12 @@ cdef inline object _own(key):
     return key if watch.simulated is None else (watch.simulated, key)
 
 
-cdef object _known(TensorBase tensor, key, tuple operands, out):
+cdef object _known(TensorBase tensor, key, tuple operands, out, index=None):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
     cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
-    if recipe is None or tensor.local is None or are_seen():
+    if recipe is None or tensor._block is None or are_seen():
         return _NONE
-    if out is not None and not count_write(out):
+    if out is not None and not count_write(out, index):
         return _NONE
     if watch.any_closed:
         _check_open(tensor._spec.mesh)
@@ -480,19 +517,19 @@ cdef class OnBlocks(Recipe):
         for x in operands:
             if type(x) is _KIND:
                 each = x
-                if each.local is None:  # outside of the mesh
+                if each._block is None:  # outside of the mesh
                     return tensor_of(None, self.spec, None) if out is None else out
-                blocks.append(each.local)
+                blocks.append(each._block)
                 is_view = is_view or each._view is not None
                 if shape is None or (<TensorBase>shape)._spec.shape != self.spec.shape:
                     shape = each
             else:
                 blocks.append(x)
         if out is not None:
-            self.run(*blocks, out=((<TensorBase>out).local,))
+            self.run(*blocks, out=((<TensorBase>out)._block,))
             return out
         if self.takes_out:
-            local = (<TensorBase>shape).local
+            local = (<TensorBase>shape)._block
             if local.nbytes >= _pooled:
                 made = new_block(local.shape, self.spec.dtype)
                 self.run(*blocks, out=made)
@@ -523,16 +560,16 @@ cdef class Assignment(Recipe):
     cdef object make(self, tuple operands, out):
         cdef TensorBase tensor = operands[0], value
         given = operands[1]
-        if tensor.local is None:  # outside of the mesh
+        if tensor._block is None:  # outside of the mesh
             return tensor
-        target = tensor.local[self.run.of(operands[2] if len(operands) > 2 else None)]
+        target = tensor._block[self.run.of(operands[2] if len(operands) > 2 else None)]
         if target.shape != self.lengths:
             target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
         if type(given) is _KIND:
             value = given
-            given = value.local
+            given = value._block
             if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
-                tensor.local, given
+                tensor._block, given
             ):
                 if is_same_memory(target, given):  # as in t[index] += value
                     return tensor
@@ -549,23 +586,29 @@ cdef class OfView(Recipe):
     run: takes the block, and returns a view of it
     spec: of the result
     strides: those of NumPy's global array
+    begin: the byte of that of the tensor with which it begins
     """
 
     cdef readonly object spec, strides
+    cdef readonly Py_ssize_t begin
 
-    def __init__(self, run, spec, strides):
-        self.run, self.spec, self.strides = run, spec, strides
+    def __init__(self, run, spec, strides, Py_ssize_t begin=0):
+        self.run, self.spec, self.strides, self.begin = run, spec, strides, begin
 
     cdef object make(self, tuple operands, out):
         cdef TensorBase tensor = operands[0]
-        cdef object view = tensor._view, root = tensor, origins = (), writeable = True
+        cdef object view = tensor._view, root = tensor, writeable = True
+        cdef Py_ssize_t begin = self.begin_of(operands)
         if view is not None:
-            root, origins, writeable = tensor if view.root is None else view.root, view.origins, view.writeable
-        view = tuple.__new__(View, (root, self.strides, writeable, origins, None))
-        return tensor_of(None if tensor.local is None else self.taken(tensor.local, operands), self.spec, view)
+            root, writeable, begin = tensor if view.root is None else view.root, view.writeable, begin + view.begin
+        view = tuple.__new__(View, (root, self.strides, writeable, begin))
+        return tensor_of(None if tensor._block is None else self.taken(tensor._block, operands), self.spec, view)
 
     cdef object taken(self, local, tuple operands):
         return self.run(local)
+
+    cdef Py_ssize_t begin_of(self, tuple operands) except? -1:
+        return self.begin
 
 
 cdef class OfSlice(OfView):
@@ -574,15 +617,24 @@ cdef class OfSlice(OfView):
     Parameters
     ----------
     run: where it is in the block
-    spec, strides: those of `OfView`
+    spec, strides, begin: those of `OfView`; the first slice begins there
     lengths: the shape of its block
+    steps: the strides of NumPy's global array of the tensor
     """
 
-    cdef readonly tuple lengths
+    cdef readonly tuple lengths, steps
 
-    def __init__(self, run, spec, strides, tuple lengths):
-        OfView.__init__(self, run, spec, strides)
-        self.lengths = lengths
+    def __init__(self, run, spec, strides, begin, tuple lengths, tuple steps):
+        OfView.__init__(self, run, spec, strides, begin)
+        self.lengths, self.steps = lengths, steps
+
+    cdef Py_ssize_t begin_of(self, tuple operands) except? -1:
+        cdef Py_ssize_t begin = 0, axis
+        if len(operands) < 2:
+            return self.begin
+        for axis in range(len(self.steps)):
+            begin += <Py_ssize_t>operands[1][axis] * <Py_ssize_t>self.steps[axis]
+        return begin
 
     cdef object taken(self, local, tuple operands):
         block = local[self.run.of(operands[1] if len(operands) > 1 else None)]
@@ -591,5 +643,6 @@ cdef class OfSlice(OfView):
 
 cdef TensorBase tensor_of(local, spec, view):
     cdef TensorBase made = _KIND.__new__(_KIND)
-    made.local, made._spec, made._view = local, spec, view
+    made._block, made._spec, made._view = local, spec, view
+    made._storage = Storage.__new__(Storage) if view is None else (<TensorBase>view[0])._storage
     return made

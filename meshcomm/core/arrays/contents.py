@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from os import PathLike, fspath
-from typing import BinaryIO, Generic, Literal, Self, TypeVar
+from typing import BinaryIO, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -42,11 +42,10 @@ class Contents(NumpyMethods):
         return (self[i] for i in range(self.shape[0]))
 
     def _elements(self) -> Iterator[Self]:
-        root = self if self.base is None else self.base
-        writes, array = root._writes, self._gathered("iteration", self.mesh)
+        version, array = self._storage.version, self._gathered("iteration", self.mesh)
         whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype)
         for i in range(self.shape[0]):
-            yield (whole if root._writes == writes else self)[i]
+            yield (whole if self._storage.version == version else self)[i]
 
     @property
     def itemsize(self) -> int:
@@ -55,7 +54,10 @@ class Contents(NumpyMethods):
 
     @property
     def base(self) -> Self | None:
-        """The tensor whose memory this one shares as a view; None if the memory is its own."""
+        """The tensor of which this one is a view, also where elements had to move; None if the memory is its own."""
+        source = self._storage.source
+        if source is not None:
+            return cast(Self, source.base if source.base.base is None else source.base.base)
         return None if self._view is None else self._view.root
 
     @property

@@ -69,13 +69,13 @@ def has_arrays(tensor: DTensor) -> bool:
 def for_program(tensor: DTensor) -> Value:
     """Return what the program gets for a new tensor, by the rule of creation or, in a script, by any call.
 
-    A copy of what NumPy gives as a view stays a tensor, which knows where it came from.
+    A view whose elements had to move stays a tensor, which knows where they are.
     """
     view = tensor._view
-    is_copy = view is None or (view.writeable and not view.origins)
-    if not is_copy or tensor.local is None or not has_arrays(tensor):
+    is_kept = view is not None and not view.writeable or tensor._storage.source is not None
+    if is_kept or tensor._block is None or not has_arrays(tensor):
         return tensor
-    return whole_array(tensor.local)
+    return whole_array(tensor._block)
 
 
 def of_array(array: Array, where: Device | None = None) -> Value:
