@@ -18,7 +18,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._storage import Source, Storage, bounds_of, strides_of
 from meshcomm.core.arrays.create import from_callback
-from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.spec import View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import contiguous
@@ -41,7 +41,9 @@ def moved_from(
     fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
     send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
     """
-    local = None if copied.local is None else contiguous(copied.local)  # so that it can be reshaped as NumPy's array can
+    local = (
+        None if copied.local is None else contiguous(copied.local)
+    )  # so that it can be reshaped as NumPy's array can
     begin = _begin(tensor) + offset_of(of, tensor)
     base = tensor
     if fetch is None:
@@ -52,9 +54,7 @@ def moved_from(
     low, size = begin - (of.ctypes.data - first), end - first
     source = Source(base, low, low + size, fetch, partial(_sent, send)) if of.size else None
     view = View[DTensor](None, of.strides, of.flags.writeable, begin)
-    return DTensor(
-        marked(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source)
-    )
+    return DTensor(marked(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source))
 
 
 def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, copied: DTensor) -> DTensor:
@@ -157,9 +157,9 @@ class _Slices(NamedTuple):
 
     def taken(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        turned = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
-        taken = unwrapped(turned[(*self.added, ...)])
-        return taken if taken.shape == self.shape else unwrapped(np.broadcast_to(taken, self.shape))
+        turned: Value = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
+        taken: Value = turned[(*self.added, ...)]
+        return _tensor(taken if taken.shape == self.shape else np.broadcast_to(taken, self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
@@ -195,8 +195,8 @@ class _Flat(NamedTuple):
     def taken(self) -> DTensor:
         """Return the elements, in the shape of the view."""
         if self.items == slice(0, self.base.size):
-            return unwrapped(self.base.reshape(self.shape))
-        return unwrapped(unwrapped(self.base.reshape(-1)[self.items]).reshape(self.shape))
+            return _tensor(self.base.reshape(self.shape))
+        return _tensor(self.base.reshape(-1)[self.items].reshape(self.shape))
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
@@ -218,7 +218,7 @@ class _Listed(NamedTuple):
         begin = where.begin
         if flips:  # so that each index grows with the memory
             begin -= sum((base.shape[axis] - 1) * strides_of(base)[axis] for axis in flips)
-            base = unwrapped(np.flip(base, tuple(flips)))
+            base = _tensor(np.flip(base, tuple(flips)))  # type: ignore[arg-type]  # a tensor
         steps = [abs(step) for step in strides_of(base)]
 
         def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:
@@ -236,11 +236,16 @@ class _Listed(NamedTuple):
 
     def taken(self) -> DTensor:
         """Return the elements, in the shape of the view."""
-        return unwrapped(self.base[self.indices])
+        return _tensor(self.base[self.indices])
 
     def put(self, values: DTensor) -> None:
         """Write *values*, which have the shape of the view."""
         self.base[self.indices] = values
+
+
+def _tensor(x: Value) -> DTensor:
+    """Return what a call gives, which is an array in a script if each rank has all of it, as a tensor."""
+    return as_tensor("a view", x)
 
 
 def _digits(offset: Value, shape: Shape, strides: "Shape | list[int]") -> list[Value] | None:
@@ -254,4 +259,3 @@ def _digits(offset: Value, shape: Shape, strides: "Shape | list[int]") -> list[V
         digits[axis], offset = offset // strides[axis], offset % strides[axis]
     is_there = not np.any(offset) and all(np.all(digit < n) for digit, n in zip(digits, shape, strict=True) if n > 1)
     return digits if is_there else None
-

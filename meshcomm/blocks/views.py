@@ -12,6 +12,7 @@ views take one, and an index begins with an ellipsis, or it would take an elemen
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
+
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
@@ -100,9 +101,7 @@ def sharing(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of:
     view, writeable = tensor._view, of.flags.writeable
     root, begin = (tensor, 0) if view is None else (tensor if view.root is None else view.root, view.begin)
     local = None if tensor.local is None else marked(take(tensor.local), writeable)
-    return DTensor(
-        local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset)
-    )
+    return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset))
 
 
 def _dtype_of(of: Array, tensor: DTensor) -> DType:
@@ -139,9 +138,7 @@ def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, arou
     return DTensor(local, layout, shape, dtype, View(None, _outline(around, dtype).strides))
 
 
-def check_writable(
-    name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None
-) -> None:
+def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:
     """Raise an *error* on all ranks if *tensor* must not be written to. *name* is the operation, or the argument.
 
     *index* says where it is written, if not everywhere.

@@ -27,7 +27,6 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
 from meshcomm.errors import DTypeError, MeshcommError, ShapeError
 from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions

@@ -161,7 +161,7 @@ def test_a_row_is_fetched_only_if_it_was_written():
     assert row.base is t
     for i in range(2, 8):
         t[i] = 1.0
-        check(row, [11, 10, 9, 8, 7, 6])  # a stale one would raise an error
+        check(row, [11.0, 10.0, 9.0, 8.0, 7.0, 6.0])  # a stale one would raise an error
     for i in range(100):  # more than are kept
         t[2 + i % 6, 1:] += 1
     assert row.tolist() == [11, 10, 9, 8, 7, 6]

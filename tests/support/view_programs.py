@@ -49,14 +49,14 @@ class Program:
             return
         with np.errstate(all="ignore"):
             try:
-                made = eval(text, dict(self.arrays))  # noqa: S307  # a text of ours
+                made = eval(text, dict(self.arrays))  # a text of ours
             except (ValueError, TypeError, IndexError, np.exceptions.AxisError):
                 return
         if not isinstance(made, np.ndarray) or not np.may_share_memory(made, self.arrays[of]) or made.size > 5000:
             return
         name = f"v{len(self.names)}"
         self._say(f"{name} = {text}")
-        self.arrays[name], self.tensors[name] = made, self._on_tensors(lambda: eval(text, dict(self.tensors)))  # noqa: S307
+        self.arrays[name], self.tensors[name] = made, self._on_tensors(lambda: eval(text, dict(self.tensors)))
         self.names.append(name)
 
     def write(self):
@@ -69,14 +69,14 @@ class Program:
         before = {name: self.arrays[name].copy() for name in self.names}
         try:
             with np.errstate(all="ignore"):
-                exec(text, dict(self.arrays))  # noqa: S102  # a text of ours
+                exec(text, dict(self.arrays))  # a text of ours
         except (ValueError, TypeError, IndexError, OverflowError):
             for each in self.names[:2]:  # what was written before the error
                 if self.arrays[each].flags.owndata:
                     self.arrays[each][...] = before[each]
             return
         self._say(text)
-        self._on_tensors(lambda: exec(text, dict(self.tensors)))  # noqa: S102
+        self._on_tensors(lambda: exec(text, dict(self.tensors)))
 
     def read(self):
         """Compare what a random function makes of a view."""
@@ -99,15 +99,17 @@ class Program:
 
     def _compare(self, name, text):
         try:
-            expected = np.asarray(eval(text, dict(self.arrays)))  # noqa: S307
+            expected = np.asarray(eval(text, dict(self.arrays)))
         except (ValueError, TypeError, np.exceptions.AxisError):
             return
         self._say(text)
-        tensor = self._on_tensors(lambda: eval(text, dict(self.tensors)))  # noqa: S307
+        tensor = self._on_tensors(lambda: eval(text, dict(self.tensors)))
         if self.tensors[name].mesh.rank is None:
             return
         found = self._on_tensors(lambda: tensor.to_numpy() if isinstance(tensor, mc.DTensor) else np.asarray(tensor))
-        if found.shape != expected.shape or not np.array_equal(found.astype(expected.dtype), expected, equal_nan=expected.dtype.kind in "fc"):
+        if found.shape != expected.shape or not np.array_equal(
+            found.astype(expected.dtype), expected, equal_nan=expected.dtype.kind in "fc"
+        ):
             raise AssertionError("\n".join([*self.lines, f"found {found!r}", f"expected {expected!r}"]))
 
 
@@ -147,12 +149,26 @@ def _shaped(random, x):
     for n in range(1, 13):
         if x.size and x.size % n == 0:
             shapes += [f"({n}, -1)", f"(-1, {n})"]
-    return random.choice(["$.ravel()", f"$.reshape({random.choice(shapes)})", f"np.reshape($, {random.choice(shapes)})"])
+    return random.choice(
+        ["$.ravel()", f"$.reshape({random.choice(shapes)})", f"np.reshape($, {random.choice(shapes)})"]
+    )
 
 
 def _turned(random, x):
-    return random.choice(["$.T", "np.swapaxes($, 0, -1)", "np.moveaxis($, 0, -1)", "np.rot90($)", "$[..., None]", "$[None]",
-                          "np.squeeze($)", "np.expand_dims($, 0)", "np.atleast_2d($)", "np.diagonal($)"])
+    return random.choice(
+        [
+            "$.T",
+            "np.swapaxes($, 0, -1)",
+            "np.moveaxis($, 0, -1)",
+            "np.rot90($)",
+            "$[..., None]",
+            "$[None]",
+            "np.squeeze($)",
+            "np.expand_dims($, 0)",
+            "np.atleast_2d($)",
+            "np.diagonal($)",
+        ]
+    )
 
 
 def _windows(random, x):
@@ -180,7 +196,21 @@ def _bytes(random, x):
     return random.choice(["$.view(np.uint8)", "$.view(float)", "$.view('i4')", "$.view('u8')"])
 
 
-VIEWS = [_sliced, _sliced, _sliced, _reversed, _reversed, _shaped, _shaped, _turned, _windows, _components, _split, _row, _bytes]
+VIEWS = [
+    _sliced,
+    _sliced,
+    _sliced,
+    _reversed,
+    _reversed,
+    _shaped,
+    _shaped,
+    _turned,
+    _windows,
+    _components,
+    _split,
+    _row,
+    _bytes,
+]
 
 # -- writes ------------------------------------------------------------------------------------------------------------
 
@@ -190,7 +220,9 @@ def _number(random):
 
 
 def _assigned(random, x, program):
-    return f"$[{_index(random, x)}] = {_number(random)}" if not x.dtype.names else f"$[{_index(random, x)}] = (1, 2, 3)"
+    return (
+        f"$[{_index(random, x)}] = {_number(random)}" if not x.dtype.names else f"$[{_index(random, x)}] = (1, 2, 3)"
+    )
 
 
 def _in_place(random, x, program):
@@ -211,26 +243,65 @@ def _of_other(random, x, program):
     other = _alike(random, x, program)
     texts = [f"$[...] = {other}", f"np.copyto($, {other})"]
     if not x.dtype.names:
-        texts += [f"$ += {other}", f"np.add($, {other}, out=$)", f"np.maximum({other}, 3, out=$)" if x.dtype.kind != "c" else ""]
+        texts += [
+            f"$ += {other}",
+            f"np.add($, {other}, out=$)",
+            f"np.maximum({other}, 3, out=$)" if x.dtype.kind != "c" else "",
+        ]
     return random.choice(texts)
 
 
 def _by_functions(random, x, program):
     if x.dtype.names:
         return f"$['{random.choice('abc')}'] = {_number(random)}"
-    texts = [f"$.fill({_number(random)})", f"$[$ > {_number(random)}] = {_number(random)}", f"np.put($, [0, -1], {_number(random)})",
-             f"np.copyto($, {_number(random)})", f"np.negative($, out=$)"]
+    texts = [
+        f"$.fill({_number(random)})",
+        f"$[$ > {_number(random)}] = {_number(random)}",
+        f"np.put($, [0, -1], {_number(random)})",
+        f"np.copyto($, {_number(random)})",
+        "np.negative($, out=$)",
+    ]
     if x.ndim and len(x):
         texts += ["$.sort()", "$.sort(axis=0)", f"np.add.at($, [0, {len(x) - 1}], 2)", f"$[[0, {len(x) - 1}]] = 5"]
         i, j = random.randint(0, len(x) - 1), random.randint(0, len(x) - 1)
-        texts += [f"$[{i}], $[{j}] = $[{j}], $[{i}]", f"for row in $[::-1]:\n    row[...] = row + 1" if x.ndim > 1 else ""]
+        texts += [
+            f"$[{i}], $[{j}] = $[{j}], $[{i}]",
+            "for row in $[::-1]:\n    row[...] = row + 1" if x.ndim > 1 else "",
+        ]
     return random.choice(texts)
 
 
-WRITES = [_assigned, _assigned, _in_place, _part_in_place, _part_in_place, _of_other, _of_other, _by_functions, _by_functions]
+WRITES = [
+    _assigned,
+    _assigned,
+    _in_place,
+    _part_in_place,
+    _part_in_place,
+    _of_other,
+    _of_other,
+    _by_functions,
+    _by_functions,
+]
 
-READS = ["$", "$", "$ + 0", "$[...]", "np.sum($)", "$.copy()", "np.concatenate([$, $])", "np.asarray($)", "np.sort($, axis=-1)",
-         "np.where($ > 3, $, 0)", "np.cumsum($)", "$.max()", "np.stack([$, $])", "$.astype('c16')", "np.array(list($))",
-         "np.roll($, 1)", "$[0]", "$[-1]"]
+READS = [
+    "$",
+    "$",
+    "$ + 0",
+    "$[...]",
+    "np.sum($)",
+    "$.copy()",
+    "np.concatenate([$, $])",
+    "np.asarray($)",
+    "np.sort($, axis=-1)",
+    "np.where($ > 3, $, 0)",
+    "np.cumsum($)",
+    "$.max()",
+    "np.stack([$, $])",
+    "$.astype('c16')",
+    "np.array(list($))",
+    "np.roll($, 1)",
+    "$[0]",
+    "$[-1]",
+]
 ON_MEMBERS = {"np.asarray($)", "np.array(list($))"}
 """What a rank outside of the mesh cannot make."""

@@ -57,7 +57,7 @@ class Contents(NumpyMethods):
         """The tensor of which this one is a view, also where elements had to move; None if the memory is its own."""
         source = self._storage.source
         if source is not None:
-            return cast(Self, source.base if source.base.base is None else source.base.base)
+            return cast("Self", source.base if source.base.base is None else source.base.base)
         return None if self._view is None else self._view.root
 
     @property

@@ -15,9 +15,9 @@ from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
+from meshcomm.core.arrays._storage import count_write, refresh, send_home
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.conditions import called
-from meshcomm.core.arrays._storage import count_write, refresh, send_home
 from meshcomm.core.arrays.contents import Contents
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.moving import RELAYOUT

@@ -20,7 +20,12 @@ class TypedTensor:
     if TYPE_CHECKING:
 
         def __init__(
-            self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: View[Self] | None = None,
+            self,
+            local: Array | None,
+            layout: Layout,
+            shape: Shape,
+            dtype: DType,
+            _view: View[Self] | None = None,
             _storage: Storage | None = None,
         ) -> None: ...
         @property

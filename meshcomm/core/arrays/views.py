@@ -37,7 +37,7 @@ def at_once(out: DTensor | None) -> Array | None:
 
 def filled(out: DTensor, block: Array | None) -> DTensor:
     """Return *out* with the elements of *block*, which may be its own block. Collective if *out* had to move."""
-    if block is not None and block is not out._block:
+    if block is not None and out._block is not None and block is not out._block:
         np.copyto(opaque(out._block), opaque(block))
     send_home(out)
     return out

@@ -7,8 +7,8 @@ import numpy as np
 
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
-from meshcomm.blocks.rules import text_as_scalar
 from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.rules import text_as_scalar
 from meshcomm.blocks.views import outline, viewed
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped

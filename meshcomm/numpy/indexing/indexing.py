@@ -14,9 +14,9 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
+from meshcomm.blocks.moved import is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.small import of_lengths, of_rows
-from meshcomm.blocks.moved import is_same_view, moved_from
 from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
@@ -93,7 +93,9 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
         return moved_from(tensor, _moved(tensor, items), of)
     if of.flags.writeable:
         spec, at = TensorSpec(kept.layout, of.shape, tensor.dtype), _at(tensor._spec, items, kept, device)
-        return Call(OfSlice(at, spec, of.strides, offset_of(of, tensor), kept.lengths, _steps(tensor, items)), (tensor,))
+        return Call(
+            OfSlice(at, spec, of.strides, offset_of(of, tensor), kept.lengths, _steps(tensor, items)), (tensor,)
+        )
     some: tuple[Any, ...] = (..., *kept.block)
 
     def take(block: Array) -> Array:

@@ -9,8 +9,8 @@ from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.assemble import assembling_if_thin
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
-from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.blocks.views import outline, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names

@@ -72,7 +72,7 @@ def for_program(tensor: DTensor) -> Value:
     A view whose elements had to move stays a tensor, which knows where they are.
     """
     view = tensor._view
-    is_kept = view is not None and not view.writeable or tensor._storage.source is not None
+    is_kept = (view is not None and not view.writeable) or tensor._storage.source is not None
     if is_kept or tensor._block is None or not has_arrays(tensor):
         return tensor
     return whole_array(tensor._block)

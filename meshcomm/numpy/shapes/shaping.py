@@ -11,8 +11,8 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks, on_device
-from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.rules import broadcast_shape, without
 from meshcomm.blocks.views import outline, reshaped_outline, viewed, viewing
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
