@@ -70,7 +70,7 @@ class GroupError(MeshcommError, ValueError):
 
 
 class StaleViewError(MeshcommError, RuntimeError):
-    """A view is a copy, as its elements had to move, and they have been written since: ``t.refresh()`` fetches them."""
+    """The block of a view whose elements had to move is not up to date: ``t.refresh()`` brings them."""
 
     __module__ = "meshcomm"
 

@@ -41,9 +41,7 @@ def moved_from(
     fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
     send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
     """
-    local = (
-        None if copied.local is None else contiguous(copied.local)
-    )  # so that it can be reshaped as NumPy's array can
+    local = None if copied.local is None else contiguous(copied.local)  # to be reshaped as NumPy's array can be
     begin = _begin(tensor) + offset_of(of, tensor)
     base = tensor
     if fetch is None:
@@ -63,6 +61,11 @@ def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, copied: D
     view = View[DTensor](None, strides_of(copied), False, _begin(tensor))
     storage = Storage(Source(tensor, low, high, fetch, None))
     return DTensor(copied._block, copied.layout, copied.shape, copied.dtype, view, storage)
+
+
+def is_moved(tensor: DTensor) -> bool:
+    """Return whether *tensor* is a view, or shares memory with one, whose elements had to move."""
+    return tensor._storage.source is not None
 
 
 def is_same_view(view: DTensor, tensor: DTensor, of: Array) -> bool:
@@ -218,7 +221,7 @@ class _Listed(NamedTuple):
         begin = where.begin
         if flips:  # so that each index grows with the memory
             begin -= sum((base.shape[axis] - 1) * strides_of(base)[axis] for axis in flips)
-            base = _tensor(np.flip(base, tuple(flips)))  # type: ignore[arg-type]  # a tensor
+            base = _tensor(np.flip(base, tuple(flips)))
         steps = [abs(step) for step in strides_of(base)]
 
         def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:

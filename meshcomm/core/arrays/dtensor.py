@@ -147,9 +147,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return moved
 
     def refresh(self) -> "DTensor":
-        """Bring a view up to date that is a copy, as its elements had to move, and return it. Collective over the mesh.
+        """Bring a view up to date whose elements had to move, and return it. Collective over the mesh.
 
-        A call that reads the view does so itself. What reads `local` does not communicate, and needs it before.
+        A call that reads the view does so itself. To read `local` does not communicate, and needs it before.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():

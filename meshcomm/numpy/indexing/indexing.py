@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
-from meshcomm.blocks.moved import is_same_view, moved_from
+from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.small import of_lengths, of_rows
 from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
@@ -93,9 +93,8 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
         return moved_from(tensor, _moved(tensor, items), of)
     if of.flags.writeable:
         spec, at = TensorSpec(kept.layout, of.shape, tensor.dtype), _at(tensor._spec, items, kept, device)
-        return Call(
-            OfSlice(at, spec, of.strides, offset_of(of, tensor), kept.lengths, _steps(tensor, items)), (tensor,)
-        )
+        begin, steps = offset_of(of, tensor), _steps(tensor, items)
+        return Call(OfSlice(at, spec, of.strides, begin, kept.lengths, steps), (tensor,))
     some: tuple[Any, ...] = (..., *kept.block)
 
     def take(block: Array) -> Array:
@@ -193,8 +192,9 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
         return None
     check_writable(SET, tensor, index=index)
     given = unwrapped(value)
-    if isinstance(given, DTensor) and given._storage.source is not None and not has_arrays(index):
-        if is_same_view(given, tensor, sliced_outline(tensor, parsed(index, tensor.shape))):
+    if isinstance(given, DTensor) and is_moved(given) and not has_arrays(index):
+        of = sliced_outline(tensor, parsed(index, tensor.shape))
+        if is_same_view(given, tensor, of):
             return None
     is_record = tensor.dtype.names is not None and isinstance(given, tuple | list)
     if is_record or (isinstance(given, str | bytes) and tensor.dtype.kind in "mMSU"):

@@ -59,7 +59,7 @@ def sliding_window_view(
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
     of = np.lib.stride_tricks.sliding_window_view(outline(tensor), lengths, axes)
     firsts_of = of.shape[: tensor.ndim]
-    if wide._storage is not tensor._storage:
+    if wide is not tensor:
         wide = refreshed_by(lambda base: _widened(base, axes, beyond)[0], tensor, wide)
     return sharing(lambda block: _windows(block, firsts.block_shape(firsts_of), axes, lengths), wide, layout, of, 0)
 

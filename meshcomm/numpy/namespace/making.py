@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import note
 from meshcomm.blocks.make import cut
+from meshcomm.blocks.moved import is_moved
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import as_shape
@@ -71,11 +72,10 @@ def for_program(tensor: DTensor) -> Value:
 
     A view whose elements had to move stays a tensor, which knows where they are.
     """
-    view = tensor._view
-    is_kept = (view is not None and not view.writeable) or tensor._storage.source is not None
-    if is_kept or tensor._block is None or not has_arrays(tensor):
+    is_read_only = tensor._view is not None and not tensor._view.writeable
+    if is_read_only or is_moved(tensor) or tensor.local is None or not has_arrays(tensor):
         return tensor
-    return whole_array(tensor._block)
+    return whole_array(tensor.local)
 
 
 def of_array(array: Array, where: Device | None = None) -> Value:
