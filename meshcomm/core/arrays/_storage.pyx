@@ -12,9 +12,9 @@ It is in C because each call of a tensor asks for it.
 # move, the view has a block of its own, a copy. Its storage knows the `Source`: the tensor that has the elements, how
 # to bring them again (`fetch`), and how to bring them back (`send`).
 #
-# Each storage counts the calls that write to it: its version. While a view has its source there, it also keeps the last
-# writes, each as the bytes of NumPy's global array between which it wrote. A source knows the version that it shows.
-# So there are three states of the copy:
+# Each storage counts the calls that write to it: its version. Once a view has its source there, it also keeps the
+# last writes, each as the bytes of NumPy's global array between which it wrote. A source knows which version the view
+# shows. So there are three states of the copy:
 #
 #   fresh     nothing that the view takes was written since it was fetched
 #   stale     something was: the next call that has the view among its arguments fetches it again, before it begins
@@ -24,14 +24,13 @@ It is in C because each call of a tensor asks for it.
 # between which a call writes follow from shapes, strides and indices of the global array, which are the same on all
 # ranks; no block is looked at. When a rank drops a view does not matter to others: nobody else asks for it.
 #
-# The bytes are compared as intervals. A view of a column overlaps with a write to the next column, as they have rows in
-# common. Then it is fetched although nothing in it has changed: the result is the same.
+# The bytes are compared as intervals. A view of a column overlaps with a write to the next column, as both reach over
+# all rows. Then it is fetched although nothing in it has changed: the result is the same.
 
 import numpy as np
 
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.memory.copies import opaque
-from meshcomm.errors import StaleViewError
 
 KEPT_WRITES = 64
 """How many writes to a storage are kept. A view that has not been read for more of them is fetched again."""
@@ -68,7 +67,7 @@ cdef class Source:
 cdef class Storage:
     """The memory of a tensor and its views.
 
-    `version` is how often calls have written to it; `source` is where its elements come from, None for those of its own.
+    `version` is how often calls have written to it; `source` is where its elements come from, None for its own.
     """
 
     def __init__(self, Source source=None):

@@ -23,11 +23,11 @@ class OnBlocks(Recipe):
     ) -> None: ...
 
 class OfView(Recipe):
-    def __init__(self, run: Callable[[Array], Array], spec: TensorSpec, strides: Shape, begin: int = 0) -> None: ...
+    def __init__(self, run: Callable[[Array], Array], spec: TensorSpec, strides: Shape, first: int = 0) -> None: ...
 
 class OfSlice(OfView):
     def __init__(
-        self, run: At, spec: TensorSpec, strides: Shape, begin: int, lengths: Shape, steps: Shape
+        self, run: At, spec: TensorSpec, strides: Shape, first: int, lengths: Shape, steps: Shape
     ) -> None: ...
 
 class Assignment(Recipe):

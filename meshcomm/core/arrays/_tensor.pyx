@@ -310,7 +310,8 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
             found[0][found[1]] = (<TensorBase>value)._block if type(value) is _KIND else value
             return None
     at = None if its is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
-    if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):  # maybe of this tensor
+    # A view whose elements had to move may be this very slice: the long way looks.
+    if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):
         completed(_long(_setitem, None, (tensor, index, value), {}))
         return None
     key = _setitem, at[0], its
@@ -586,29 +587,29 @@ cdef class OfView(Recipe):
     run: takes the block, and returns a view of it
     spec: of the result
     strides: those of NumPy's global array
-    begin: the byte of that of the tensor with which it begins
+    first: the byte of that of the tensor with which it begins
     """
 
     cdef readonly object spec, strides
-    cdef readonly Py_ssize_t begin
+    cdef readonly Py_ssize_t first
 
-    def __init__(self, run, spec, strides, Py_ssize_t begin=0):
-        self.run, self.spec, self.strides, self.begin = run, spec, strides, begin
+    def __init__(self, run, spec, strides, Py_ssize_t first=0):
+        self.run, self.spec, self.strides, self.first = run, spec, strides, first
 
     cdef object make(self, tuple operands, out):
         cdef TensorBase tensor = operands[0]
         cdef object view = tensor._view, root = tensor, writeable = True
-        cdef Py_ssize_t begin = self.begin_of(operands)
+        cdef Py_ssize_t first = self.first_of(operands)
         if view is not None:
-            root, writeable, begin = tensor if view.root is None else view.root, view.writeable, begin + view.begin
-        view = tuple.__new__(View, (root, self.strides, writeable, begin))
+            root, writeable, first = tensor if view.root is None else view.root, view.writeable, first + view.begin
+        view = tuple.__new__(View, (root, self.strides, writeable, first))
         return tensor_of(None if tensor._block is None else self.taken(tensor._block, operands), self.spec, view)
 
     cdef object taken(self, local, tuple operands):
         return self.run(local)
 
-    cdef Py_ssize_t begin_of(self, tuple operands) except? -1:
-        return self.begin
+    cdef Py_ssize_t first_of(self, tuple operands) except? -1:
+        return self.first
 
 
 cdef class OfSlice(OfView):
@@ -617,24 +618,24 @@ cdef class OfSlice(OfView):
     Parameters
     ----------
     run: where it is in the block
-    spec, strides, begin: those of `OfView`; the first slice begins there
+    spec, strides, first: those of `OfView`, for the first slice
     lengths: the shape of its block
     steps: the strides of NumPy's global array of the tensor
     """
 
     cdef readonly tuple lengths, steps
 
-    def __init__(self, run, spec, strides, begin, tuple lengths, tuple steps):
-        OfView.__init__(self, run, spec, strides, begin)
+    def __init__(self, run, spec, strides, first, tuple lengths, tuple steps):
+        OfView.__init__(self, run, spec, strides, first)
         self.lengths, self.steps = lengths, steps
 
-    cdef Py_ssize_t begin_of(self, tuple operands) except? -1:
-        cdef Py_ssize_t begin = 0, axis
+    cdef Py_ssize_t first_of(self, tuple operands) except? -1:
+        cdef Py_ssize_t first = 0, axis
         if len(operands) < 2:
-            return self.begin
+            return self.first
         for axis in range(len(self.steps)):
-            begin += <Py_ssize_t>operands[1][axis] * <Py_ssize_t>self.steps[axis]
-        return begin
+            first += <Py_ssize_t>operands[1][axis] * <Py_ssize_t>self.steps[axis]
+        return first
 
     cdef object taken(self, local, tuple operands):
         block = local[self.run.of(operands[1] if len(operands) > 1 else None)]

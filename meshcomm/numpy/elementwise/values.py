@@ -77,7 +77,7 @@ def view(a: DTensor, dtype: DTypeLike | None = None) -> Call | DTensor:
 
 
 def _with_bytes(tensor: DTensor, itemsize: int) -> Layout | None:
-    """Return how *tensor* is cut if its elements have *itemsize* bytes; None if a cut of the last axis is within one."""
+    """Return how *tensor* is cut if its elements have *itemsize* bytes; None if one would be on two devices."""
     axis, size = tensor.ndim - 1, tensor.dtype.itemsize
     cut = tensor.layout.cut(axis, tensor.shape[axis])
     if cut.blocks == 1:
