@@ -17,6 +17,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.scripted import is_scripted
+from meshcomm.core.arrays.spec import View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import LayoutError, ShapeError
@@ -30,20 +31,24 @@ class Contents(NumpyMethods):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Self]:
-        """Return the slices along the first axis, each as ``t[i]``: Collective if that axis is cut.
+        """Return the slices along the first axis, each as ``t[i]``, or the fields of a record.
 
+        Collective if the axis is cut.
         Of a tensor of one axis that is cut, with up to 64 MiB, the elements are gathered at the first step; after a
         write to the tensor, each one comes by itself.
         """
         if not self.shape:
-            raise TypeError("iteration over a 0-d array")
+            if self.dtype.names is None:
+                raise TypeError("iteration over a 0-d array")
+            return (self[name] for name in self.dtype.names)
         if self.ndim == 1 and self.layout.num_shards(0) > 1 and self.nbytes <= WHOLE_ARRAY:
             return self._elements()
         return (self[i] for i in range(self.shape[0]))
 
     def _elements(self) -> Iterator[Self]:
         version, array = self._storage.version, self._gathered("iteration", self.mesh)
-        whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype)
+        view = View[Self](None, (self.itemsize,), writeable=False)  # a write to a record would be lost
+        whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype, view)
         for i in range(self.shape[0]):
             yield (whole if self._storage.version == version else self)[i]
 

@@ -33,6 +33,8 @@ class NumpyMethods(TypedTensor):
 
     def __len__(self) -> int:
         if not self.shape:
+            if self.dtype.names is not None:
+                return len(self.dtype.names)  # of one record
             raise TypeError("a tensor without axes has no length")
         return self.shape[0]
 

@@ -69,9 +69,14 @@ def _checked(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
 
 
 def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
-    """Return the names of fields that an index is: one, or a list of them; None if it is another index."""
+    """Return the names of fields that an index is: one, or a list of them; None if it is another index.
+
+    Of one record, as of NumPy's, an integer is the number of a field.
+    """
     if tensor.dtype.names is None:
         return None
+    if not tensor.ndim and isinstance(index, int) and not isinstance(index, bool):
+        return tensor.dtype.names[index]
     if isinstance(index, str):
         return index
     names = isinstance(index, list) and bool(index) and all(isinstance(each, str) for each in index)
