@@ -15,6 +15,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries
+from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import View
@@ -96,6 +97,7 @@ class Contents(NumpyMethods):
             raise ShapeError(
                 f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
             )
+        refresh(self)
         if self.local is None:
             raise LayoutError(
                 f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "

@@ -265,9 +265,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
             libraries.refuse_windows()
         refresh(self)
         whole = self.layout.is_fully_replicated()
-        if self.local is None or not (whole or self.nbytes <= WHOLE_ARRAY):
+        if self._block is None or not (whole or self.nbytes <= WHOLE_ARRAY):
             size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
-            why = "this rank is outside of its mesh" if self.local is None else size
+            why = "this rank is outside of its mesh" if self._block is None else size
             raise TypeError(
                 f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
                 "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
@@ -310,9 +310,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return format(self.item(), spec) if spec else str(self)
 
     def __str__(self) -> str:
-        if is_scripted() and self.local is not None:
+        if is_scripted() and self._block is not None:
             return np.array_str(self)  # type: ignore[arg-type]
-        known = not self.shape and self.local is not None and self.layout.is_fully_replicated()
+        known = not self.shape and self._block is not None and self.layout.is_fully_replicated()
         return str(self.item()) if known else repr(self)
 
     @property
@@ -322,10 +322,13 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return f"DTensor of {self.shape} {self.dtype} in {self.layout.specs_text} on mesh {mesh}"
 
     def __repr__(self) -> str:
-        if is_scripted() and self.local is not None:
-            return np.array_repr(self)  # type: ignore[arg-type]
-        if self.local is None:
+        if is_scripted() and self._block is not None:
+            is_record = not self.shape and self.dtype.names is not None
+            return repr(np.asarray(self)[()]) if is_record else np.array_repr(self)  # type: ignore[arg-type]
+        if self._block is None:
             holds = "this rank is outside of the mesh"
+        elif self._storage.is_stale():
+            holds = "its block is not up to date: t.refresh() brings it"
         else:
             values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
