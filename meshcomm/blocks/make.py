@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
+from meshcomm.core.arrays._recipes import Call, OnBlocks
 from meshcomm.core.arrays._storage import send_home
-from meshcomm.core.arrays._tensor import Call, OnBlocks
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec

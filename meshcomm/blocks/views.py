@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import Call, OfView
+from meshcomm.core.arrays._recipes import Call, OfView
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec, View
 from meshcomm.core.arrays.views import memory_order, refusal

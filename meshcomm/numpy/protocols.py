@@ -22,7 +22,8 @@ from meshcomm.core import _hooks
 from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
-from meshcomm.core.arrays._tensor import completed, set_protocol
+from meshcomm.core.arrays._recipes import completed
+from meshcomm.core.arrays._tensor import set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.core.arrays._tensor import completed
+from meshcomm.core.arrays._recipes import completed
 from meshcomm.numpy.contractions.contractions import contracting, product_subscripts
 from tests.support.sampling import sampled
 

@@ -48,7 +48,7 @@ class Contents(NumpyMethods):
 
     def _elements(self) -> Iterator[Self]:
         version, array = self._storage.version, self._gathered("iteration", self.mesh)
-        view = View[Self](None, (self.itemsize,), writeable=False)  # a write to a record would be lost
+        view: View[Value] = View(None, (self.itemsize,), writeable=False)  # a write to a record would be lost
         whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype, view)
         for i in range(self.shape[0]):
             yield (whole if self._storage.version == version else self)[i]

@@ -13,7 +13,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis, ShapeLike
-from meshcomm.core.arrays._tensor import completed
+from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.typed import TypedTensor
 
 

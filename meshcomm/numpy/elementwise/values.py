@@ -15,7 +15,7 @@ from meshcomm.blocks.small import together
 from meshcomm.blocks.views import check_writable, outline, outline_alike, viewed, viewing
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts

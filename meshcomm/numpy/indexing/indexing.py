@@ -21,8 +21,8 @@ from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, vie
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
+from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed
 from meshcomm.core.arrays._storage import count_write, send_home, strides_of
-from meshcomm.core.arrays._tensor import Assignment, Call, OfSlice, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut

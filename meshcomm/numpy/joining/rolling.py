@@ -14,7 +14,7 @@ from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.blocks.views import outline, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
-from meshcomm.core.arrays._tensor import Call, Recipe, completed
+from meshcomm.core.arrays._recipes import Call, Recipe, completed
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout

@@ -12,7 +12,7 @@ from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
-from meshcomm.core.arrays._tensor import Call, OnBlocks
+from meshcomm.core.arrays._recipes import Call, OnBlocks
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.operators import LIKE
 from meshcomm.core.arrays.spec import TensorSpec
@@ -168,7 +168,8 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
         np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)
     ]
     if not sparse:
-        return tuple(np.broadcast_to(t, shape) for t in thin)
+        spread_out: list[Value] = [np.broadcast_to(t, shape) for t in thin]
+        return tuple(spread_out)
     return tuple(t.copy() if copy else t for t in thin)
 
 
