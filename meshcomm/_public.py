@@ -64,6 +64,7 @@ from meshcomm.errors import LayoutError as LayoutError
 from meshcomm.errors import MeshcommError as MeshcommError
 from meshcomm.errors import MeshError as MeshError
 from meshcomm.errors import ShapeError as ShapeError
+from meshcomm.errors import StaleViewError as StaleViewError
 from meshcomm.fusing.fuse import fuse as fuse
 from meshcomm.halos.halo import Halo as Halo
 from meshcomm.halos.halo import update_halos as update_halos

@@ -10,6 +10,7 @@
     |   +-- IntegerError     (TypeError)      a shape or an axis that is not made of integers
     +-- DTypeError           (TypeError, ValueError)   a dtype that cannot be sharded
     +-- GroupError           (ValueError)     a group_assignment
+    +-- StaleViewError       (RuntimeError)   the block of a view is not up to date
     +-- CheckpointError      (RuntimeError)   files that are damaged, or hold something else
     +-- CollectiveMismatch   (RuntimeError)   ranks called different things
     +-- CollectiveTimeout    (RuntimeError)   a rank did not arrive in time
@@ -64,6 +65,12 @@ class DTypeError(MeshcommError, TypeError, ValueError):
 
 class GroupError(MeshcommError, ValueError):
     """A ``group_assignment`` or a list of pairs does not group the ranks as the operation needs."""
+
+    __module__ = "meshcomm"
+
+
+class StaleViewError(MeshcommError, RuntimeError):
+    """The block of a view whose elements had to move is not up to date: ``t.refresh()`` brings them."""
 
     __module__ = "meshcomm"
 

@@ -14,7 +14,7 @@ import numpy as np
 from meshcomm.blocks.edges import Edges, Wanted, edges_between
 from meshcomm.blocks.make import on_device
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import Call, Recipe
+from meshcomm.core.arrays._recipes import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import new_block

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
-from meshcomm.core.arrays._tensor import Call, OnBlocks
+from meshcomm.core.arrays._recipes import Call, OnBlocks
+from meshcomm.core.arrays._storage import send_home
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
@@ -143,12 +144,15 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
 def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
     """Return *tensor*, whose block *function* has overwritten. It takes that block, and those of the *others*.
 
+    Collective for a view whose elements had to move: they go home.
+
     >>> import numpy as np, meshcomm as mc
     >>> t = mc.ones(2, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
     >>> changed(lambda block: np.negative(block, out=block), t).local.tolist()
     [-1, -1]
     """
     on_blocks(function, tensor, *others)
+    send_home(tensor)
     return tensor
 
 

@@ -24,7 +24,7 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._tensor import Call, OnBlocks, Recipe, completed
+from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout

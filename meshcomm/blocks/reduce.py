@@ -9,7 +9,7 @@ import numpy as np
 from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._types import Array, DType, Names, Shape
-from meshcomm.core.arrays._tensor import Call, OnBlocks, Recipe
+from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut

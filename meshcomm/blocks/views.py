@@ -12,19 +12,17 @@ views take one, and an index begins with an ellipsis, or it would take an elemen
 from collections.abc import Callable
 from functools import lru_cache
 from math import prod
-from weakref import ref
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import Call, OfView
+from meshcomm.core.arrays._recipes import Call, OfView
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec, View
 from meshcomm.core.arrays.views import memory_order, refusal
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.slicing import Items, Stretch
-from meshcomm.core.memory.copies import contiguous
 
 
 def outline(tensor: DTensor) -> Array:
@@ -80,7 +78,8 @@ def viewing(
     of = take(outline(tensor)) if of is None else of
     if not of.flags.writeable:
         return viewed(take, tensor, layout, of)
-    return Call(OfView(take, TensorSpec(layout, of.shape, _dtype_of(of, tensor)), of.strides), (tensor,))
+    spec = TensorSpec(layout, of.shape, _dtype_of(of, tensor))
+    return Call(OfView(take, spec, of.strides, offset_of(of, tensor)), (tensor,))
 
 
 def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array | None = None) -> DTensor:
@@ -94,38 +93,30 @@ def viewed(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: 
     of: the `outline` of the result, if *take* does not make it of that of *tensor*
     """
     of = take(outline(tensor)) if of is None else of
-    (root, origins), writeable = _shared(tensor), of.flags.writeable
-    local = None if tensor.local is None else _marked(take(tensor.local), writeable)
-    return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, origins))
+    return sharing(take, tensor, layout, of, offset_of(of, tensor))
+
+
+def sharing(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of: Array, offset: int) -> DTensor:
+    """Return a view whose block *take* makes of that of *tensor*, *offset* bytes behind it in NumPy's global array."""
+    view, writeable = tensor._view, of.flags.writeable
+    root, begin = (tensor, 0) if view is None else (tensor if view.root is None else view.root, view.begin)
+    local = None if tensor.local is None else marked(take(tensor.local), writeable)
+    return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset))
 
 
 def _dtype_of(of: Array, tensor: DTensor) -> DType:
     return tensor.dtype if of.dtype == tensor.dtype else of.dtype  # which may have metadata
 
 
-def moved_from(tensor: DTensor, made: DTensor, of: Array, items: Items | None = None) -> DTensor:
-    """Return *made*, a copy of what NumPy gives as a view of *tensor*: it refuses writes while *tensor* is there.
+def offset_of(of: Array, tensor: DTensor) -> int:
+    """Return how many bytes behind the first element of *tensor* that of a view is in NumPy's global array.
 
-    Parameters
-    ----------
-    of: the `outline` of NumPy's view
-    items: the index of *tensor* that the copy is a slice of, if it is one
+    *of* is what was made of the `outline` of *tensor*.
     """
-    (root, origins), writeable = _shared(tensor), of.flags.writeable
-    local = None if made.local is None else contiguous(made.local)  # so that it can be reshaped as NumPy's array can
-    view = View(None, of.strides, writeable, (*origins, ref(root)), None if items is None else (ref(tensor), items))
-    return DTensor(_marked(local, writeable), made.layout, made.shape, made.dtype, view)
+    return int(of.ctypes.data - outline(tensor).ctypes.data) if of.size else 0
 
 
-def _shared(tensor: DTensor) -> "tuple[DTensor, tuple[ref[DTensor], ...]]":
-    """Return the root of a view of *tensor*, and its origins."""
-    view = tensor._view
-    if view is None:
-        return tensor, ()
-    return tensor if view.root is None else view.root, view.origins
-
-
-def _marked(local: Array | None, writeable: bool) -> Array | None:
+def marked(local: Array | None, writeable: bool) -> Array | None:
     """Return a block that NumPy does not write to, unless it is *writeable*."""
     if local is None or writeable or not local.flags.writeable:
         return local
@@ -147,18 +138,11 @@ def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, arou
     return DTensor(local, layout, shape, dtype, View(None, _outline(around, dtype).strides))
 
 
-def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError) -> None:
-    """Raise an *error* on all ranks if *tensor* must not be written to. *name* is the operation, or the argument."""
-    why = refusal(tensor)
+def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:
+    """Raise an *error* on all ranks if *tensor* must not be written to. *name* is the operation, or the argument.
+
+    *index* says where it is written, if not everywhere.
+    """
+    why = refusal(tensor, index)
     if why is not None:
         raise error(f"{name}: {why}")
-
-
-def taken_from(tensor: DTensor) -> tuple[DTensor, Items] | None:
-    """Return the tensor, if it is still there, from which a slice was copied because it moved; and the index."""
-    view = tensor._view
-    if view is None or view.source is None or not view.writeable:
-        return None
-    tensor_of, items = view.source
-    held = tensor_of()
-    return None if held is None else (held, items)

@@ -159,7 +159,9 @@ class FFTPlan:
                 raise NotImplementedError(f"plan.{way}: autograd cannot follow what is written to out")
             found = [planned(t, self, way) for t in tensors]
         else:
-            found = _run_together(self, way, tensors, outs)
+            found = _run_together(self, way, [t.refresh() for t in tensors], outs)
+            for each in outs or ():
+                each.written()
         return found if isinstance(untraced(given), list | tuple) else found[0]
 
     def __str__(self) -> str:

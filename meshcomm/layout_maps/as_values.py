@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from meshcomm.core import _hooks
-from meshcomm.core.arrays._tensor import completed
+from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 
 

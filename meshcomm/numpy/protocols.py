@@ -17,17 +17,17 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain
 from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import ADVICE, is_operand, mesh_of, not_operand, text_as_scalar
-from meshcomm.blocks.views import check_writable, taken_from
+from meshcomm.blocks.views import check_writable
 from meshcomm.core import _hooks
 from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
-from meshcomm.core.arrays._tensor import completed, set_protocol
+from meshcomm.core.arrays._recipes import completed
+from meshcomm.core.arrays._tensor import set_protocol
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.layouts.slicing import Items
 from meshcomm.core.ranks.local_errors import note_refusal
 from meshcomm.errors import DTypeError, MeshcommError, ShapeError
 from meshcomm.numpy import composed, printing, ufuncs  # noqa: F401 - implement NumPy's functions
@@ -35,7 +35,7 @@ from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, texts, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, decision, implements
 from meshcomm.numpy.elementwise.where import where
-from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, rows, taking  # noqa: F401
+from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, taking  # noqa: F401
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.namespace.gathering import Unfit, by_gathering
@@ -181,20 +181,13 @@ def _ufunc(ufunc: np.ufunc, method: str, inputs: tuple[object, ...], kwargs: dic
         return tuple(written(name, target, each) for target, each in zip(out, several, strict=True))
     if method != "__call__":
         return ufuncs.called(ufunc, method, inputs, kwargs | ({"out": out} if out else {}))
-    source = _source(name, operands[0], out) if out else None
-    if source is not None:
-        indexing.fetch_again(*source, out[0])
+    for target in out:
+        check_writable(f"{name}: out=", target)
     if products.is_product(ufunc):
-        made: Value = products.core_product(ufunc, operands, out, kwargs)
-    elif ufunc.signature is not None:
+        return products.core_product(ufunc, operands, out, kwargs)
+    if ufunc.signature is not None:
         raise TypeError(f"{name} is not defined for DTensors: it is not elementwise; {ADVICE}")
-    else:
-        made = ufuncs.of_elements(ufunc, operands, out, kwargs)
-    if source is None:
-        return made
-    made = completed(made)
-    indexing.assign_back(*source, out[0])
-    return made
+    return ufuncs.of_elements(ufunc, operands, out, kwargs)
 
 
 def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[Value], kwargs: dict[str, Value]) -> object:
@@ -210,19 +203,6 @@ def _into_arrays(name: str, ufunc: np.ufunc, method: str, operands: list[Value],
     if where is not True:
         kwargs["where"] = known.pop()
     return ufunc(*known, **kwargs)
-
-
-def _source(name: str, first: object, out: tuple[DTensor, ...]) -> tuple[DTensor, Items] | None:
-    """Return the tensor, and the index there, that an operation in place changes, though it has a copy; else None.
-
-    ``t[index] += 1`` gets a copy where elements have to move. NumPy's is a view: so the copy gets what the tensor has
-    now, and then goes back to the tensor. ``ValueError`` for what must not be written to.
-    """
-    source = None
-    for target in out:
-        source = taken_from(target) if target is first else None
-        check_writable(f"{name}: out=", target if source is None else source[0])
-    return source
 
 
 def _at(name: str, ufunc: np.ufunc, inputs: tuple[object, ...]) -> None:
@@ -287,7 +267,7 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-set_protocol(elements.element_of, elements.to_set, indexing.slice_of, rows.note)
+set_protocol(elements.element_of, elements.to_set, indexing.slice_of)
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))
 implements(np.min, np.amin, partly=True)(ufuncs.with_where(min, np.minimum))

@@ -20,7 +20,7 @@ from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import NO_VALUE, normalised_axes, reduced_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.numpy.elementwise.signatures import decision
 from meshcomm.numpy.elementwise.where import where as chosen

@@ -235,6 +235,8 @@ def _filled(
         opened.settle()
     if opened.checks:
         compare_checksums(load.told.base, load.told.found, opened, here)
+    for tensor in targets:
+        tensor.written()
     return dict(zip(load.reader.names, targets, strict=True))
 
 

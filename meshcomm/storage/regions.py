@@ -84,11 +84,11 @@ class _BoxSaving(Saving):
         if not path.is_dir():
             self._active = self.writer(path, *self.content, mode="a")
             self._active.begin()
-        told = []
+        locations = []
         for name, box in self._boxes.items():
             in_runs = self._hdf5 and self._hdf5.located(name, box.chosen)
-            told.append((in_runs or found.arrays[name]).told())
-        return str(path), told
+            locations.append((in_runs or found.arrays[name]).told())
+        return str(path), locations
 
     def write(self, stored: list[Stored], opened: Opened, here: Session, limit: int | None) -> None:
         with here.exchanging():

@@ -95,11 +95,10 @@ def test_in_place_calls_see_what_may_not_be_written_to():
             wide += a
         with pytest.raises(ValueError, match="read-only"):
             wide[1:] = 0
-    for _ in range(2):  # elements that had to move are a copy
+    for turn in range(2):  # also where elements had to move
         other = np.flip(a)
-        if other._view.root is None:
-            with pytest.raises(ValueError, match="had to move"):
-                other[1:] = 0
+        other[1:] = turn
+        assert a.to_numpy()[:-1].tolist() == np.full((len(a) - 1, *a.shape[1:]), turn).tolist()
 
 
 def test_views_stay_views():
@@ -236,12 +235,14 @@ def test_what_is_offered_keeps_no_tensor():
             assert made() is None
 
 
-def test_swaps_of_rows_are_found_after_rows_were_read_and_written():
+def test_rows_that_are_swapped_are_views_as_numpys():
     (a,) = tensors("f8", n=14)
     for i in (0, 1):
         a[i] = a[i] * 2
-    with pytest.raises(ValueError, match="would write one row twice"):
-        a[0], a[1] = a[1], a[0]
+    expected = a.to_numpy()
+    a[0], a[1] = a[1], a[0]
+    expected[0], expected[1] = expected[1], expected[0]
+    assert (a.to_numpy() == expected).all()
 
 
 def test_recipes_keep_no_operand():

@@ -22,66 +22,77 @@ program, as no line of ours is on the way.
 # checked in each: whether a mesh is closed, and whether a tensor may be written to.
 
 from operator import getitem as _getitem, setitem as _setitem
-from types import FunctionType
-
 import numpy as np
 
-from meshcomm.core._callers import guarded as _calling
-from meshcomm.core._tuning import POOLED_FROM, RECIPES
+from meshcomm.core._tuning import RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
+from meshcomm.core.arrays._recipes cimport Call, OfTensors, Recipe, completed, tensors_in
+from meshcomm.core.arrays._storage cimport Storage, Stored, begin, count_write, end, sources
 from meshcomm.core.arrays._indices import sliced
+from meshcomm.core.arrays._recipes import set_kind as set_kind_of_results
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
-from meshcomm.core.arrays.spec import TensorSpec, View, known_spec
+from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.memory.blocks import new_block
-from meshcomm.core.memory.copies import is_same_memory
+from meshcomm.errors import StaleViewError
 
-cdef object ndarray = np.ndarray, asarray = np.asarray, dtype = np.dtype, may_share_memory = np.may_share_memory
+cdef object dtype = np.dtype
 cdef object _numbers = frozenset(
     [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
 )
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
-cdef object _check_open = None, _guarded = _calling
-cdef object _element_of = None, _to_set = None, _slice_of = None, _note = None
-cdef Py_ssize_t _pooled = POOLED_FROM, _most = RECIPES
+cdef object _check_open = None
+cdef object _element_of = None, _to_set = None, _slice_of = None
+cdef Py_ssize_t _most = RECIPES
 
 
 def set_kind(kind, long_way, check_open):
     """Set the class of tensors, NumPy's protocol, and the check for a closed mesh."""
     global _KIND, _long, _check_open
     _KIND, _long, _check_open = kind, long_way, check_open
+    set_kind_of_results(kind)
 
 
-def set_protocol(get, put, slice_of, note):
+def set_protocol(get, put, slice_of):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
     get, put: return an element; the array and the index to which one is written
     slice_of: returns what an index of integers and slices takes that is right, without the checks of others
-    note: is told of a row that is read by its number, and asked before one is written
     """
-    global _element_of, _to_set, _slice_of, _note
-    _element_of, _to_set, _slice_of, _note = get, put, slice_of, note
+    global _element_of, _to_set, _slice_of
+    _element_of, _to_set, _slice_of = get, put, slice_of
 
 
-cdef class TensorBase:
+STALE = (
+    "this view is a copy, as its elements had to move, and they have been written since: t.refresh() brings it up to "
+    "date (Collective)"
+)
+
+
+cdef class TensorBase(Stored):
     """The block of this rank, the spec, and how the block shares memory."""
 
-    cdef readonly object local
-    """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view."""
-    cdef readonly object _spec  # what it is, apart from its block
-    cdef readonly object _view  # how it shares memory with another tensor: see meshcomm.core.arrays.views
-    cdef readonly Py_ssize_t _writes  # how often calls have written to its memory, if it is its own
-    cdef object __weakref__
-
-    def __init__(self, local, layout, tuple shape, dtype, _view=None):
+    def __init__(self, local, layout, tuple shape, dtype, _view=None, Storage _storage=None):
         held = known_spec((id(layout), shape, id(dtype)))
         spec = None if held is None else held()
-        self.local, self._view = local, _view
+        self._block, self._view = local, _view
         self._spec = TensorSpec(layout, shape, dtype) if spec is None else spec
+        if _storage is None:
+            _storage = (<TensorBase>_view.root)._storage if _view is not None and _view.root is not None else Storage()
+        self._storage = _storage
+
+    @property
+    def local(self):
+        """The block of this rank; None if the rank is outside of the mesh. C-contiguous, unless the tensor is a view.
+
+        ``StaleViewError`` if the tensor is a view whose elements had to move, and they have been written since.
+        """
+        if self._storage.source is not None and self._storage.is_stale():
+            raise StaleViewError(STALE)
+        return self._block
 
     @property
     def layout(self):
@@ -106,70 +117,19 @@ cdef class TensorBase:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
-        made = self._by_ufunc(ufunc, method, inputs, kwargs)
+        made = _attending(_by_ufunc, self, ufunc, method, inputs, kwargs)
         return made if script is None or kwargs.get("out") is not None else script(made)
-
-    cdef object _by_ufunc(self, ufunc, method, tuple inputs, dict kwargs):
-        cdef object out = None, key, made
-        if method == "__call__":
-            if kwargs:
-                out = kwargs.get("out") if len(kwargs) == 1 else None
-                if out is None or len(out) != 1:
-                    return completed(_long(ufunc, method, inputs, kwargs))
-                out = out[0]
-            key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
-            if key is not _NONE:
-                made = _known(self, key, inputs, out)
-                return _kept(self, key, inputs, _long(ufunc, method, inputs, kwargs)) if made is _NONE else made
-        return completed(_long(ufunc, method, inputs, kwargs))
 
     def _made_by(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
-        return self._item(index) if script is None else script(self._item(index), None, index)
-
-    cdef object _item(self, index):
-        cdef object at, key, made
-        if _is_element(self, index):
-            if watch.any_closed:
-                _check_open(self._spec.mesh)
-            made = _element_of(self, index if type(index) is tuple else (index,))
-            return completed(_long(_getitem, None, (self, index), {})) if made is None else made
-        at = sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
-        if at is None:
-            return completed(_long(_getitem, None, (self, index), {}))
-        key = _getitem, at[0], None if self._view is None else self._view.strides
-        made = _known(self, key, (self, at[1]), None)
-        if made is _NONE:
-            if watch.any_closed:
-                _check_open(self._spec.mesh)
-            if _slice_of is None:  # NumPy's protocol is not loaded yet
-                return completed(_long(_getitem, None, (self, index), {}))
-            made = _kept(self, key, (self,), _slice_of(self, index))
-        if type(index) is int:
-            _note(self, at[1][0], made)
-        return made
+        made = _attending(_item, self, index, None, None, None)
+        return made if script is None else script(made, None, index)
 
     def __setitem__(self, index, value):
-        cdef object at, its = _operand(value), key
-        if its is not _NONE and not are_seen() and _is_element(self, index) and count_write(self):
-            if watch.any_closed:
-                _check_open(self._spec.mesh)
-            found = _to_set(self, index if type(index) is tuple else (index,), value)
-            if found is not None:
-                found[0][found[1]] = (<TensorBase>value).local if type(value) is _KIND else value
-                return
-        at = None if its is _NONE else sliced(index, self._spec.shape, self._spec.cuts or self._spec.find_cuts())
-        if at is None:
-            completed(_long(_setitem, None, (self, index, value), {}))
-            return
-        if type(index) is int and type(value) is _KIND and (<TensorBase>value)._view is not None:
-            _note(self, at[1][0], value, True)
-        key = _setitem, at[0], its
-        if _known(self, key, (self, value, at[1]), self) is _NONE:
-            _kept(self, key, (self, value), _long(_setitem, None, (self, index, value), {}))
+        _attending(_set_item, self, index, value, None, None)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
@@ -232,37 +192,43 @@ cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np
 
 
 cdef object _unary(ufunc, TensorBase tensor):
-    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None, ufunc)
+    return _operated(tensor, (ufunc, tensor._spec), (tensor,), None)
 
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None, ufunc)
+    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None, ufunc)
+    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None)
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other), spec = tensor._spec
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor, ufunc)
+    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor)
 
 
-cdef object _operated(TensorBase tensor, tuple key, tuple operands, out, ufunc):
-    made = _known(tensor, key, operands, out)
-    if made is _NONE and (ufunc is np_equal or ufunc is np_not_equal):  # there is more to compare than a ufunc knows
-        made = Operators.__eq__(*operands) if ufunc is np_equal else Operators.__ne__(*operands)
-    elif made is _NONE:
-        made = _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
+cdef object _operated(TensorBase tensor, tuple key, tuple operands, out):
+    made = _attending(_by_operator, tensor, key, operands, out, None)
     return made if script is None or out is not None else script(made)
+
+
+cdef object _by_operator(TensorBase tensor, key, operands, out, _):
+    cdef object ufunc = key[0]
+    made = _known(tensor, key, operands, out)
+    if made is not _NONE:
+        return made
+    if ufunc is np_equal or ufunc is np_not_equal:  # there is more to compare than a ufunc knows
+        return Operators.__eq__(*operands) if ufunc is np_equal else Operators.__ne__(*operands)
+    return _kept(tensor, key, operands, _long(ufunc, "__call__", operands, {} if out is None else {"out": (out,)}))
 
 
 cdef object _OUT = "out"
@@ -270,11 +236,89 @@ script = None  # what gives results to a script of NumPy, if it is one: see mesh
 
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
-    made = _by_function(tensor, function, args, kwargs)
+    made = _attending(_by_function, tensor, function, None, args, kwargs)
     return made if script is None or kwargs.get("out") is not None else script(made, function)
 
 
-cdef object _by_function(TensorBase tensor, function, tuple args, dict kwargs):
+# -- ways -------------------------------------------------------------------------------------------------------------
+
+
+ctypedef object (*_Way)(TensorBase, object, object, object, object)
+
+
+cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
+    """Return what a call comes to. Views among its arguments, whose elements had to move, are as NumPy's before it."""
+    cdef tuple arguments
+    if sources == 0:
+        return way(tensor, a, b, c, d)
+    arguments = (tensor, a, b, c, d)
+    begin(arguments)
+    try:
+        made = way(tensor, a, b, c, d)
+    except:  # noqa: E722 - and goes on
+        end(arguments, False)
+        raise
+    end(arguments, True)
+    return made
+
+
+cdef object _by_ufunc(TensorBase tensor, ufunc, method, inputs, kwargs):
+    cdef object out = None, key, made
+    if method == "__call__":
+        if kwargs:
+            out = kwargs.get("out") if len(kwargs) == 1 else None
+            if out is None or len(out) != 1:
+                return completed(_long(ufunc, method, inputs, kwargs))
+            out = out[0]
+        key = _NONE if out is not None and type(out) is not _KIND else _signature(ufunc, inputs, out, True)
+        if key is not _NONE:
+            made = _known(tensor, key, inputs, out)
+            return _kept(tensor, key, inputs, _long(ufunc, method, inputs, kwargs)) if made is _NONE else made
+    return completed(_long(ufunc, method, inputs, kwargs))
+
+
+cdef object _item(TensorBase tensor, index, _b, _c, _d):
+    cdef object at, key, made
+    if _is_element(tensor, index):
+        if watch.any_closed:
+            _check_open(tensor._spec.mesh)
+        made = _element_of(tensor, index if type(index) is tuple else (index,))
+        return completed(_long(_getitem, None, (tensor, index), {})) if made is None else made
+    at = sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
+    if at is None:
+        return completed(_long(_getitem, None, (tensor, index), {}))
+    key = _getitem, at[0], None if tensor._view is None else tensor._view.strides
+    made = _known(tensor, key, (tensor, at[1]), None)
+    if made is not _NONE:
+        return made
+    if watch.any_closed:
+        _check_open(tensor._spec.mesh)
+    if _slice_of is None:  # NumPy's protocol is not loaded yet
+        return completed(_long(_getitem, None, (tensor, index), {}))
+    return _kept(tensor, key, (tensor,), _slice_of(tensor, index))
+
+
+cdef object _set_item(TensorBase tensor, index, value, _c, _d):
+    cdef object at, its = _operand(value), key
+    if its is not _NONE and not are_seen() and _is_element(tensor, index) and count_write(tensor, index):
+        if watch.any_closed:
+            _check_open(tensor._spec.mesh)
+        found = _to_set(tensor, index if type(index) is tuple else (index,), value)
+        if found is not None:
+            found[0][found[1]] = (<TensorBase>value)._block if type(value) is _KIND else value
+            return None
+    at = None if its is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
+    # A view whose elements had to move may be this very slice: the long way looks.
+    if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):
+        completed(_long(_setitem, None, (tensor, index, value), {}))
+        return None
+    key = _setitem, at[0], its
+    if _known(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
+        _kept(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
+
+
+cdef object _by_function(TensorBase tensor, function, _b, args, kwargs):
+    cdef object its
     key = _signature(function, args, None if tensor._view is None else tensor._view.strides, False)
     if key is _NONE:
         return completed(_long(function, None, args, kwargs))
@@ -342,18 +386,10 @@ cdef object _signature(function, tuple args, out, bint by_type):
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
-cpdef bint count_write(TensorBase tensor) except -1:
-    """Count a call that writes to the memory of *tensor*, and return whether it may take the short way."""
-    cdef object view = tensor._view
-    cdef TensorBase root = tensor if view is None or view.root is None else view.root
-    root._writes += 1
-    return view is None or (view.root is not None and view.writeable and not view.origins)
-
-
 cdef bint _is_element(TensorBase tensor, index):
     """Return whether *index* is one integer of Python for each axis, so that it takes one element."""
     cdef Py_ssize_t ndim
-    if tensor.local is None or _element_of is None:
+    if tensor._block is None or _element_of is None:
         return False
     if type(index) is int:
         return len(<tuple>tensor._spec.shape) == 1
@@ -371,12 +407,12 @@ cdef inline object _own(key):
     return key if watch.simulated is None else (watch.simulated, key)
 
 
-cdef object _known(TensorBase tensor, key, tuple operands, out):
+cdef object _known(TensorBase tensor, key, tuple operands, out, index=None):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
     cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
-    if recipe is None or tensor.local is None or are_seen():
+    if recipe is None or tensor._block is None or are_seen():
         return _NONE
-    if out is not None and not count_write(out):
+    if out is not None and not count_write(out, index):
         return _NONE
     if watch.any_closed:
         _check_open(tensor._spec.mesh)
@@ -393,203 +429,10 @@ cdef object _kept(TensorBase tensor, key, tuple args, made):
     recipe = call.recipe
     operands = [id(x) for x in call.operands]
     if [id(x) for x in args] != operands:
-        if [id(x) for x in _tensors(args)] != operands:
+        if [id(x) for x in tensors_in(args)] != operands:
             return call.run()
         recipe = OfTensors(recipe)
     if len(tensor._spec.recipes) >= _most:
         tensor._spec.recipes.clear()
     tensor._spec.recipes[_own(key)] = recipe
     return call.run()
-
-
-cdef class Call:
-    """A call that is decided, and has not run: a *recipe*, the *operands*, and the tensor *out* to write to, or None.
-
-    Operands are tensors and numbers, in the order in which the recipe takes them.
-    """
-
-    cdef readonly Recipe recipe
-    cdef readonly tuple operands
-    cdef readonly object out
-
-    def __init__(self, Recipe recipe not None, tuple operands not None, out=None):
-        self.recipe, self.operands, self.out = recipe, operands, out
-
-    cpdef object run(self):
-        """Return the result. Collective if elements have to move."""
-        return self.recipe.make(self.operands, self.out)
-
-
-cpdef object completed(made):
-    """Return the result that *made* is, or that of the call that it is."""
-    return (<Call>made).run() if type(made) is Call else made
-
-
-cdef class Recipe:
-    """How calls of one signature run: *run* takes the operands, and returns the result."""
-
-    cdef readonly object run
-
-    def __init__(self, run):
-        self.run = run
-
-    cdef object make(self, tuple operands, out):
-        return _guarded(self.run, operands, {} if out is None else {"out": (out,)})
-
-
-cdef class OfTensors(Recipe):
-    """A recipe of the tensors among the arguments of a call: the others it has from its signature."""
-
-    cdef readonly Recipe of
-
-    def __init__(self, of):
-        self.of = of
-
-    cdef object make(self, tuple operands, out):
-        return self.of.make(_tensors(operands), out)
-
-
-cdef tuple _tensors(args):
-    """Return the tensors among arguments, and in lists among these, in order."""
-    return tuple([y for x in args for y in (x if type(x) is list or type(x) is tuple else (x,)) if type(y) is _KIND])
-
-
-cdef class OnBlocks(Recipe):
-    """What a function makes of blocks that are aligned already.
-
-    Parameters
-    ----------
-    run: takes the blocks, and numbers as they are
-    spec: of the result
-    takes_out: whether *run* is a universal function
-    guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
-    """
-
-    cdef readonly object spec
-    cdef readonly bint takes_out, guarded
-
-    def __init__(self, run, spec, takes_out=False, guarded=False):
-        self.run, self.spec, self.takes_out = run, spec, takes_out
-        self.guarded = guarded or type(run) is FunctionType
-
-    cdef object make(self, tuple operands, out):
-        cdef list blocks = []
-        cdef TensorBase each
-        cdef bint is_view = False
-        cdef object shape = None
-        for x in operands:
-            if type(x) is _KIND:
-                each = x
-                if each.local is None:  # outside of the mesh
-                    return tensor_of(None, self.spec, None) if out is None else out
-                blocks.append(each.local)
-                is_view = is_view or each._view is not None
-                if shape is None or (<TensorBase>shape)._spec.shape != self.spec.shape:
-                    shape = each
-            else:
-                blocks.append(x)
-        if out is not None:
-            self.run(*blocks, out=((<TensorBase>out).local,))
-            return out
-        if self.takes_out:
-            local = (<TensorBase>shape).local
-            if local.nbytes >= _pooled:
-                made = new_block(local.shape, self.spec.dtype)
-                self.run(*blocks, out=made)
-                return tensor_of(made, self.spec, None)
-            made = self.run(*blocks, order="C") if is_view else self.run(*blocks)
-        elif self.guarded:
-            made = _guarded(self.run, tuple(blocks), {})
-        else:
-            made = self.run(*blocks)
-        if type(made) is not ndarray or is_view:
-            made = asarray(made, order="C")
-        if made.dtype is not self.spec.dtype:
-            return _KIND(made, self.spec.layout, self.spec.shape, made.dtype)
-        return tensor_of(made, self.spec, None)
-
-
-cdef class Assignment(Recipe):
-    """What writes a number, or a tensor in the layout of a slice, to the slice.
-
-    *run* is where the slice is in the block, *lengths* its shape there.
-    """
-
-    cdef readonly tuple lengths
-
-    def __init__(self, run, tuple lengths):
-        self.run, self.lengths = run, lengths
-
-    cdef object make(self, tuple operands, out):
-        cdef TensorBase tensor = operands[0], value
-        given = operands[1]
-        if tensor.local is None:  # outside of the mesh
-            return tensor
-        target = tensor.local[self.run.of(operands[2] if len(operands) > 2 else None)]
-        if target.shape != self.lengths:
-            target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
-        if type(given) is _KIND:
-            value = given
-            given = value.local
-            if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
-                tensor.local, given
-            ):
-                if is_same_memory(target, given):  # as in t[index] += value
-                    return tensor
-                given = given.copy()
-        target[...] = given
-        return tensor
-
-
-cdef class OfView(Recipe):
-    """What is a view of the block of one tensor, whose strides are in the signature.
-
-    Parameters
-    ----------
-    run: takes the block, and returns a view of it
-    spec: of the result
-    strides: those of NumPy's global array
-    """
-
-    cdef readonly object spec, strides
-
-    def __init__(self, run, spec, strides):
-        self.run, self.spec, self.strides = run, spec, strides
-
-    cdef object make(self, tuple operands, out):
-        cdef TensorBase tensor = operands[0]
-        cdef object view = tensor._view, root = tensor, origins = (), writeable = True
-        if view is not None:
-            root, origins, writeable = tensor if view.root is None else view.root, view.origins, view.writeable
-        view = tuple.__new__(View, (root, self.strides, writeable, origins, None))
-        return tensor_of(None if tensor.local is None else self.taken(tensor.local, operands), self.spec, view)
-
-    cdef object taken(self, local, tuple operands):
-        return self.run(local)
-
-
-cdef class OfSlice(OfView):
-    """What is a slice of the block of one tensor, and begins where the call says.
-
-    Parameters
-    ----------
-    run: where it is in the block
-    spec, strides: those of `OfView`
-    lengths: the shape of its block
-    """
-
-    cdef readonly tuple lengths
-
-    def __init__(self, run, spec, strides, tuple lengths):
-        OfView.__init__(self, run, spec, strides)
-        self.lengths = lengths
-
-    cdef object taken(self, local, tuple operands):
-        block = local[self.run.of(operands[1] if len(operands) > 1 else None)]
-        return block if block.shape == self.lengths else block.reshape(self.lengths)
-
-
-cdef TensorBase tensor_of(local, spec, view):
-    cdef TensorBase made = _KIND.__new__(_KIND)
-    made.local, made._spec, made._view = local, spec, view
-    return made

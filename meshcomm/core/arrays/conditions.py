@@ -18,7 +18,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, program_line
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _conditions
-from meshcomm.core.arrays._tensor import completed
+from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 from os import PathLike, fspath
-from typing import BinaryIO, Generic, Literal, Self, TypeVar
+from typing import BinaryIO, Generic, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -15,8 +15,10 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries
+from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.methods import NumpyMethods
 from meshcomm.core.arrays.scripted import is_scripted
+from meshcomm.core.arrays.spec import View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.calls import agree_on, collective
 from meshcomm.errors import LayoutError, ShapeError
@@ -30,23 +32,26 @@ class Contents(NumpyMethods):
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Self]:
-        """Return the slices along the first axis, each as ``t[i]``: Collective if that axis is cut.
+        """Return the slices along the first axis, each as ``t[i]``, or the fields of a record.
 
+        Collective if the axis is cut.
         Of a tensor of one axis that is cut, with up to 64 MiB, the elements are gathered at the first step; after a
         write to the tensor, each one comes by itself.
         """
         if not self.shape:
-            raise TypeError("iteration over a 0-d array")
+            if self.dtype.names is None:
+                raise TypeError("iteration over a 0-d array")
+            return (self[name] for name in self.dtype.names)
         if self.ndim == 1 and self.layout.num_shards(0) > 1 and self.nbytes <= WHOLE_ARRAY:
             return self._elements()
         return (self[i] for i in range(self.shape[0]))
 
     def _elements(self) -> Iterator[Self]:
-        root = self if self.base is None else self.base
-        writes, array = root._writes, self._gathered("iteration", self.mesh)
-        whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype)
+        version, array = self._storage.version, self._gathered("iteration", self.mesh)
+        view: View[Value] = View(None, (self.itemsize,), writeable=False)  # a write to a record would be lost
+        whole = type(self)(array, Layout.replicated(self.mesh, 1), self.shape, self.dtype, view)
         for i in range(self.shape[0]):
-            yield (whole if root._writes == writes else self)[i]
+            yield (whole if self._storage.version == version else self)[i]
 
     @property
     def itemsize(self) -> int:
@@ -55,7 +60,10 @@ class Contents(NumpyMethods):
 
     @property
     def base(self) -> Self | None:
-        """The tensor whose memory this one shares as a view; None if the memory is its own."""
+        """The tensor of which this one is a view, also where elements had to move; None if the memory is its own."""
+        source = self._storage.source
+        if source is not None:
+            return cast("Self", source.base if source.base.base is None else source.base.base)
         return None if self._view is None else self._view.root
 
     @property
@@ -89,6 +97,7 @@ class Contents(NumpyMethods):
             raise ShapeError(
                 f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
             )
+        refresh(self)
         if self.local is None:
             raise LayoutError(
                 f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "

@@ -15,6 +15,7 @@ from meshcomm.core._tracing import untraced
 from meshcomm.core._tuning import PASSING, SMALL_MESHES, WHOLE_ARRAY
 from meshcomm.core._types import Array
 from meshcomm.core.arrays import libraries, scripted, short
+from meshcomm.core.arrays._storage import count_write, refresh, send_home
 from meshcomm.core.arrays._tensor import TensorBase, set_kind
 from meshcomm.core.arrays.conditions import called
 from meshcomm.core.arrays.contents import Contents
@@ -145,6 +146,41 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         moved: DTensor = _hooks.call("relayout", self, layout, out, name=name, max_scratch_bytes=max_scratch_bytes)
         return moved
 
+    def refresh(self) -> "DTensor":
+        """Bring a view up to date whose elements had to move, and return it. Collective over the mesh.
+
+        A call that reads the view does so itself. To read `local` does not communicate, and needs it before.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     backward = t[::-1]
+        ...     t[0] = 7
+        ...     return backward.refresh().local.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program))
+        [[3, 2], [1, 7]]
+        """
+        refresh(self)
+        return self
+
+    def written(self) -> None:
+        """Say that the program has written to `local`, so that views made earlier show it. Collective over the mesh.
+
+        >>> import numpy as np, meshcomm as mc
+        >>> def program():
+        ...     t = mc.distribute(np.arange(4), mc.Layout(["x"], mc.create_mesh([("x", 2)])))
+        ...     backward = t[::-1]
+        ...     t.local[:] += 10
+        ...     t.written()
+        ...     return backward.tolist()
+        >>> with mc.simulate(2) as world:
+        ...     print(world.run(program)[0])
+        [13, 12, 11, 10]
+        """
+        count_write(self)
+        send_home(self)
+
     def copy(self) -> "DTensor":
         """Return a tensor with a copy of the block.
 
@@ -155,6 +191,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         >>> u.to_numpy().tolist(), t.to_numpy().tolist()
         ([7, 0, 0], [0, 0, 0])
         """
+        refresh(self)
         local = None if self.local is None else exact_copy(self.local)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
@@ -203,11 +240,13 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
 
     def _gathered(self, name: str, mesh: Mesh) -> Array | None:
         """Return the global array on the ranks of *mesh*, and else None. Collective over the tensor's mesh."""
+        refresh(self)
         key = name, self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
         return RELAYOUT(name, (self.mesh, mesh), key, (key,), (self.local, None))
 
     def _as_array(self) -> Array | None:
         """Return the global array for ``numpy.asarray``. Collective: what is short, and new, goes without a plan."""
+        refresh(self)
         name, key = "numpy.asarray", (self.layout, self.shape, self.dtype)
         if self.nbytes <= PASSING and self.mesh.size <= SMALL_MESHES and not checks_every_call():
             with collective(name, self.mesh) as here:
@@ -224,10 +263,11 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         """
         if is_scripted():
             libraries.refuse_windows()
+        refresh(self)
         whole = self.layout.is_fully_replicated()
-        if self.local is None or not (whole or self.nbytes <= WHOLE_ARRAY):
+        if self._block is None or not (whole or self.nbytes <= WHOLE_ARRAY):
             size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
-            why = "this rank is outside of its mesh" if self.local is None else size
+            why = "this rank is outside of its mesh" if self._block is None else size
             raise TypeError(
                 f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
                 "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
@@ -270,9 +310,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return format(self.item(), spec) if spec else str(self)
 
     def __str__(self) -> str:
-        if is_scripted() and self.local is not None:
+        if is_scripted() and self._block is not None:
             return np.array_str(self)  # type: ignore[arg-type]
-        known = not self.shape and self.local is not None and self.layout.is_fully_replicated()
+        known = not self.shape and self._block is not None and self.layout.is_fully_replicated()
         return str(self.item()) if known else repr(self)
 
     @property
@@ -282,10 +322,13 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return f"DTensor of {self.shape} {self.dtype} in {self.layout.specs_text} on mesh {mesh}"
 
     def __repr__(self) -> str:
-        if is_scripted() and self.local is not None:
-            return np.array_repr(self)  # type: ignore[arg-type]
-        if self.local is None:
+        if is_scripted() and self._block is not None:
+            is_record = not self.shape and self.dtype.names is not None
+            return repr(np.asarray(self)[()]) if is_record else np.array_repr(self)  # type: ignore[arg-type]
+        if self._block is None:
             holds = "this rank is outside of the mesh"
+        elif self._storage.is_stale():
+            holds = "its block is not up to date: t.refresh() brings it"
         else:
             values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
             holds = f"the block of this rank, {self.local.shape}:\n  {values}"
@@ -326,8 +369,17 @@ Tensor: TypeAlias = Held | ArrayLike
 def unwrapped(x: T) -> DTensor | T:
     """Return the DTensor that *x* holds as its `value`, as a variable does; else *x* itself.
 
-    An array of `meshcomm.numpy` that each rank has whole is a tensor, too.
+    An array of `meshcomm.numpy` that each rank has whole is a tensor, too. Collective for a stale view, which is
+    brought up to date.
     """
+    held = held_in(x)
+    if isinstance(held, DTensor) and held._storage.source is not None:
+        refresh(held)
+    return held
+
+
+def held_in(x: T) -> DTensor | T:
+    """Return what `unwrapped` does, for those who ask for no elements: a stale view stays so."""
     if isinstance(x, DTensor | np.generic | int | float | complex | list | tuple):
         return x
     if isinstance(x, np.ndarray):
@@ -338,8 +390,6 @@ def unwrapped(x: T) -> DTensor | T:
 
 def as_tensor(name: str, operand: object) -> DTensor:
     """Return the tensor that *operand* is or holds; ``LayoutError`` for a plain array."""
-    if isinstance(operand, DTensor):
-        return operand
     tensor = unwrapped(operand)
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; NumPy has its own for arrays")
@@ -378,7 +428,7 @@ def fetch_layout(tensor: object) -> Layout | None:
     >>> mc.fetch_layout(mc.ones(3, int, layout)) == layout, mc.fetch_layout(np.ones(3))
     (True, None)
     """
-    held = unwrapped(untraced(tensor))
+    held = held_in(untraced(tensor))
     return held.layout if isinstance(held, DTensor) else None
 
 
@@ -392,4 +442,4 @@ def is_dtensor(tensor: object) -> bool:
     >>> mc.is_dtensor(mc.ones(3, int, layout)), mc.is_dtensor(np.ones(3))
     (True, False)
     """
-    return isinstance(unwrapped(untraced(tensor)), DTensor)
+    return isinstance(held_in(untraced(tensor)), DTensor)

@@ -12,6 +12,7 @@ from meshcomm.core._mistakes import suggestion
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._tuning import DEFAULT_SCRATCH, MERGED_UP_TO
 from meshcomm.core._types import Array, Json, Ranks
+from meshcomm.core.arrays._storage import refresh, send_home
 from meshcomm.core.arrays.compile import exchanging_steps, most_bytes, prepare, prepare_together
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.moving import relayout_text
@@ -222,6 +223,7 @@ def _moved_together(
 ) -> list[DTensor]:
     """Return the new tensors; those of the same ranks move in one batch. Collective over the meshes."""
     given = [out for _, _, out, _ in jobs if out is not None]
+    refresh([tensor for tensor, *_ in jobs])
     read = {id(item) for item, *_ in jobs}
     wrong: Exception | None = None  # what this rank has to raise, once all ranks that it communicates with know of it
     if len({*map(id, given), *read}) < len(given) + len(read):
@@ -247,6 +249,7 @@ def _moved_together(
         else:
             together.setdefault(its, []).append((number, (tensor, layout, out, key)))
     _move_batches(list(together.values()), moved, wrong, limit, name)
+    send_home(given)
     return [moved[number] for number in range(len(jobs))]
 
 

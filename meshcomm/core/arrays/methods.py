@@ -13,7 +13,7 @@ from meshcomm.core import _hooks
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Axis, ShapeLike
-from meshcomm.core.arrays._tensor import completed
+from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.typed import TypedTensor
 
 
@@ -33,6 +33,8 @@ class NumpyMethods(TypedTensor):
 
     def __len__(self) -> int:
         if not self.shape:
+            if self.dtype.names is not None:
+                return len(self.dtype.names)  # of one record
             raise TypeError("a tensor without axes has no length")
         return self.shape[0]
 

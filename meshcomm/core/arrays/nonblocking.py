@@ -3,18 +3,22 @@
 import atexit
 from collections.abc import Callable
 
+import numpy as np
+
 from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._storage import refresh, send_home
 from meshcomm.core.arrays.compile import prepare_start
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.arrays.moving import Moving, relayout_text
 from meshcomm.core.arrays.out import wrong_out
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.targets import Target, target_of
-from meshcomm.core.arrays.views import at_once, filled
+from meshcomm.core.arrays.views import at_once
 from meshcomm.core.failures import abort, forks
 from meshcomm.core.failures.messages import Unfinished, never_waited_for
 from meshcomm.core.failures.watch import named, watch
 from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.copies import opaque
 from meshcomm.core.plans.plan import plan_direct
 from meshcomm.core.ranks._envelope import Envelope
 from meshcomm.core.ranks.calls import Collective, leave_with
@@ -124,10 +128,10 @@ class RelayoutRequest(Request):
         self._result, self._source, self._block = result, source, block
         Request.__init__(self, exchange, team)
         if exchange is None:
-            filled(result, block)
+            _fill(result, block)
 
     def _complete(self) -> None:
-        filled(self._result, self._block)  # a result with gaps, to which no exchange writes
+        _fill(self._result, self._block)  # a result with gaps, to which no exchange writes
         self._block = None
         super()._complete()
 
@@ -147,6 +151,7 @@ class RelayoutRequest(Request):
         """
         if self._exchange is not None:
             Request.wait(self)
+        send_home(self._result)
         return self._result
 
     def __str__(self) -> str:
@@ -191,7 +196,8 @@ def start_relayout(
         tensor = _held(tensor)
     if not isinstance(layout, Layout):
         layout = target_of(tensor, layout)
-    source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
+    refresh(tensor)
+    source, shape, dtype, local = tensor.layout, tensor.shape, tensor.dtype, tensor.local
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if wrong is not None else out
     target = layout.matched(
@@ -199,11 +205,16 @@ def start_relayout(
     )  # the caller's own, as an equal one of an earlier call may be on a mesh that is closed
     operation = named("start_relayout", name) if name else "start_relayout"
     key: Moving = "start_relayout", shape, dtype, source, layout, None, None
-    arguments = tensor.local, into, target, wrong is not None
+    arguments = local, into, target, wrong is not None
     request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)
     if request is not None:
         return request
     return RelayoutRequest(_result(None, out, target, shape, dtype), source, None, None)
+
+
+def _fill(result: DTensor, block: Array | None) -> None:
+    if block is not None and result._block is not None and block is not result._block:
+        np.copyto(opaque(result._block), opaque(block))
 
 
 def _result(block: Array | None, out: DTensor | None, layout: Layout, shape: Shape, dtype: DType) -> DTensor:

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import quote
 from meshcomm.core._tracing import Value, is_traced, opened, traced, untraced
+from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.dtensor import DTensor, Held, Tensor, unwrapped
 from meshcomm.core.arrays.many import FindsLayouts, are_many, relayout_many
 from meshcomm.core.arrays.moving import BY_PLAN, RELAYOUT
@@ -176,10 +177,12 @@ def relayout(
     if not isinstance(tensor, DTensor) or not isinstance(layout, Layout):
         return _relayout(tensor, layout, name, out, max_scratch_bytes)
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
+    if tensor._storage.source is not None:
+        refresh(tensor)
+    local, order = (tensor.local, None) if tensor._view is None else in_memory_order(tensor)
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if out is None or wrong is not None else at_once(out)
     operation = named("relayout", name) if name else "relayout"
-    local, order = (tensor.local, None) if tensor._view is None else in_memory_order(tensor)
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
     block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
     if out is not None:
@@ -299,8 +302,10 @@ def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             f"this plan is for a DTensor of {plan.shape} {plan.dtype} in {plan.source.specs_text}, "
             f"not for {quote(tensor)}"
         )
+    refresh(tensor)
+    local = tensor.local
     wrong = None if out is None else wrong_out(tensor, out, plan.target)
     into = None if out is None or wrong is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh
-    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (tensor.local, into), error=wrong)
+    block = BY_PLAN("plan.execute", meshes, plan, (plan,), (local, into), error=wrong)
     return DTensor(block, plan.target, plan.shape, plan.dtype) if out is None else filled(out, block)

@@ -102,8 +102,10 @@ def _number(x: Value) -> Value:
         return _hooks.call("whole", x)
     if x.dtype.names is None:
         return x.local[()]
+    if x._view is not None and x._view.writeable:
+        return x  # NumPy's record is a view
     record = x.local.copy()
-    record.flags.writeable = False  # NumPy's record is a view: a write to this one would be lost
+    record.flags.writeable = False
     return record[()]
 
 

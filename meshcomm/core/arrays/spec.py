@@ -9,7 +9,6 @@ from meshcomm.core._tuning import SPECS
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.slicing import Items
 
 T = TypeVar("T")  # a tensor: specs know none
 
@@ -106,16 +105,13 @@ class View(NamedTuple, Generic[T]):
 
     Parameters
     ----------
-    root: the tensor that owns the memory; None: the tensor itself, as it is a copy of what NumPy gives as a view, or
-        as its memory is no other tensor's
+    root: the tensor that owns the block; None: the tensor itself
     strides: those of NumPy's global array, in bytes
     writeable: whether NumPy lets programs write to it
-    origins: the tensors of which NumPy would change elements, too, though they have other memory
-    source: the tensor from which elements were copied, and the index there, if the copy is a slice
+    begin: the byte of NumPy's global array that owns the memory, where the first element is
     """
 
     root: T | None
     strides: Shape
     writeable: bool = True
-    origins: tuple[ref[T], ...] = ()
-    source: tuple[ref[T], Items] | None = None
+    begin: int = 0

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias, overload
 from numpy.typing import ArrayLike, DTypeLike
 
 from meshcomm.core._types import Array, DType, Shape
+from meshcomm.core.arrays._storage import Storage
 from meshcomm.core.arrays.spec import TensorSpec, View
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
@@ -19,7 +20,13 @@ class TypedTensor:
     if TYPE_CHECKING:
 
         def __init__(
-            self, local: Array | None, layout: Layout, shape: Shape, dtype: DType, _view: View[Self] | None = None
+            self,
+            local: Array | None,
+            layout: Layout,
+            shape: Shape,
+            dtype: DType,
+            _view: View[Self] | None = None,
+            _storage: Storage | None = None,
         ) -> None: ...
         @property
         def local(self) -> Array: ...
@@ -42,7 +49,9 @@ class TypedTensor:
         @property
         def _view(self) -> View[Self] | None: ...
         @property
-        def _writes(self) -> int: ...
+        def _block(self) -> Array | None: ...
+        @property
+        def _storage(self) -> Storage: ...
         @property
         def _summary(self) -> str: ...
         def _made_by(self, function: Callable[..., object], *args: object, **kwargs: object) -> Self: ...

@@ -1,52 +1,45 @@
-"""How a tensor shares memory with another one: what NumPy gives as a view is a view, or refuses to be written to.
+"""How a tensor shares memory with another one: what NumPy gives as a view is a view.
 
 A tensor that owns its block has None as its `_view`. Others have a `View` (`spec.py`). It knows the strides that
 NumPy's global array would have: NumPy's array is C-ordered, a transpose permutes its strides, a slice multiplies them
 by its steps. So all ranks find alike whether NumPy would return a view or a copy. The strides of a block do not tell
 this: an axis of which a rank has one element, or none, fits every shape.
 
-Where elements had to move, a tensor is a copy of what NumPy gives as a view. A write to it would be lost for the
-tensor that it was taken from. So it is an error while that tensor is still there; after that, the copy is a tensor
-like others.
+Where elements had to move, the block is a copy. Calls keep it up to date, and send home what is written to it: see
+`_storage.pyx`.
 """
 
 import numpy as np
 
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._tensor import count_write
+from meshcomm.core.arrays._storage import count_write, send_home
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.memory.copies import opaque
 
 READ_ONLY = "assignment destination is read-only"
-IS_COPY = (
-    "the elements had to move, so this is a copy, and a write would be lost: write to the tensor that it was taken "
-    "from, or to a copy() of this one"
-)
 
 
 # -- writes -----------------------------------------------------------------------------------------------------------
 
 
-def refusal(tensor: DTensor) -> str | None:
-    """Return why *tensor* must not be written to, or None: the same on all ranks. A call that writes asks first."""
-    count_write(tensor)
-    view = tensor._view
-    if view is None:
-        return None
-    if not view.writeable:
-        return READ_ONLY
-    return IS_COPY if any(origin() is not None for origin in view.origins) else None
+def refusal(tensor: DTensor, index: object = None) -> str | None:
+    """Return why *tensor* must not be written to, or None: the same on all ranks. A call that writes asks first.
+
+    *index* says where it writes, if not everywhere.
+    """
+    return None if count_write(tensor, index) else READ_ONLY
 
 
 def at_once(out: DTensor | None) -> Array | None:
     """Return the block of *out* if an exchange can write to it: it is in one piece. Else see `filled`."""
-    return None if out is None or out.local is None or not out.local.flags.c_contiguous else out.local
+    return None if out is None or out._block is None or not out._block.flags.c_contiguous else out._block
 
 
 def filled(out: DTensor, block: Array | None) -> DTensor:
-    """Return *out* with the elements of *block*, which may be its own block."""
-    if block is not None and block is not out.local:
-        np.copyto(opaque(out.local), opaque(block))
+    """Return *out* with the elements of *block*, which may be its own block. Collective if *out* had to move."""
+    if block is not None and out._block is not None and block is not out._block:
+        np.copyto(opaque(out._block), opaque(block))
+    send_home(out)
     return out
 
 

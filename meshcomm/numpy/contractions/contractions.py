@@ -17,7 +17,7 @@ from meshcomm.core._arguments import as_dtype, as_shape, counted, quote
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tracing import is_traced, traced, untraced
 from meshcomm.core._types import Array, Casting, Shape
-from meshcomm.core.arrays._tensor import Call, Recipe, completed
+from meshcomm.core.arrays._recipes import Call, Recipe, completed
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.boxes import Box

@@ -22,7 +22,7 @@ from meshcomm.core._arguments import as_array, counted, quote
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import Value, traceable
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._tensor import Call, completed
+from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError

@@ -12,7 +12,7 @@ from meshcomm.blocks.small import everywhere, is_passing
 from meshcomm.core._callers import unstopped
 from meshcomm.core._tuning import PASSING, SMALL_MESHES
 from meshcomm.core._types import Array, Names
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.layouts.coordinates import devices_along

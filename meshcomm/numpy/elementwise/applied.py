@@ -21,7 +21,7 @@ from meshcomm.blocks.whole import of_whole_blocks, whole_along
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
-from meshcomm.core.arrays._tensor import completed
+from meshcomm.core.arrays._recipes import completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
 from meshcomm.core.layouts.layout import Layout

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeAlias, TypeVar
 from meshcomm.blocks.map import written
 from meshcomm.core._arguments import NO_VALUE
 from meshcomm.core._types import Casting
-from meshcomm.core.arrays._tensor import Call, completed
+from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 
 Function: TypeAlias = Callable[..., object]

@@ -6,15 +6,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import mapped, mapping
 from meshcomm.blocks.map import deciding
+from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import together
 from meshcomm.blocks.views import check_writable, outline, outline_alike, viewed, viewing
-from meshcomm.core._arguments import as_dtype, counted
+from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.layouts.specs import Cuts
 from meshcomm.core.memory.copies import exact_copy
 from meshcomm.errors import DTypeError
 from meshcomm.numpy.elementwise.signatures import operation
@@ -46,20 +50,42 @@ def astype(
 def view(a: DTensor, dtype: DTypeLike | None = None) -> Call | DTensor:
     """Return a tensor of the same memory with another dtype.
 
-    ``DTypeError`` if elements of another size do not fit: then the last axis must be whole on each device.
+    Collective if an element of the other size would be on two devices. ``DTypeError`` if elements of another size do
+    not fit: then the last axis must be consecutive in memory, of a multiple of them.
     """
     tensor = as_tensor("t.view", a)
     kind = tensor.dtype if dtype is None else as_dtype(dtype)
-    shape, size, steps = tensor.shape, tensor.dtype.itemsize, outline(tensor).strides
-    if kind.itemsize != size:
-        last = shape[-1] * size if shape else 0
-        if not shape or last % kind.itemsize or tensor.layout.num_shards(tensor.ndim - 1) > 1 or steps[-1] != size:
-            raise DTypeError(
-                f"t.view of {tensor.dtype} as {kind}: elements of another size need a last axis that is consecutive "
-                f"in memory, whole on each device, and of a multiple of {kind.itemsize} bytes; it has {last}, "
-                f"cut over {counted(tensor.layout.num_shards(tensor.ndim - 1) if shape else 1, 'device')}"
-            )
-    return viewing(methodcaller("view", kind), tensor, tensor.layout)
+    take = methodcaller("view", kind)
+    if kind.itemsize == tensor.dtype.itemsize:
+        return viewing(take, tensor, tensor.layout)
+    try:
+        of: Array = take(outline(tensor))
+    except ValueError as error:
+        raise DTypeError(f"t.view of {tensor.dtype} as {kind}: {error}") from None
+    layout = _with_bytes(tensor, kind.itemsize)
+    if layout is not None:
+        return viewing(take, tensor, layout)
+
+    def fetch(base: DTensor) -> DTensor:
+        whole = relaid(base, base.layout.replace(base.ndim - 1, ()).axes, "t.view")
+        return mapped(take, whole, shape=of.shape, dtype=kind)
+
+    def send(base: DTensor, view: DTensor) -> None:
+        base[...] = mapped(methodcaller("view", base.dtype), view, shape=base.shape, dtype=base.dtype)
+
+    return moved_from(tensor, fetch(tensor), of, fetch, send)
+
+
+def _with_bytes(tensor: DTensor, itemsize: int) -> Layout | None:
+    """Return how *tensor* is cut if its elements have *itemsize* bytes; None if one would be on two devices."""
+    axis, size = tensor.ndim - 1, tensor.dtype.itemsize
+    cut = tensor.layout.cut(axis, tensor.shape[axis])
+    if cut.blocks == 1:
+        return tensor.layout
+    ends = [start * size for start in cut.all_starts()] if cut.is_consecutive else []
+    if not ends or any(end % itemsize for end in ends):
+        return None
+    return tensor.layout.replace(axis, Cuts(tuple(tensor.layout.axes[axis]), [end // itemsize for end in ends]))
 
 
 @operation(np.clip)

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from meshcomm.blocks.map import deciding
 from meshcomm.blocks.rules import text_as_scalar
 from meshcomm.core._tracing import traceable
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.numpy.elementwise.signatures import operation
 

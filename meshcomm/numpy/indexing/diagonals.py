@@ -17,7 +17,8 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks
-from meshcomm.blocks.views import moved_from, outline, viewed
+from meshcomm.blocks.moved import moved_from
+from meshcomm.blocks.views import outline, viewed
 from meshcomm.core._arguments import integer
 from meshcomm.core._types import Array, Names, Shape
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor

@@ -7,8 +7,9 @@ import numpy as np
 
 from meshcomm.blocks.make import mapped
 from meshcomm.blocks.map import elementwise
+from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import text_as_scalar
-from meshcomm.blocks.views import moved_from, outline, viewed
+from meshcomm.blocks.views import outline, viewed
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
@@ -26,7 +27,7 @@ def field(tensor: DTensor, name: str) -> DTensor:
 
 
 def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
-    """Return some fields of all elements, a copy that refuses writes, where NumPy has a view."""
+    """Return some fields of all elements: a view, of which each rank has a copy."""
     kind = _checked(tensor, names)
 
     def copied(block: Array) -> Array:
@@ -35,7 +36,14 @@ def fields(tensor: DTensor, names: Sequence[str]) -> DTensor:
             made[name] = block[name]
         return made
 
-    return moved_from(tensor, mapped(copied, tensor, dtype=kind), outline(tensor)[list(names)])
+    def fetch(base: DTensor) -> DTensor:
+        return mapped(copied, base, dtype=kind)
+
+    def send(base: DTensor, view: DTensor) -> None:
+        for name in names:
+            field(base, name)[...] = field(view, name)
+
+    return moved_from(tensor, fetch(tensor), outline(tensor)[list(names)], fetch, send)
 
 
 def set_fields(tensor: DTensor, names: Sequence[str], value: object, assign: Callable[..., None]) -> None:
@@ -61,9 +69,14 @@ def _checked(tensor: DTensor, names: Sequence[str]) -> np.dtype[np.void]:
 
 
 def names_in(tensor: DTensor, index: object) -> str | list[str] | None:
-    """Return the names of fields that an index is: one, or a list of them; None if it is another index."""
+    """Return the names of fields that an index is: one, or a list of them; None if it is another index.
+
+    Of one record, as of NumPy's, an integer is the number of a field.
+    """
     if tensor.dtype.names is None:
         return None
+    if not tensor.ndim and isinstance(index, int) and not isinstance(index, bool):
+        return tensor.dtype.names[index]
     if isinstance(index, str):
         return index
     names = isinstance(index, list) and bool(index) and all(isinstance(each, str) for each in index)

@@ -14,13 +14,15 @@ import numpy as np
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
+from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
 from meshcomm.blocks.small import of_lengths, of_rows
-from meshcomm.blocks.views import check_writable, moved_from, sliced_outline, taken_from, viewed
+from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
-from meshcomm.core.arrays._tensor import Assignment, Call, OfSlice, Recipe, completed
+from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed
+from meshcomm.core.arrays._storage import count_write, send_home, strides_of
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
@@ -29,7 +31,7 @@ from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
-from meshcomm.numpy.indexing import elements, fields, index_arrays, rows
+from meshcomm.numpy.indexing import elements, fields, index_arrays
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, result_shape
@@ -49,8 +51,6 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
             return _compressed(tensor, mask)
         return indexed(GET, tensor, index)
     result: DTensor = completed(slice_of(tensor, index))
-    if isinstance(index, int | np.integer) and tensor.ndim > 1:
-        rows.note(tensor, int(index) % tensor.shape[0], result)
     return result
 
 
@@ -64,7 +64,8 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
         element = elements.element_of(tensor, items)
         if element is not None:
             return element
-    if not result_shape(items) and not _has_ellipsis(index):  # one element is no view, as in NumPy
+    if not result_shape(items) and not _has_ellipsis(index) and tensor.dtype.names is None:
+        # One element is no view, as in NumPy, unless it is a record.
         return mapped(np.array, _taken(tensor, items))
     return _slicing(tensor, items)
 
@@ -90,10 +91,11 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
     kept = kept_slice(tensor.layout, tensor.shape, items, device)
     of = sliced_outline(tensor, items)
     if kept is None:
-        return moved_from(tensor, _moved(tensor, items), of, items)
+        return moved_from(tensor, _moved(tensor, items), of)
     if of.flags.writeable:
         spec, at = TensorSpec(kept.layout, of.shape, tensor.dtype), _at(tensor._spec, items, kept, device)
-        return Call(OfSlice(at, spec, of.strides, kept.lengths), (tensor,))
+        begin, steps = offset_of(of, tensor), _steps(tensor, items)
+        return Call(OfSlice(at, spec, of.strides, begin, kept.lengths, steps), (tensor,))
     some: tuple[Any, ...] = (..., *kept.block)
 
     def take(block: Array) -> Array:
@@ -101,6 +103,11 @@ def _slicing(tensor: DTensor, items: Items) -> Call | DTensor:
         return taken.reshape(kept.lengths)  # only axes of length 1 come and go
 
     return viewed(take, tensor, kept.layout, of)
+
+
+def _steps(tensor: DTensor, items: Items) -> Shape:
+    """Return the bytes by which a slice begins later, if its index along an axis is one more."""
+    return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
 def _at(spec: TensorSpec, items: Items, kept: Slice, device: int | None) -> At:
@@ -175,7 +182,7 @@ def _around(cut: AnyCut, item: Stretch) -> tuple[Stretch, Stretch]:
 def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     """Decide how to run ``tensor[index] = value``. Collective over the mesh, unless *value* is a number.
 
-    What is a copy of a slice, as its elements had to move, gets what they are now, and goes back to where they are.
+    In ``t[index] += 1``, a view that had to move has sent its elements home before: then there is nothing to do.
     """
     names = fields.names_in(tensor, index)
     if isinstance(names, str):
@@ -184,11 +191,12 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     if names is not None:
         fields.set_fields(tensor, names, value, lambda each, own: setitem(each, Ellipsis, own))
         return None
-    source = taken_from(tensor)
-    check_writable(SET, tensor if source is None else source[0])
+    check_writable(SET, tensor, index=index)
     given = unwrapped(value)
-    if isinstance(given, DTensor):
-        rows.check_no_swap(tensor, index, given)
+    if isinstance(given, DTensor) and is_moved(given) and not has_arrays(index):
+        of = sliced_outline(tensor, parsed(index, tensor.shape))
+        if is_same_view(given, tensor, of):
+            return None
     is_record = tensor.dtype.names is not None and isinstance(given, tuple | list)
     if is_record or (isinstance(given, str | bytes) and tensor.dtype.kind in "mMSU"):
         given = np.asarray(given, tensor.dtype)
@@ -196,12 +204,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
         raise TypeError(f"{SET}: a {type(given).__name__} is no number, array or tensor")
     _check_kind(tensor, given)
     (operand,) = agree_on_plain(SET, [given], tensor.mesh)
-    if source is None:
-        return _setting(tensor, index, operand)
-    fetch_again(*source, tensor)
-    completed(_setting(tensor, index, operand))
-    assign_back(*source, tensor)
-    return None
+    return _setting(tensor, index, operand)
 
 
 def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
@@ -220,18 +223,8 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
     asked = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _taken(tensor, asked.items)
     index_arrays.put(name, base, asked, value, how)
-    if taken_from(base) is not None:  # a copy, as elements had to move
-        _assign(tensor, asked.items, base)
-
-
-def fetch_again(source: DTensor, items: Items, moved: DTensor) -> None:
-    """Bring *moved*, a slice of *source* that had to move, up to date. Collective over the mesh."""
-    changed(lambda block, new: np.copyto(opaque(block), opaque(new)), moved, _moved(source, items))
-
-
-def assign_back(source: DTensor, items: Items, moved: DTensor) -> None:
-    """Write *moved*, a slice of *source* that had to move, to where it came from. Collective over the mesh."""
-    _assign(source, items, moved)
+    count_write(base)
+    send_home(base)  # if its elements had to move
 
 
 def _check_kind(tensor: DTensor, value: object) -> None:

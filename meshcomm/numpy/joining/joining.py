@@ -17,7 +17,7 @@ from meshcomm.blocks.map import written
 from meshcomm.blocks.rules import mesh_of
 from meshcomm.core._arguments import as_dtype, counted
 from meshcomm.core._types import Array, DType, Shape
-from meshcomm.core.arrays._tensor import Call, completed
+from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.create import distribute, empty
 from meshcomm.core.arrays.dtensor import DTensor, Tensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout, refuse_match

@@ -14,7 +14,7 @@ from meshcomm.blocks.assemble import assembling, joined
 from meshcomm.blocks.make import make, on_device
 from meshcomm.core._arguments import counted, integer, quote
 from meshcomm.core._types import Array, Indices
-from meshcomm.core.arrays._tensor import Call, Recipe
+from meshcomm.core.arrays._recipes import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import Interval

@@ -9,11 +9,12 @@ from meshcomm.blocks.align import cut_by, relaid
 from meshcomm.blocks.assemble import assembling_if_thin
 from meshcomm.blocks.edges import Stretch
 from meshcomm.blocks.make import make, mapped, mapping, on_blocks
+from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.small import everywhere, is_passing
-from meshcomm.blocks.views import moved_from, outline, viewing
+from meshcomm.blocks.views import outline, viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._types import Axis, Names
-from meshcomm.core.arrays._tensor import Call, Recipe, completed
+from meshcomm.core.arrays._recipes import Call, Recipe, completed
 from meshcomm.core.arrays.create import empty
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout

@@ -12,7 +12,8 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.assemble import assembling
-from meshcomm.blocks.views import outline, viewed
+from meshcomm.blocks.moved import refreshed_by
+from meshcomm.blocks.views import outline, sharing
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, Shape
@@ -54,11 +55,13 @@ def sliding_window_view(
     given = range(tensor.ndim) if axis is None else (axis,) if isinstance(axis, int | np.integer) else axis
     axes = tuple(normalised_axes(each, tensor.ndim)[0] for each in given)  # one may be there twice
     beyond = _checked(tensor, axes, lengths, writeable)
-    wide, firsts = _widened(relaid(tensor, tensor.layout.undealt(axes), _NAME), beyond)
+    wide, firsts = _widened(tensor, axes, beyond)
     layout = Layout([*firsts.axes, *((),) * len(axes)], tensor.mesh)
     of = np.lib.stride_tricks.sliding_window_view(outline(tensor), lengths, axes)
     firsts_of = of.shape[: tensor.ndim]
-    return viewed(lambda block: _windows(block, firsts.block_shape(firsts_of), axes, lengths), wide, layout, of)
+    if wide is not tensor:
+        wide = refreshed_by(lambda base: _widened(base, axes, beyond)[0], tensor, wide)
+    return sharing(lambda block: _windows(block, firsts.block_shape(firsts_of), axes, lengths), wide, layout, of, 0)
 
 
 def _checked(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], writeable: bool) -> list[int]:
@@ -77,11 +80,12 @@ def _checked(tensor: DTensor, axes: Sequence[int], lengths: Sequence[int], write
     return beyond
 
 
-def _widened(tensor: DTensor, beyond: Sequence[int]) -> tuple[DTensor, Layout]:
+def _widened(tensor: DTensor, axes: Sequence[int], beyond: Sequence[int]) -> tuple[DTensor, Layout]:
     """Return *tensor* with longer blocks, which overlap, and how the first elements of the windows are cut.
 
     Each block has the elements that its windows need. Collective over the mesh if an axis with windows is cut.
     """
+    tensor = relaid(tensor, tensor.layout.undealt(axes), _NAME)
     firsts: Value = tensor[tuple(slice(0, n - more) for n, more in zip(tensor.shape, beyond, strict=True))]
     for a, more in enumerate(beyond):
         if more and tensor.layout.num_shards(a) > 1:

@@ -69,7 +69,10 @@ def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
 
 @own
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
-    """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says."""
+    """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says.
+
+    With ``copy=False`` they are views, which must not be written to.
+    """
     if sparse or prod(map(np.size, xi)) * 8 < WHOLE_BELOW:
         return as_tensors(_numpys.meshgrid(*map(asarray, xi), copy=copy, sparse=sparse, indexing=indexing))
     lines = [asarray(x).reshape(-1) for x in xi]
@@ -81,9 +84,13 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     shape = tuple(lines[axis].size for axis in order)  # the exchange of two axes is its own inverse
     found = []
     for number, line in enumerate(lines):
-        made = empty(shape, line.dtype)
-        made[...] = line.reshape([-1 if axis == number else 1 for axis in order])
-        found.append(made)
+        thin = line.reshape([-1 if axis == number else 1 for axis in order])
+        if copy:
+            made = empty(shape, line.dtype)
+            made[...] = thin
+            found.append(made)
+        else:
+            found.append(np.broadcast_to(thin, shape))
     return tuple(found)
 
 

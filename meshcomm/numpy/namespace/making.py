@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike
 
 from meshcomm.blocks.align import note
 from meshcomm.blocks.make import cut
+from meshcomm.blocks.moved import is_moved
 from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import as_shape
@@ -69,11 +70,10 @@ def has_arrays(tensor: DTensor) -> bool:
 def for_program(tensor: DTensor) -> Value:
     """Return what the program gets for a new tensor, by the rule of creation or, in a script, by any call.
 
-    A copy of what NumPy gives as a view stays a tensor, which knows where it came from.
+    A view whose elements had to move stays a tensor, which knows where they are.
     """
-    view = tensor._view
-    is_copy = view is None or (view.writeable and not view.origins)
-    if not is_copy or tensor.local is None or not has_arrays(tensor):
+    is_read_only = tensor._view is not None and not tensor._view.writeable
+    if is_read_only or is_moved(tensor) or tensor.local is None or not has_arrays(tensor):
         return tensor
     return whole_array(tensor.local)
 

@@ -23,7 +23,7 @@ from meshcomm.core._arguments import reduced_axes
 from meshcomm.core._callers import warn
 from meshcomm.core._tracing import traceable
 from meshcomm.core._types import Array, Axis, DType, Shape
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.spec import TensorSpec

@@ -19,7 +19,7 @@ from meshcomm.blocks.scan import Scan, accumulated
 from meshcomm.core._arguments import normalised_axes
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._tensor import Call, Recipe
+from meshcomm.core.arrays._recipes import Call, Recipe
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.joining.joining import concatenate

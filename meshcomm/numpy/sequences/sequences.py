@@ -15,7 +15,7 @@ from meshcomm.blocks.small import gathered
 from meshcomm.core._arguments import normalised_axes, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.partition import Cut, Interval
 from meshcomm.core.memory.copies import contiguous

@@ -12,7 +12,7 @@ from meshcomm.core._arguments import as_shape, integer, quote
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape, ShapeLike
 from meshcomm.core.arrays import create
-from meshcomm.core.arrays._tensor import Call, OnBlocks
+from meshcomm.core.arrays._recipes import Call, OnBlocks
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.operators import LIKE
 from meshcomm.core.arrays.spec import TensorSpec
@@ -150,7 +150,7 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     Parameters
     ----------
     xi: the coordinates along each axis: tensors, or arrays that are the same on all ranks
-    copy: has no effect unless *sparse*: else the results are views
+    copy: False returns views, which must not be written to
     sparse: whether each result has length 1 along the axes of the others
     indexing: "xy", or "ij"
     """
@@ -161,12 +161,15 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     if indexing == "xy":
         axes[:2] = reversed(axes[:2])
     shape = tuple(tensors[axis].size for axis in axes)  # the exchange of two axes is its own inverse
-    if not sparse:
+    if copy and not sparse:
         return tuple(_repeated(tensor, axis, shape) for tensor, axis in zip(tensors, axes, strict=True))
     whole = range(len(axes))
     thin: list[Value] = [
         np.expand_dims(t, [a for a in whole if a != axis]) for t, axis in zip(tensors, axes, strict=True)
     ]
+    if not sparse:
+        spread_out: list[Value] = [np.broadcast_to(t, shape) for t in thin]
+        return tuple(spread_out)
     return tuple(t.copy() if copy else t for t in thin)
 
 

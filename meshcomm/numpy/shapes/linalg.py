@@ -8,7 +8,7 @@ import numpy as np
 from meshcomm.blocks.views import viewing
 from meshcomm.core._arguments import integer, normalised_axes
 from meshcomm.core._tracing import is_traced, traceable
-from meshcomm.core.arrays._tensor import Call, completed
+from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.arrays.transposed import relayout_transposed

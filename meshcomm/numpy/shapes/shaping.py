@@ -11,12 +11,13 @@ import numpy as np
 
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import make, on_blocks, on_device
+from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import broadcast_shape, without
-from meshcomm.blocks.views import moved_from, outline, reshaped_outline, viewed, viewing
+from meshcomm.blocks.views import outline, reshaped_outline, viewed, viewing
 from meshcomm.core._arguments import counted, normalised_axes, quote, reduced_axes
 from meshcomm.core._tracing import is_traced, traceable
 from meshcomm.core._types import Array, Axis, Shape, ShapeLike
-from meshcomm.core.arrays._tensor import Call, completed
+from meshcomm.core.arrays._recipes import Call, completed
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Axes, Layout, refuse_match

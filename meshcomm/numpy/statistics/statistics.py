@@ -20,7 +20,7 @@ from meshcomm.core._arguments import as_dtype, quote, reduced_axes
 from meshcomm.core._callers import naming_callers, warn
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Axis, DType
-from meshcomm.core.arrays._tensor import Call
+from meshcomm.core.arrays._recipes import Call
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.reductions.reductions import mean, reducing_by, refuse_empty

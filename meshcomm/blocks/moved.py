@@ -1,0 +1,264 @@
+"""Views whose elements had to move: copies that show what is written to their base, and send home what they get.
+
+NumPy's view of an array is a byte at which it begins, and a stride for each axis. Whatever calls have made the view,
+these say where its elements are in the array that owns the memory, its *base*. So a view of a view has the same base,
+and a loop that turns an array around in each step keeps one base, not one for each step.
+"""
+
+from collections.abc import Callable
+from functools import partial, reduce
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from meshcomm.blocks.align import relaid
+from meshcomm.blocks.views import marked, offset_of
+from meshcomm.core._tracing import Value
+from meshcomm.core._types import Array, Shape
+from meshcomm.core.arrays._storage import Source, Storage, bounds_of, strides_of
+from meshcomm.core.arrays.create import from_callback
+from meshcomm.core.arrays.dtensor import DTensor, as_tensor
+from meshcomm.core.arrays.spec import View
+from meshcomm.core.layouts.layout import Layout
+from meshcomm.core.memory.copies import contiguous
+
+
+def moved_from(
+    tensor: DTensor,
+    copied: DTensor,
+    of: Array,
+    fetch: Callable[[DTensor], DTensor] | None = None,
+    send: Callable[[DTensor, DTensor], object] | None = None,
+) -> DTensor:
+    """Return a view of *tensor* whose elements had to move.
+
+    Parameters
+    ----------
+    tensor: what NumPy's view is a view of
+    copied: the elements
+    of: the `outline` of NumPy's view
+    fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
+    send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
+    """
+    local = None if copied.local is None else contiguous(copied.local)  # to be reshaped as NumPy's array can be
+    begin = _begin(tensor) + offset_of(of, tensor)
+    base = tensor
+    if fetch is None:
+        base = _base_of(tensor)
+        where = _Where(begin - _begin(base), of.shape, of.strides, copied.layout)
+        fetch, send = where.fetch, where.send
+    first, end = np.lib.array_utils.byte_bounds(of)
+    low, size = begin - (of.ctypes.data - first), end - first
+    source = Source(base, low, low + size, fetch, partial(_sent, send)) if of.size else None
+    view = View[DTensor](None, of.strides, of.flags.writeable, begin)
+    return DTensor(marked(local, of.flags.writeable), copied.layout, copied.shape, copied.dtype, view, Storage(source))
+
+
+def refreshed_by(fetch: Callable[[DTensor], DTensor], tensor: DTensor, copied: DTensor) -> DTensor:
+    """Return *copied*, elements of *tensor* that views share, with them up to date: *fetch* copies them again."""
+    low, high = bounds_of(tensor)
+    view = View[DTensor](None, strides_of(copied), False, _begin(tensor))
+    storage = Storage(Source(tensor, low, high, fetch, None))
+    return DTensor(copied._block, copied.layout, copied.shape, copied.dtype, view, storage)
+
+
+def is_moved(tensor: DTensor) -> bool:
+    """Return whether *tensor* is a view, or shares memory with one, whose elements had to move."""
+    return tensor._storage.source is not None
+
+
+def is_same_view(view: DTensor, tensor: DTensor, of: Array) -> bool:
+    """Return whether *view*, whose elements had to move, is what *of* is the `outline` of, made of *tensor*."""
+    source = view._storage.source
+    if source is None or source.base._storage is not tensor._storage or view._view is None:
+        return False
+    is_there = view._view.begin == _begin(tensor) + offset_of(of, tensor)
+    return is_there and (view.shape, view._view.strides, view.dtype) == (of.shape, of.strides, of.dtype)
+
+
+def _sent(send: Callable[[DTensor, DTensor], object] | None, base: DTensor, view: DTensor) -> None:
+    """Write the elements of *view* to *base*, as those of a tensor that is no view of it."""
+    assert send is not None
+    send(base, DTensor(view._block, view.layout, view.shape, view.dtype))
+
+
+def _begin(tensor: DTensor) -> int:
+    return 0 if tensor._view is None else tensor._view.begin
+
+
+def _base_of(tensor: DTensor) -> DTensor:
+    """Return the tensor whose elements a view of *tensor* has: what NumPy calls its base, if that has the dtype."""
+    source, view = tensor._storage.source, tensor._view
+    base = tensor if view is None or view.root is None else view.root
+    if source is not None:
+        base = source.base
+    return base if base.dtype == tensor.dtype else tensor
+
+
+class _Where(NamedTuple):
+    """Which elements of its base a view has.
+
+    Parameters
+    ----------
+    begin: the byte of NumPy's global array of the base where the first one is
+    shape, strides: of NumPy's view
+    layout: of the view
+    """
+
+    begin: int
+    shape: Shape
+    strides: Shape
+    layout: Layout
+
+    def fetch(self, base: DTensor) -> DTensor:
+        """Return the elements, in the layout of the view. Collective over the mesh."""
+        way = self._way(base)
+        return relaid(way.taken(), self.layout.axes, "a view", self.layout.mesh)
+
+    def send(self, base: DTensor, values: DTensor) -> None:
+        """Write *values* to *base*. Collective over the mesh."""
+        self._way(base).put(values)
+
+    def _way(self, base: DTensor) -> "_Slices | _Flat | _Listed":
+        return _Slices.of(base, self) or _Flat.of(base, self) or _Listed.of(base, self)
+
+
+class _Slices(NamedTuple):
+    """Elements that are a slice of the base, with its axes in another order."""
+
+    base: DTensor
+    items: tuple[Value, ...]
+    order: tuple[int, ...]
+    added: tuple[Value, ...]
+    shape: Shape
+
+    @classmethod
+    def of(cls, base: DTensor, where: _Where) -> "_Slices | None":
+        steps = strides_of(base)
+        starts = _digits(where.begin, base.shape, steps)
+        if starts is None:
+            return None
+        items: list[Value] = [int(start) for start in starts]
+        by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -steps[k])
+        axes = list[int]()
+        for n, stride in zip(where.shape, where.strides, strict=True):
+            if n == 1 or not stride:
+                continue
+            fit = (k for k in by_stride if steps[k] and not stride % steps[k] and k not in axes)
+            axis = next((k for k in fit if 0 <= starts[k] + (n - 1) * (stride // steps[k]) < base.shape[k]), None)
+            if axis is None:
+                return None
+            step, start = stride // steps[axis], int(starts[axis])
+            stop = start + n * step
+            items[axis] = slice(start, None if stop < 0 else stop, step)
+            axes.append(axis)
+        order = tuple(sorted(range(len(axes)), key=axes.__getitem__))
+        pairs = zip(where.shape, where.strides, strict=True)
+        added = tuple(None if n == 1 or not stride else slice(None) for n, stride in pairs)
+        return cls(base, (*items, ...), order, added, where.shape)
+
+    def taken(self) -> DTensor:
+        """Return the elements, in the shape of the view."""
+        turned: Value = np.transpose(self.base[self.items], np.argsort(self.order).tolist())
+        taken: Value = turned[(*self.added, ...)]
+        return _tensor(taken if taken.shape == self.shape else np.broadcast_to(taken, self.shape))
+
+    def put(self, values: DTensor) -> None:
+        """Write *values*, which have the shape of the view."""
+        long = tuple(n for n in values.shape if n > 1)
+        self.base[self.items] = np.transpose(values.reshape(long), self.order)
+
+
+class _Flat(NamedTuple):
+    """Elements that have one distance in the memory of a base in C order."""
+
+    base: DTensor
+    items: slice
+    shape: Shape
+
+    @classmethod
+    def of(cls, base: DTensor, where: _Where) -> "_Flat | None":
+        size, itemsize = prod(where.shape), base.dtype.itemsize
+        if base._view is not None or where.begin % itemsize:
+            return None
+        step = itemsize
+        for n, stride in zip(reversed(where.shape), reversed(where.strides), strict=True):
+            if n != 1 and stride != step:
+                break
+            step *= n
+        else:
+            return cls(base, slice(where.begin // itemsize, where.begin // itemsize + size), where.shape)
+        if len(where.shape) != 1 or where.strides[0] % itemsize:
+            return None
+        start, step = where.begin // itemsize, where.strides[0] // itemsize
+        stop = start + size * step
+        return cls(base, slice(start, None if stop < 0 else stop, step), where.shape)
+
+    def taken(self) -> DTensor:
+        """Return the elements, in the shape of the view."""
+        if self.items == slice(0, self.base.size):
+            return _tensor(self.base.reshape(self.shape))
+        return _tensor(self.base.reshape(-1)[self.items].reshape(self.shape))
+
+    def put(self, values: DTensor) -> None:
+        """Write *values*, which have the shape of the view."""
+        if self.items == slice(0, self.base.size):
+            self.base[...] = values.reshape(self.base.shape)
+        else:
+            self.base.reshape(-1)[self.items] = values.reshape(-1)
+
+
+class _Listed(NamedTuple):
+    """Elements of which each has its index in the base: diagonals, windows, slices of a reshaped array."""
+
+    base: DTensor
+    indices: tuple[DTensor, ...]
+
+    @classmethod
+    def of(cls, base: DTensor, where: _Where) -> "_Listed":
+        flips = [axis for axis, step in enumerate(strides_of(base)) if step < 0]
+        begin = where.begin
+        if flips:  # so that each index grows with the memory
+            begin -= sum((base.shape[axis] - 1) * strides_of(base)[axis] for axis in flips)
+            base = _tensor(np.flip(base, tuple(flips)))
+        steps = [abs(step) for step in strides_of(base)]
+
+        def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:
+            def block(slices: tuple[slice, ...]) -> Array:
+                each = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
+                offsets: Array = np.asarray(reduce(np.add.outer, each, np.asarray(begin)), np.intp)
+                digits = _digits(offsets, base.shape, steps)
+                assert digits is not None
+                return np.broadcast_to(np.asarray(digits[axis], np.intp), offsets.shape)
+
+            return block
+
+        layout = where.layout
+        return cls(base, tuple(from_callback(where.shape, np.intp, layout, numbers(k)) for k in range(base.ndim)))
+
+    def taken(self) -> DTensor:
+        """Return the elements, in the shape of the view."""
+        return _tensor(self.base[self.indices])
+
+    def put(self, values: DTensor) -> None:
+        """Write *values*, which have the shape of the view."""
+        self.base[self.indices] = values
+
+
+def _tensor(x: Value) -> DTensor:
+    """Return what a call gives, which is an array in a script if each rank has all of it, as a tensor."""
+    return as_tensor("a view", x)
+
+
+def _digits(offset: Value, shape: Shape, strides: "Shape | list[int]") -> list[Value] | None:
+    """Return the index along each axis of what is *offset* bytes from the first element; None if there is none."""
+    digits: list[Value] = [0] * len(shape)
+    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
+        if shape[axis] < 2 or not strides[axis]:
+            continue
+        if strides[axis] < 0:
+            return None
+        digits[axis], offset = offset // strides[axis], offset % strides[axis]
+    is_there = not np.any(offset) and all(np.all(digit < n) for digit, n in zip(digits, shape, strict=True) if n > 1)
+    return digits if is_there else None

@@ -1,0 +1,229 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+# cython: auto_pickle=False
+"""Calls that are decided: how they run, again and again, on tensors of the same specs; knows no MPI.
+
+It is in C for the same reasons as `_tensor.pyx`, which keeps recipes and finds them.
+"""
+
+from types import FunctionType
+
+import numpy as np
+
+from meshcomm.core._callers import guarded as _calling
+from meshcomm.core._tuning import POOLED_FROM
+from meshcomm.core.arrays._storage cimport Storage, Stored
+from meshcomm.core.arrays.spec import View
+from meshcomm.core.memory.blocks import new_block
+from meshcomm.core.memory.copies import is_same_memory
+
+cdef object ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
+cdef object _KIND = None  # DTensor
+cdef object _guarded = _calling
+cdef Py_ssize_t _pooled = POOLED_FROM
+
+
+def set_kind(kind):
+    """Set the class of tensors."""
+    global _KIND
+    _KIND = kind
+
+
+cdef class Call:
+    """A call that is decided, and has not run: a *recipe*, the *operands*, and the tensor *out* to write to, or None.
+
+    Operands are tensors and numbers, in the order in which the recipe takes them.
+    """
+
+    def __init__(self, Recipe recipe not None, tuple operands not None, out=None):
+        self.recipe, self.operands, self.out = recipe, operands, out
+
+    cpdef object run(self):
+        """Return the result. Collective if elements have to move."""
+        return self.recipe.make(self.operands, self.out)
+
+
+cpdef object completed(made):
+    """Return the result that *made* is, or that of the call that it is."""
+    return (<Call>made).run() if type(made) is Call else made
+
+
+cdef class Recipe:
+    """How calls of one signature run: *run* takes the operands, and returns the result."""
+
+    def __init__(self, run):
+        self.run = run
+
+    cdef object make(self, tuple operands, out):
+        return _guarded(self.run, operands, {} if out is None else {"out": (out,)})
+
+
+cdef class OfTensors(Recipe):
+    """A recipe of the tensors among the arguments of a call: the others it has from its signature."""
+
+    def __init__(self, of):
+        self.of = of
+
+    cdef object make(self, tuple operands, out):
+        return self.of.make(tensors_in(operands), out)
+
+
+cdef tuple tensors_in(args):
+    """Return the tensors among arguments, and in lists among these, in order."""
+    return tuple([y for x in args for y in (x if type(x) is list or type(x) is tuple else (x,)) if type(y) is _KIND])
+
+
+cdef class OnBlocks(Recipe):
+    """What a function makes of blocks that are aligned already.
+
+    Parameters
+    ----------
+    run: takes the blocks, and numbers as they are
+    spec: of the result
+    takes_out: whether *run* is a universal function
+    guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
+    """
+
+    cdef readonly object spec
+    cdef readonly bint takes_out, guarded
+
+    def __init__(self, run, spec, takes_out=False, guarded=False):
+        self.run, self.spec, self.takes_out = run, spec, takes_out
+        self.guarded = guarded or type(run) is FunctionType
+
+    cdef object make(self, tuple operands, out):
+        cdef list blocks = []
+        cdef Stored each
+        cdef bint is_view = False
+        cdef object shape = None
+        for x in operands:
+            if type(x) is _KIND:
+                each = x
+                if each._block is None:  # outside of the mesh
+                    return tensor_of(None, self.spec, None) if out is None else out
+                blocks.append(each._block)
+                is_view = is_view or each._view is not None
+                if shape is None or (<Stored>shape)._spec.shape != self.spec.shape:
+                    shape = each
+            else:
+                blocks.append(x)
+        if out is not None:
+            self.run(*blocks, out=((<Stored>out)._block,))
+            return out
+        if self.takes_out:
+            local = (<Stored>shape)._block
+            if local.nbytes >= _pooled:
+                made = new_block(local.shape, self.spec.dtype)
+                self.run(*blocks, out=made)
+                return tensor_of(made, self.spec, None)
+            made = self.run(*blocks, order="C") if is_view else self.run(*blocks)
+        elif self.guarded:
+            made = _guarded(self.run, tuple(blocks), {})
+        else:
+            made = self.run(*blocks)
+        if type(made) is not ndarray or is_view:
+            made = asarray(made, order="C")
+        if made.dtype is not self.spec.dtype:
+            return _KIND(made, self.spec.layout, self.spec.shape, made.dtype)
+        return tensor_of(made, self.spec, None)
+
+
+cdef class Assignment(Recipe):
+    """What writes a number, or a tensor in the layout of a slice, to the slice.
+
+    *run* is where the slice is in the block, *lengths* its shape there.
+    """
+
+    cdef readonly tuple lengths
+
+    def __init__(self, run, tuple lengths):
+        self.run, self.lengths = run, lengths
+
+    cdef object make(self, tuple operands, out):
+        cdef Stored tensor = operands[0], value
+        given = operands[1]
+        if tensor._block is None:  # outside of the mesh
+            return tensor
+        target = tensor._block[self.run.of(operands[2] if len(operands) > 2 else None)]
+        if target.shape != self.lengths:
+            target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
+        if type(given) is _KIND:
+            value = given
+            given = value._block
+            if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
+                tensor._block, given
+            ):
+                if is_same_memory(target, given):  # as in t[index] += value
+                    return tensor
+                given = given.copy()
+        target[...] = given
+        return tensor
+
+
+cdef class OfView(Recipe):
+    """What is a view of the block of one tensor, whose strides are in the signature.
+
+    Parameters
+    ----------
+    run: takes the block, and returns a view of it
+    spec: of the result
+    strides: those of NumPy's global array
+    first: the byte of that of the tensor with which it begins
+    """
+
+    cdef readonly object spec, strides
+    cdef readonly Py_ssize_t first
+
+    def __init__(self, run, spec, strides, Py_ssize_t first=0):
+        self.run, self.spec, self.strides, self.first = run, spec, strides, first
+
+    cdef object make(self, tuple operands, out):
+        cdef Stored tensor = operands[0]
+        cdef object view = tensor._view, root = tensor, writeable = True
+        cdef Py_ssize_t first = self.first_of(operands)
+        if view is not None:
+            root, writeable, first = tensor if view.root is None else view.root, view.writeable, first + view.begin
+        view = tuple.__new__(View, (root, self.strides, writeable, first))
+        return tensor_of(None if tensor._block is None else self.taken(tensor._block, operands), self.spec, view)
+
+    cdef object taken(self, local, tuple operands):
+        return self.run(local)
+
+    cdef Py_ssize_t first_of(self, tuple operands) except? -1:
+        return self.first
+
+
+cdef class OfSlice(OfView):
+    """What is a slice of the block of one tensor, and begins where the call says.
+
+    Parameters
+    ----------
+    run: where it is in the block
+    spec, strides, first: those of `OfView`, for the first slice
+    lengths: the shape of its block
+    steps: the strides of NumPy's global array of the tensor
+    """
+
+    cdef readonly tuple lengths, steps
+
+    def __init__(self, run, spec, strides, first, tuple lengths, tuple steps):
+        OfView.__init__(self, run, spec, strides, first)
+        self.lengths, self.steps = lengths, steps
+
+    cdef Py_ssize_t first_of(self, tuple operands) except? -1:
+        cdef Py_ssize_t first = 0, axis
+        if len(operands) < 2:
+            return self.first
+        for axis in range(len(self.steps)):
+            first += <Py_ssize_t>operands[1][axis] * <Py_ssize_t>self.steps[axis]
+        return first
+
+    cdef object taken(self, local, tuple operands):
+        block = local[self.run.of(operands[1] if len(operands) > 1 else None)]
+        return block if block.shape == self.lengths else block.reshape(self.lengths)
+
+
+cdef Stored tensor_of(local, spec, view):
+    cdef Stored made = _KIND.__new__(_KIND)
+    made._block, made._spec, made._view = local, spec, view
+    made._storage = Storage.__new__(Storage) if view is None else (<Stored>view[0])._storage
+    return made

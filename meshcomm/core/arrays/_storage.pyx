@@ -1,0 +1,295 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+# cython: auto_pickle=False
+"""The memory that a tensor and its views share, how often it was written, and where its elements come from.
+
+It is in C because each call of a tensor asks for it.
+"""
+# Views whose elements had to move
+# ================================
+#
+# NumPy's view of an array shows what is written to the array later, and a write to the view changes the array. A view
+# of a tensor whose elements stay on their ranks is NumPy's own view of the block, so both hold. If the elements had to
+# move, the view has a block of its own, a copy. Its storage knows the `Source`: the tensor that has the elements, how
+# to bring them again (`fetch`), and how to bring them back (`send`).
+#
+# Each storage counts the calls that write to it: its version. Once a view has its source there, it also keeps the
+# last writes, each as the bytes of NumPy's global array between which it wrote. A source knows which version the view
+# shows. So there are three states of the copy:
+#
+#   fresh     nothing that the view takes was written since it was fetched
+#   stale     something was: the next call that has the view among its arguments fetches it again, before it begins
+#   ahead     the view itself was written: the call that did so sends it home, before it ends
+#
+# Why all ranks fetch and send alike: versions count calls, and a script makes the same calls on all its ranks. Bytes
+# between which a call writes follow from shapes, strides and indices of the global array, which are the same on all
+# ranks; no block is looked at. When a rank drops a view does not matter to others: nobody else asks for it.
+#
+# The bytes are compared as intervals. A view of a column overlaps with a write to the next column, as both reach over
+# all rows. Then it is fetched although nothing in it has changed: the result is the same.
+
+import numpy as np
+
+from meshcomm.core.arrays._indices import sliced
+from meshcomm.core.memory.copies import opaque
+
+KEPT_WRITES = 64
+"""How many writes to a storage are kept. A view that has not been read for more of them is fetched again."""
+
+cdef Py_ssize_t _most = KEPT_WRITES
+cdef object _copyto = np.copyto
+
+
+cdef class Source:
+    """Where the elements of a view are that had to move.
+
+    Parameters
+    ----------
+    base: the tensor that has them; the storage of the view keeps it
+    low, high: the bytes of NumPy's global array of *base*, between which the elements are
+    fetch: takes *base*, and returns a tensor in the layout of the view, with its elements. Collective
+    send: takes *base* and the view, and writes the elements of the view to *base*. Collective
+    """
+
+    def __init__(self, Stored base, Py_ssize_t low, Py_ssize_t high, fetch, send):
+        global sources
+        self.base, self.low, self.high, self.fetch, self.send = base, low, high, fetch, send
+        self.storage = base._storage
+        self.storage.observe()
+        self.shown = self.storage.version
+        self.is_counted = True
+        sources += 1
+
+    def __dealloc__(self):
+        global sources
+        sources -= self.is_counted
+
+
+cdef class Storage:
+    """The memory of a tensor and its views.
+
+    `version` is how often calls have written to it; `source` is where its elements come from, None for its own.
+    """
+
+    def __init__(self, Source source=None):
+        self.source = source
+
+    cdef int note(self, Py_ssize_t low, Py_ssize_t high) except -1:
+        """Count a write between these bytes."""
+        self.version += 1
+        self.is_ahead = self.source is not None
+        if self._writes is not None:
+            self._writes.append((low, high))
+            if len(self._writes) > 2 * _most:
+                del self._writes[:_most]
+        return 0
+
+    cdef int observe(self) except -1:
+        """Keep writes from now on."""
+        if self._writes is None:
+            self._writes = []
+        return 0
+
+    cdef bint is_written(self, Py_ssize_t since, Py_ssize_t low, Py_ssize_t high):
+        """Return whether something may have been written between these bytes after the version *since*."""
+        cdef Py_ssize_t count = self.version - since, number
+        cdef tuple write
+        if count > len(self._writes) or count > _most:
+            return True
+        for number in range(len(self._writes) - count, len(self._writes)):
+            write = self._writes[number]
+            if <Py_ssize_t>write[0] < high and low < <Py_ssize_t>write[1]:
+                return True
+        return False
+
+    cpdef bint is_stale(self):
+        """Return whether the source has elements that are not in this storage: alike on all ranks.
+
+        A call has brought its arguments up to date. While it runs, they are what they were when it began.
+        """
+        return self.calls == 0 and self.is_behind()
+
+    cdef bint is_behind(self):
+        cdef Source source = self.source
+        if source is None:
+            return False
+        if source.storage.version != source.shown:
+            if source.storage.is_written(source.shown, source.low, source.high):
+                return True
+            source.shown = source.storage.version
+        return source.storage.is_behind()
+
+
+cdef class Stored:
+    """The block of this rank, the spec, and the storage: what a tensor has in memory."""
+
+
+cdef Stored _owner(Stored tensor):
+    """Return the tensor whose block is the whole memory of *tensor*."""
+    return tensor if tensor._view is None or tensor._view.root is None else <Stored>tensor._view.root
+
+
+# -- writes -----------------------------------------------------------------------------------------------------------
+
+
+cpdef bint count_write(Stored tensor, index=None) except -1:
+    """Count a call that writes to *tensor*, or to what *index* takes of it; return whether it may be written to."""
+    cdef Storage storage = tensor._storage
+    cdef tuple bounds
+    if storage._writes is None:
+        storage.version += 1
+        storage.is_ahead = storage.source is not None
+    else:
+        bounds = bounds_of(tensor, index)
+        storage.note(bounds[0], bounds[1])
+    return tensor._view is None or tensor._view.writeable
+
+
+cpdef tuple bounds_of(Stored tensor, index=None):
+    """Return the bytes between which the elements of *tensor*, or what *index* takes of them, are.
+
+    They count from the first element of NumPy's global array that owns the memory.
+    """
+    cdef object spec = tensor._spec, key
+    cdef Py_ssize_t low, high, axis = 0, count, step, stride, start
+    cdef tuple shape = spec.shape, strides = strides_of(tensor)
+    low = 0 if tensor._view is None else tensor._view.begin
+    high = low + <Py_ssize_t>spec.dtype.itemsize
+    at = None if index is None else sliced(index, shape, spec.cuts or spec.find_cuts())
+    if at is None:
+        for axis in range(len(shape)):
+            count, stride = shape[axis], strides[axis]
+            if count == 0:
+                return low, low
+            if stride < 0:
+                low += (count - 1) * stride
+            else:
+                high += (count - 1) * stride
+        return low, high
+    for key in at[0]:
+        if key is None or key is Ellipsis:
+            continue
+        start, stride = at[1][axis], strides[axis]
+        count, step = 1, 1
+        if type(key) is tuple and len(key) > 1:
+            count, step = key[len(key) - 2], key[len(key) - 1]
+        axis += 1
+        if count == 0:
+            return low, low
+        low += start * stride
+        high += start * stride
+        if step * stride < 0:
+            low += (count - 1) * step * stride
+        else:
+            high += (count - 1) * step * stride
+    return low, high
+
+
+cpdef tuple strides_of(Stored tensor):
+    """Return the strides of NumPy's global array of *tensor*."""
+    cdef Py_ssize_t step, n
+    cdef list strides
+    if tensor._view is not None:
+        return tensor._view.strides
+    strides, step = [], tensor._spec.dtype.itemsize
+    for n in reversed(<tuple>tensor._spec.shape):
+        strides.append(step)
+        step *= n
+    strides.reverse()
+    return tuple(strides)
+
+
+# -- views whose elements had to move ---------------------------------------------------------------------------------
+
+
+cpdef int refresh(x) except -1:
+    """Bring views among the arguments of a call up to date, before it begins. Collective for those that are stale."""
+    cdef Stored tensor, owner
+    cdef Source source
+    if isinstance(x, Stored):
+        tensor = x
+        source = tensor._storage.source
+        if source is None or tensor._storage.calls:
+            return 0
+        if tensor._storage.is_ahead:
+            send_home(tensor)
+        if not tensor._storage.is_behind():
+            return 0
+        refresh(source.base)
+        owner = _owner(tensor)
+        new = source.fetch(source.base)
+        if owner._block is not None:
+            _overwrite(owner._block, (<Stored>new)._block)
+        count_write(owner)  # for views of this one
+        tensor._storage.is_ahead = False
+        source.shown = source.storage.version
+    elif type(x) is list or type(x) is tuple:
+        for each in x:
+            refresh(each)
+    elif type(x) is dict:
+        for each in (<dict>x).values():
+            refresh(each)
+    return 0
+
+
+cdef int _overwrite(block, new) except -1:
+    """Write to a *block* that may be marked as one that programs must not write to."""
+    cdef bint is_read_only = not block.flags.writeable
+    if is_read_only:
+        block.flags.writeable = True
+    _copyto(opaque(block), opaque(new))
+    if is_read_only:
+        block.flags.writeable = False
+    return 0
+
+
+cpdef int send_home(x) except -1:
+    """Send views among the arguments of a call that it has written to where they come from. Collective for these."""
+    cdef Stored tensor
+    cdef Source source
+    if isinstance(x, Stored):
+        tensor = x
+        source = tensor._storage.source
+        if source is None or tensor._storage.calls or not tensor._storage.is_ahead:
+            return 0
+        tensor._storage.is_ahead = False
+        source.send(source.base, _owner(tensor))
+        send_home(source.base)
+        source.shown = source.storage.version
+    elif type(x) is list or type(x) is tuple:
+        for each in x:
+            send_home(each)
+    elif type(x) is dict:
+        for each in (<dict>x).values():
+            send_home(each)
+    return 0
+
+
+cpdef int begin(x) except -1:
+    """Begin a call with views among its arguments: see `refresh`."""
+    if isinstance(x, Stored):
+        if (<Stored>x)._storage.source is not None:
+            refresh(x)
+            (<Stored>x)._storage.calls += 1
+    elif type(x) is list or type(x) is tuple:
+        for each in x:
+            begin(each)
+    elif type(x) is dict:
+        for each in (<dict>x).values():
+            begin(each)
+    return 0
+
+
+cpdef int end(x, bint succeeded) except -1:
+    """End a call with these arguments. If it has *succeeded*, what it has written goes home: see `send_home`."""
+    if isinstance(x, Stored):
+        if (<Stored>x)._storage.source is not None:
+            (<Stored>x)._storage.calls -= (<Stored>x)._storage.calls > 0
+            if succeeded:
+                send_home(x)
+    elif type(x) is list or type(x) is tuple:
+        for each in x:
+            end(each, succeeded)
+    elif type(x) is dict:
+        for each in (<dict>x).values():
+            end(each, succeeded)
+    return 0
