@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays._recipes import Call, OnBlocks
-from meshcomm.core.arrays._storage import send_home
+from meshcomm.core.arrays._storage import refresh
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
@@ -133,11 +133,14 @@ def complex_of(components: Sequence[DTensor], dtype: DType) -> DTensor:
 def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> R | None:
     """Return what *function* makes of the blocks of tensors on one mesh; None outside of it, where it is not called.
 
+    Collective for stale views, which are brought up to date.
+
     >>> import meshcomm as mc
     >>> t = mc.zeros(3, int, mc.Layout(["x"], mc.create_mesh([("x", 1)])))
     >>> on_blocks(len, t)
     3
     """
+    refresh([tensor, *others])
     return None if tensor.local is None else function(tensor.local, *(each.local for each in others))
 
 
@@ -151,8 +154,10 @@ def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) 
     >>> changed(lambda block: np.negative(block, out=block), t).local.tolist()
     [-1, -1]
     """
-    on_blocks(function, tensor, *others)
-    send_home(tensor)
+    refresh(others)
+    if tensor._block is not None:
+        function(tensor._block, *(each.local for each in others))
+    tensor.written()
     return tensor
 
 

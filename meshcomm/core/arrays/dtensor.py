@@ -73,7 +73,8 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
                 "the shape of a view cannot be set if elements have to move: t.reshape(shape) makes one"
             )
         view = None if self._view is None else made._view
-        TensorBase.__init__(self, made.local, made.layout, made.shape, made.dtype, view)
+        storage = self._storage if is_view else None
+        TensorBase.__init__(self, made.local, made.layout, made.shape, made.dtype, view, storage)
 
     if not TYPE_CHECKING:  # a checker is to find what is missing
 

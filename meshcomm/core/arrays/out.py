@@ -43,14 +43,9 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
-    if out.local is not None and tensor.local is not None:
-        if not out.local.flags.writeable:
-            raise LayoutError(READ_ONLY)
-        if out.local.flags.c_contiguous:
-            as_bytes(out.local)[:] = as_bytes(tensor.local)  # bit for bit, padding too
-        else:
-            filled(out, tensor.local)
-    return out
+    if out._block is not None and not out._block.flags.writeable:
+        raise LayoutError(READ_ONLY)
+    return filled(out, tensor.local)
 
 
 @lru_cache(1024)
