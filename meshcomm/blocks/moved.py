@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import relaid
-from meshcomm.blocks.views import marked, offset_of
+from meshcomm.blocks.views import marked, offset_of, outline
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._storage import Source, Storage, bounds_of, strides_of
@@ -180,7 +180,7 @@ class _Flat(NamedTuple):
     @classmethod
     def of(cls, base: DTensor, where: _Where) -> "_Flat | None":
         size, itemsize = prod(where.shape), base.dtype.itemsize
-        if base._view is not None or where.begin % itemsize:
+        if where.begin % itemsize or not outline(base).flags.c_contiguous:
             return None
         step = itemsize
         for n, stride in zip(reversed(where.shape), reversed(where.strides), strict=True):

@@ -107,11 +107,12 @@ def test_no_write_to_a_copy_is_lost():
             lambda: memoryview(t).__setitem__(0, 7.0),
             lambda: t.view(np.recarray).__setitem__(0, 7.0),
             lambda: np.asarray(t).__setitem__(0, 7.0),
-            lambda: z[3].__setitem__("f1", 7.0),
             lambda: next(iter(z)).__setitem__("f1", 7.0),
         ):
             with pytest.raises((TypeError, ValueError), match="read-only"):
                 write()
+        z[3]["f1"] = 7.0
+        assert z["f1"].tolist() == [0, 0, 0, 7, 0, 0]
         y = t.copy()
         y *= np.arange(6.0).view(np.recarray)
         return y.tolist()

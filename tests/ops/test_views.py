@@ -153,6 +153,37 @@ def test_local_says_that_a_view_is_stale():
     assert t.tolist() == [0] * 4
 
 
+@on_ranks(3)
+def test_a_view_whose_base_nobody_has_owns_its_elements():
+    """As ``x = x.reshape(4, 6)`` leaves it: then writes send nothing."""
+    mesh = mc.create_mesh([("x", 3)])
+    t = mc.distribute(np.arange(24.0), Layout(["x"], mesh))
+    x = t.reshape(4, 6)
+    assert x.base is t
+    x += 1
+    assert x.base is t
+    rows, rank = x[::-1], mesh.rank
+    held = t if rank == 1 else None  # one rank is enough
+    del t
+    for _ in range(4):
+        rows += 1
+    assert rows.base is not None
+    del held
+    rows += 1
+    assert rows.base is not None  # x and rows share it
+    x = mc.distribute(np.arange(24.0), Layout(["x"], mesh)).reshape(4, 6)
+    x += 1
+    assert x.base is None
+    backward, flat = x[::-1], x.reshape(2, 12)[:, ::2]
+    x[0] = 7
+    flat[1, 0] = 5
+    backward[1, 5] = 3
+    expected = np.arange(24.0).reshape(4, 6) + 1
+    expected[0], expected[2, 0], expected[2, 5] = 7, 5, 3
+    check(x, expected)
+    check(backward.refresh(), expected[::-1])
+
+
 @on_ranks(2)
 def test_a_row_is_fetched_only_if_it_was_written():
     mesh = mc.create_mesh([("x", 2)])

@@ -19,6 +19,7 @@ cdef class Source:
     cdef Storage storage
     cdef Py_ssize_t low, high, shown
     cdef bint is_counted
+    cdef Py_ssize_t sent
 
 cdef class Stored:
     cdef readonly object _block, _spec, _view

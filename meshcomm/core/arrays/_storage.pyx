@@ -24,16 +24,27 @@ It is in C because each call of a tensor asks for it.
 # between which a call writes follow from shapes, strides and indices of the global array, which are the same on all
 # ranks; no block is looked at. When a rank drops a view does not matter to others: nobody else asks for it.
 #
+# After ``x = x.reshape(n, n)`` only the view has the base. Then to send each write home would be in vain. So the first
+# writes through a view ask all ranks whether one of them still has the base: if none has, the view has no source from
+# then on. The base is held by variables of the program, by other views of it, and by views with the same source.
+#
 # The bytes are compared as intervals. A view of a column overlaps with a write to the next column, as both reach over
 # all rows. Then it is fetched although nothing in it has changed: the result is the same.
 
 import numpy as np
 
+from cpython.ref cimport PyObject
+
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.memory.copies import opaque
+from meshcomm.core.ranks.agreement import agree
+from meshcomm.core.ranks.calls import collective, exchanging
 
 KEPT_WRITES = 64
 """How many writes to a storage are kept. A view that has not been read for more of them is fetched again."""
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
 
 cdef Py_ssize_t _most = KEPT_WRITES
 cdef object _copyto = np.copyto
@@ -242,6 +253,19 @@ cdef int _overwrite(block, new) except -1:
     return 0
 
 
+cdef bint _has_base(Source source) except -1:
+    """Return whether a rank has the base of a view, apart from the view. Collective over the mesh."""
+    cdef Stored base = source.base
+    cdef Py_ssize_t references = Py_REFCNT(<PyObject *> base) - 2  # those of the source, and of this function
+    if base._view is not None:
+        return True  # the memory is another tensor's
+    with collective("write to a view", base._spec.mesh) as here:
+        if here is None:
+            return references > 0
+        with exchanging(here.team):
+            return agree(here.team, "write to a view", value=references > 0) > 0
+
+
 cpdef int send_home(x) except -1:
     """Send views among the arguments of a call that it has written to where they come from. Collective for these."""
     cdef Stored tensor
@@ -252,6 +276,10 @@ cpdef int send_home(x) except -1:
         if source is None or tensor._storage.calls or not tensor._storage.is_ahead:
             return 0
         tensor._storage.is_ahead = False
+        source.sent += 1
+        if not source.sent & (source.sent - 1) and not _has_base(source):
+            tensor._storage.source = None
+            return 0
         source.send(source.base, _owner(tensor))
         send_home(source.base)
         source.shown = source.storage.version
