@@ -77,8 +77,7 @@ def cov(
         factor = 0.0
     off: Value = rows - means
     scaled: Value = off if both is None else off * both
-    with np.errstate(all="ignore"):
-        made: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
+    made: Value = (off @ np.conj(scaled).T) * np.true_divide(1, factor)
     return np.squeeze(made.astype(rows.dtype, copy=False))  # type: ignore[no-any-return]
 
 
@@ -126,11 +125,10 @@ def corrcoef(
     Arguments are those of `cov`.
     """
     found: Value = cov(x, y, rowvar, dtype=dtype)
-    with np.errstate(all="ignore"):
-        if found.ndim == 0:
-            return found / found  # type: ignore[no-any-return]
-        deviations: Value = np.sqrt(np.diagonal(found).real)
-        found = found / deviations[:, None] / deviations[None, :]
+    if found.ndim == 0:
+        return found / found  # type: ignore[no-any-return]
+    deviations: Value = np.sqrt(np.diagonal(found).real)
+    found = found / deviations[:, None] / deviations[None, :]
     if found.dtype.kind != "c":
         return np.clip(found, -1, 1)  # type: ignore[no-any-return]
     return np.clip(found.real, -1, 1) + 1j * np.clip(found.imag, -1, 1)  # type: ignore[no-any-return]
