@@ -138,6 +138,12 @@ def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, arou
     return DTensor(local, layout, shape, dtype, View(None, _outline(around, dtype).strides))
 
 
+def with_strides(made: DTensor, of: Array) -> DTensor:
+    """Return *made*, which shares no memory, as NumPy's array of the outline *of*: with its strides and its flags."""
+    view = View[DTensor](None, of.strides, of.flags.writeable)
+    return DTensor(marked(made.local, of.flags.writeable), made.layout, made.shape, made.dtype, view)
+
+
 def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:
     """Raise an *error* on all ranks if *tensor* must not be written to. *name* is the operation, or the argument.
 

@@ -235,8 +235,9 @@ def _filled(
         opened.settle()
     if opened.checks:
         compare_checksums(load.told.base, load.told.found, opened, here)
-    for tensor in targets:
-        tensor.written()
+    if request.out is not None:
+        for tensor in targets:
+            tensor.written()
     return dict(zip(load.reader.names, targets, strict=True))
 
 

@@ -27,7 +27,7 @@ def common_mesh(meshes: Iterable[Mesh]) -> Mesh:
     if not found:
         return get_default_mesh() or create_mesh()
     first = found[0]
-    if all(mesh is first or set(mesh.ranks) == set(first.ranks) for mesh in found[1:]):
+    if len(found) == 1 or all(mesh is first or set(mesh.ranks) == set(first.ranks) for mesh in found[1:]):
         return first
     ranks = sorted({rank for mesh in found for rank in mesh.ranks})
     return bound_to(first.world, Mesh(ranks, [("rank", len(ranks))]))

@@ -12,7 +12,7 @@ from meshcomm.blocks.map import deciding
 from meshcomm.blocks.moved import moved_from
 from meshcomm.blocks.rules import ADVICE
 from meshcomm.blocks.small import together
-from meshcomm.blocks.views import check_writable, outline, outline_alike, viewed, viewing
+from meshcomm.blocks.views import check_writable, outline, outline_alike, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import Array
 from meshcomm.core.arrays._recipes import Call
@@ -132,7 +132,8 @@ def imag(val: object) -> object:
     tensor = as_tensor("imag", val)
     if tensor.dtype.kind == "c":
         return viewing(np.imag, tensor, tensor.layout)
-    return viewed(lambda block: np.zeros(block.shape, block.dtype), tensor, tensor.layout, outline_alike(tensor))
+    zeros = mapped(lambda block: np.zeros(block.shape, block.dtype), tensor)
+    return with_strides(zeros, outline_alike(tensor))
 
 
 def _outs(name: str, out: object) -> tuple[DTensor, ...]:
