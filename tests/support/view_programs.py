@@ -100,7 +100,7 @@ class Program:
     def _compare(self, name, text):
         try:
             expected = np.asarray(eval(text, dict(self.arrays)))
-        except (ValueError, TypeError, np.exceptions.AxisError):
+        except (ValueError, TypeError, IndexError, np.exceptions.AxisError):
             return
         self._say(text)
         tensor = self._on_tensors(lambda: eval(text, dict(self.tensors)))
@@ -256,7 +256,7 @@ def _by_functions(random, x, program):
         return f"$['{random.choice('abc')}'] = {_number(random)}"
     texts = [
         f"$.fill({_number(random)})",
-        f"$[$ > {_number(random)}] = {_number(random)}",
+        f"$[$ > {_number(random)}] = {_number(random)}" if x.ndim or program.is_inside else "",
         f"np.put($, [0, -1], {_number(random)})",
         f"np.copyto($, {_number(random)})",
         "np.negative($, out=$)",
