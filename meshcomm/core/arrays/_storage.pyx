@@ -212,33 +212,48 @@ cpdef tuple strides_of(Stored tensor):
 # -- views whose elements had to move ---------------------------------------------------------------------------------
 
 
-cpdef int refresh(x) except -1:
-    """Bring views among the arguments of a call up to date, before it begins. Collective for those that are stale."""
-    cdef Stored tensor, owner
-    cdef Source source
+cdef list _views_in(x):
+    """Return the views among the arguments of a call whose elements had to move."""
+    cdef list views = []
+    _collect(x, views)
+    return views
+
+
+cdef int _collect(x, list views) except -1:
     if isinstance(x, Stored):
-        tensor = x
-        source = tensor._storage.source
-        if source is None or tensor._storage.calls:
-            return 0
-        if tensor._storage.is_ahead:
-            send_home(tensor)
-        if not tensor._storage.is_behind():
-            return 0
-        refresh(source.base)
-        owner = _owner(tensor)
-        new = source.fetch(source.base)
-        if owner._block is not None:
-            _overwrite(owner._block, (<Stored>new)._block)
-        count_write(owner)  # for views of this one
-        tensor._storage.is_ahead = False
-        source.shown = source.storage.version
+        if (<Stored>x)._storage.source is not None:
+            views.append(x)
     elif type(x) is list or type(x) is tuple:
         for each in x:
-            refresh(each)
+            _collect(each, views)
     elif type(x) is dict:
         for each in (<dict>x).values():
-            refresh(each)
+            _collect(each, views)
+    return 0
+
+
+cpdef int refresh(x) except -1:
+    """Bring views among the arguments of a call up to date, before it begins. Collective for those that are stale."""
+    cdef Stored view, owner
+    cdef Storage storage
+    cdef Source source
+    for view in _views_in(x):
+        storage = view._storage
+        if storage.calls:
+            continue
+        if storage.is_ahead:
+            send_home(view)
+        if not storage.is_behind():
+            continue
+        source = storage.source
+        refresh(source.base)
+        owner = _owner(view)
+        fetched = source.fetch(source.base)
+        if owner._block is not None:
+            _overwrite(owner._block, (<Stored>fetched)._block)
+        count_write(owner)  # for views of this one
+        storage.is_ahead = False
+        source.shown = source.storage.version
     return 0
 
 
@@ -268,56 +283,39 @@ cdef bint _has_base(Source source) except -1:
 
 cpdef int send_home(x) except -1:
     """Send views among the arguments of a call that it has written to where they come from. Collective for these."""
-    cdef Stored tensor
+    cdef Stored view
+    cdef Storage storage
     cdef Source source
-    if isinstance(x, Stored):
-        tensor = x
-        source = tensor._storage.source
-        if source is None or tensor._storage.calls or not tensor._storage.is_ahead:
-            return 0
-        tensor._storage.is_ahead = False
+    for view in _views_in(x):
+        storage = view._storage
+        source = storage.source
+        if source is None or storage.calls or not storage.is_ahead:
+            continue
+        storage.is_ahead = False
         source.sent += 1
         if not source.sent & (source.sent - 1) and not _has_base(source):
-            tensor._storage.source = None
-            return 0
-        source.send(source.base, _owner(tensor))
+            storage.source = None
+            continue
+        source.send(source.base, _owner(view))
         send_home(source.base)
         source.shown = source.storage.version
-    elif type(x) is list or type(x) is tuple:
-        for each in x:
-            send_home(each)
-    elif type(x) is dict:
-        for each in (<dict>x).values():
-            send_home(each)
     return 0
 
 
 cpdef int begin(x) except -1:
     """Begin a call with views among its arguments: see `refresh`."""
-    if isinstance(x, Stored):
-        if (<Stored>x)._storage.source is not None:
-            refresh(x)
-            (<Stored>x)._storage.calls += 1
-    elif type(x) is list or type(x) is tuple:
-        for each in x:
-            begin(each)
-    elif type(x) is dict:
-        for each in (<dict>x).values():
-            begin(each)
+    cdef Stored view
+    for view in _views_in(x):
+        refresh(view)
+        view._storage.calls += 1
     return 0
 
 
 cpdef int end(x, bint succeeded) except -1:
     """End a call with these arguments. If it has *succeeded*, what it has written goes home: see `send_home`."""
-    if isinstance(x, Stored):
-        if (<Stored>x)._storage.source is not None:
-            (<Stored>x)._storage.calls -= (<Stored>x)._storage.calls > 0
-            if succeeded:
-                send_home(x)
-    elif type(x) is list or type(x) is tuple:
-        for each in x:
-            end(each, succeeded)
-    elif type(x) is dict:
-        for each in (<dict>x).values():
-            end(each, succeeded)
+    cdef Stored view
+    for view in _views_in(x):
+        view._storage.calls -= view._storage.calls > 0
+        if succeeded:
+            send_home(view)
     return 0
