@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshcomm.blocks.map import elementwise, written
+from meshcomm.blocks.rules import broadcast_shape, shape_of
 from meshcomm.blocks.whole import whole_along
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
@@ -146,6 +147,8 @@ def ravel_multi_index(
         lambda number, n: ValueError(f"{name}: invalid entry {number} in coordinates array, for an axis of {n}"),
     )
     safe = tuple("clip" if each == "raise" else each for each in modes)
+    if 0 in lengths and 0 not in broadcast_shape(name, [shape_of(each) for each in index]):
+        raise ValueError(f"{name}: no entry fits an axis of 0")  # on all ranks, also those without an element
     made = elementwise(
         name,
         lambda *blocks: np.asarray(_ravel(blocks, lengths, safe, order)),
