@@ -140,7 +140,7 @@ class _Slices(NamedTuple):
         if starts is None:
             return None
         items: list[Value] = [int(start) for start in starts]
-        by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -steps[k])
+        by_stride = sorted((k for k, n in enumerate(base.shape) if n > 1), key=lambda k: -abs(steps[k]))
         axes = list[int]()
         for n, stride in zip(where.shape, where.strides, strict=True):
             if n == 1 or not stride:
@@ -217,17 +217,12 @@ class _Listed(NamedTuple):
 
     @classmethod
     def of(cls, base: DTensor, where: _Where) -> "_Listed":
-        flips = [axis for axis, step in enumerate(strides_of(base)) if step < 0]
-        begin = where.begin
-        if flips:  # so that each index grows with the memory
-            begin -= sum((base.shape[axis] - 1) * strides_of(base)[axis] for axis in flips)
-            base = _tensor(np.flip(base, tuple(flips)))
-        steps = [abs(step) for step in strides_of(base)]
+        steps = strides_of(base)
 
         def numbers(axis: int) -> Callable[[tuple[slice, ...]], Array]:
             def block(slices: tuple[slice, ...]) -> Array:
                 each = [np.arange(n)[cut] * s for n, cut, s in zip(where.shape, slices, where.strides, strict=True)]
-                offsets: Array = np.asarray(reduce(np.add.outer, each, np.asarray(begin)), np.intp)
+                offsets: Array = np.asarray(reduce(np.add.outer, each, np.asarray(where.begin)), np.intp)
                 digits = _digits(offsets, base.shape, steps)
                 assert digits is not None
                 return np.broadcast_to(np.asarray(digits[axis], np.intp), offsets.shape)
@@ -251,14 +246,15 @@ def _tensor(x: Value) -> DTensor:
     return as_tensor("a view", x)
 
 
-def _digits(offset: Value, shape: Shape, strides: "Shape | list[int]") -> list[Value] | None:
+def _digits(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None:
     """Return the index along each axis of what is *offset* bytes from the first element; None if there is none."""
     digits: list[Value] = [0] * len(shape)
-    for axis in sorted(range(len(shape)), key=lambda axis: -strides[axis]):
-        if shape[axis] < 2 or not strides[axis]:
-            continue
-        if strides[axis] < 0:
-            return None
-        digits[axis], offset = offset // strides[axis], offset % strides[axis]
-    is_there = not np.any(offset) and all(np.all(digit < n) for digit, n in zip(digits, shape, strict=True) if n > 1)
-    return digits if is_there else None
+    long = [axis for axis, n in enumerate(shape) if n > 1 and strides[axis]]
+    offset = offset - sum(
+        (shape[axis] - 1) * strides[axis] for axis in long if strides[axis] < 0
+    )  # from the lowest byte
+    for axis in sorted(long, key=lambda axis: -abs(strides[axis])):
+        digit, offset = offset // abs(strides[axis]), offset % abs(strides[axis])
+        digits[axis] = digit if strides[axis] > 0 else shape[axis] - 1 - digit
+    is_there = all(np.all((digits[axis] >= 0) & (digits[axis] < shape[axis])) for axis in long)
+    return digits if is_there and not np.any(offset) else None

@@ -143,7 +143,14 @@ cdef Stored _owner(Stored tensor):
 
 
 cpdef bint count_write(Stored tensor, index=None) except -1:
-    """Count a call that writes to *tensor*, or to what *index* takes of it; return whether it may be written to."""
+    """Return whether *tensor* may be written to, and count a call that writes to it, or to where *index* says."""
+    if tensor._view is not None and not tensor._view.writeable:
+        return False
+    _count(tensor, index)
+    return True
+
+
+cdef int _count(Stored tensor, index) except -1:
     cdef Storage storage = tensor._storage
     cdef tuple bounds
     if storage._writes is None:
@@ -152,7 +159,7 @@ cpdef bint count_write(Stored tensor, index=None) except -1:
     else:
         bounds = bounds_of(tensor, index)
         storage.note(bounds[0], bounds[1])
-    return tensor._view is None or tensor._view.writeable
+    return 0
 
 
 cpdef tuple bounds_of(Stored tensor, index=None):
@@ -251,7 +258,7 @@ cpdef int refresh(x) except -1:
         fetched = source.fetch(source.base)
         if owner._block is not None:
             _overwrite(owner._block, (<Stored>fetched)._block)
-        count_write(owner)  # for views of this one
+        _count(owner, None)  # for views of this one
         storage.is_ahead = False
         source.shown = source.storage.version
     return 0
@@ -312,10 +319,17 @@ cpdef int begin(x) except -1:
 
 
 cpdef int end(x, bint succeeded) except -1:
-    """End a call with these arguments. If it has *succeeded*, what it has written goes home: see `send_home`."""
+    """End a call with these arguments. If it has *succeeded*, what it has written goes home: see `send_home`.
+
+    If not, views that it may have written to are fetched again.
+    """
     cdef Stored view
+    cdef Storage storage
     for view in _views_in(x):
-        view._storage.calls -= view._storage.calls > 0
+        storage = view._storage
+        storage.calls -= storage.calls > 0
         if succeeded:
             send_home(view)
+        elif storage.is_ahead and storage.source is not None:
+            storage.is_ahead, storage.source.shown = False, -1
     return 0

@@ -243,6 +243,9 @@ cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
 # -- ways -------------------------------------------------------------------------------------------------------------
 
 
+cdef tuple _NUMPYS = (ValueError, TypeError, LookupError, ArithmeticError, Warning)
+
+
 ctypedef object (*_Way)(TensorBase, object, object, object, object)
 
 
@@ -255,8 +258,9 @@ cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
     begin(arguments)
     try:
         made = way(tensor, a, b, c, d)
-    except:  # noqa: E722 - and goes on
-        end(arguments, False)
+    except BaseException as error:
+        # In a script all ranks raise NumPy's errors alike: what was written before one is there, as NumPy leaves it.
+        end(arguments, script is not None and isinstance(error, _NUMPYS))
         raise
     end(arguments, True)
     return made

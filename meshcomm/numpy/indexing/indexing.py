@@ -44,7 +44,10 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
     """Return ``tensor[index]``. Collective over the mesh if elements have to move; masks are Collective."""
     names = fields.names_in(tensor, index)
     if names is not None:
-        return fields.field(tensor, names) if isinstance(names, str) else fields.fields(tensor, names)
+        if not isinstance(names, str):
+            return fields.fields(tensor, names)
+        one = fields.field(tensor, names)
+        return one if tensor.ndim or one.ndim else one.copy()  # of a record, as of NumPy's, it is no view
     if has_arrays(index):
         mask = _mask_in(index, tensor.shape)
         if mask is not None:
