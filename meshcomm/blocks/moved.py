@@ -254,7 +254,8 @@ def _digits(offset: Value, shape: Shape, strides: Shape) -> list[Value] | None:
         (shape[axis] - 1) * strides[axis] for axis in long if strides[axis] < 0
     )  # from the lowest byte
     for axis in sorted(long, key=lambda axis: -abs(strides[axis])):
-        digit, offset = offset // abs(strides[axis]), offset % abs(strides[axis])
+        digit = np.minimum(offset // abs(strides[axis]), shape[axis] - 1)  # windows: the axis after it has the rest
+        offset = offset - digit * abs(strides[axis])
         digits[axis] = digit if strides[axis] > 0 else shape[axis] - 1 - digit
     is_there = all(np.all((digits[axis] >= 0) & (digits[axis] < shape[axis])) for axis in long)
     return digits if is_there and not np.any(offset) else None

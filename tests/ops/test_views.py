@@ -135,6 +135,18 @@ def test_a_view_whose_elements_moved_is_a_view():
     check(t, x)
 
 
+@on_ranks(4)
+def test_windows_of_windows_show_what_is_written():
+    mesh = mc.create_mesh([("x", 4)])
+    x = np.arange(12)
+    t = mc.distribute(x, Layout([Cyclic("x", 1)], mesh))
+    windows = np.lib.stride_tricks.sliding_window_view
+    seen, expected = (windows(windows(a, 2), 2, axis=0)[::-1] for a in (t, x))
+    t[3:7] = -1
+    x[3:7] = -1
+    check(seen, expected)
+
+
 @on_ranks(2)
 def test_local_says_that_a_view_is_stale():
     mesh = mc.create_mesh([("x", 2)])
