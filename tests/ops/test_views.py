@@ -144,7 +144,7 @@ def test_windows_of_windows_show_what_is_written():
     seen, expected = (windows(windows(a, 2), 2, axis=0)[::-1] for a in (t, x))
     t[3:7] = -1
     x[3:7] = -1
-    check(seen, expected)
+    check(seen.refresh(), expected)
 
 
 @on_ranks(2)
