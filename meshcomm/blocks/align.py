@@ -109,12 +109,12 @@ def aligned_block(name: str, operand: Operand, shape: Shape, layout: Layout) -> 
     """
     if isinstance(operand, DTensor):
         if operand.shape == shape and operand.layout is layout:
-            return operand.local
-        return relaid(operand, aligned_axes(operand.shape, shape, layout), name).local
+            return operand._block
+        return relaid(operand, aligned_axes(operand.shape, shape, layout), name)._block
     if isinstance(operand, NUMBERS) or operand.ndim == 0:
         return operand
     axes = aligned_axes(operand.shape, shape, layout)
-    return cut(operand, Layout(axes, layout.mesh)).local
+    return cut(operand, Layout(axes, layout.mesh))._block
 
 
 def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None) -> DTensor:
@@ -131,7 +131,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
     if tensor.layout.axes == axes and same:
         return tensor
-    if target is tensor.mesh and tensor.local is not None:
+    if target is tensor.mesh and tensor._block is not None:
         layout = tensor.layout._recut(axes)
         if tensor.layout.is_fully_replicated():
             if not checks_every_call():  # which compares replicas

@@ -137,7 +137,7 @@ class Edges:
 
         *name* is the operation, *device* that of this rank. An empty block has no pieces.
         """
-        own, blocks = self._own.get(device) or self._of(device), [tensor.local for tensor in tensors]
+        own, blocks = self._own.get(device) or self._of(device), [tensor._block for tensor in tensors]
         came, begins = NOTHING, iter(own.came)
         if self.messages:
             mesh, call = self.layout.mesh, (name, self)

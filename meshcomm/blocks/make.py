@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from meshcomm.core._types import Array, DType, Indices, Shape
 from meshcomm.core.arrays._recipes import Call, OnBlocks
-from meshcomm.core.arrays._storage import refresh
+from meshcomm.core.arrays._storage import about_to_write, refresh
 from meshcomm.core.arrays.cutting import cut_out
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
@@ -141,7 +141,7 @@ def on_blocks(function: Callable[..., R], tensor: DTensor, *others: DTensor) -> 
     3
     """
     refresh([tensor, *others])
-    return None if tensor.local is None else function(tensor.local, *(each.local for each in others))
+    return None if tensor._block is None else function(tensor._block, *(each._block for each in others))
 
 
 def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) -> DTensor:
@@ -155,8 +155,10 @@ def changed(function: Callable[..., object], tensor: DTensor, *others: DTensor) 
     [-1, -1]
     """
     refresh(others)
+    blocks = [each._block for each in others]
+    about_to_write(tensor)
     if tensor._block is not None:
-        function(tensor._block, *(each.local for each in others))
+        function(tensor._block, *blocks)
     tensor.written()
     return tensor
 

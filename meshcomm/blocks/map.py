@@ -109,7 +109,7 @@ class _Mapping(NamedTuple):
         ]
         local: list[Array | None] = [None] * len(self.dtypes)
         if self.device is not None:
-            local = self._computed(blocks, [target.local for target in targets])
+            local = self._computed(blocks, [target._block for target in targets])
         if out:
             store(self.name, out, targets)
             return out
@@ -166,7 +166,7 @@ def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor
     """
     tensors = [x for x in (*operands, *out) if type(x) is DTensor]
     first = next((x for x in tensors if x.shape), tensors[0] if tensors else None)
-    if first is None or first.local is None:
+    if first is None or first._block is None:
         return None
     layout, shape, mesh = first.layout, first.shape, first.mesh
     for x in tensors:
@@ -182,9 +182,9 @@ def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor
         spec = out[0]._spec if out else TensorSpec(layout, shape, as_dtype(np.asarray(samples).dtype))
         recipe = OnBlocks(function, spec, isinstance(function, np.ufunc))
         return Call(recipe, tuple(operands), out[0] if out else None)
-    blocks = [x.local if type(x) is DTensor else x for x in operands]
+    blocks = [x._block if type(x) is DTensor else x for x in operands]
     if out:
-        function(*blocks, out=tuple([target.local for target in out]))
+        function(*blocks, out=tuple([target._block for target in out]))
         return out
     arrays = [np.asarray(each, order="C") for each in _several(function(*blocks))]
     return tuple(DTensor(block, layout, shape, as_dtype(block.dtype)) for block in arrays)

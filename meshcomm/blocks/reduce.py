@@ -64,13 +64,13 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     Collective over the mesh if there is something to reduce over.
     """
     mesh, dtype = layout.mesh, partial.dtype
-    if tensor.local is None:
+    if tensor._block is None:
         return DTensor(None, layout, shape, dtype)
     if tensor.dtype.kind in "SU":
         partial, tensor = _computed_by_all(partial, tensor, layout, shape)
     if not partial.names:
-        return DTensor(partial.finish(partial.compute(tensor.local)), layout, shape, dtype)
-    subject, arguments = (partial, tensor, layout, shape), (tensor.local, partial.compute)
+        return DTensor(partial.finish(partial.compute(tensor._block)), layout, shape, dtype)
+    subject, arguments = (partial, tensor, layout, shape), (tensor._block, partial.compute)
     reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, subject, arguments)
     assert reduced is not None
     return DTensor(partial.finish(reduced), layout, shape, dtype)
@@ -80,7 +80,7 @@ def _computed_by_all(partial: Partial, tensor: DTensor, layout: Layout, shape: S
     """Return what is left to do once all ranks have their shares: no dtype tells whether texts are numbers."""
     with collective(partial.text, tensor.mesh) as here:
         assert here is not None
-        block, text = tensor.local, _text(partial, tensor, layout, shape)
+        block, text = tensor._block, _text(partial, tensor, layout, shape)
         share = agree_on(here.team, f"shares of {text}", lambda: partial.compute(block))
     return partial._replace(key=(partial.key, "of texts"), compute=unchanged), DTensor(
         share, tensor.layout, tensor.shape, tensor.dtype
@@ -250,7 +250,7 @@ def with_axes(tensor: DTensor, axes: tuple[int, ...], ndim: int) -> DTensor:
     lengths, names = iter(tensor.shape), iter(tensor.layout.axes)
     shape = tuple(1 if a in axes else next(lengths) for a in range(ndim))
     layout = Layout([() if a in axes else next(names) for a in range(ndim)], tensor.mesh)
-    local = tensor.local
+    local = tensor._block
     if local is not None:
         kept = iter(local.shape)
         local = local.reshape([1 if a in axes else next(kept) for a in range(ndim)])

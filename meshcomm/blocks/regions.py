@@ -31,7 +31,7 @@ def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
     """
     names = sharding(tensor.mesh, [name for spec in tensor.layout.axes for name in spec])
     if not names:
-        return contiguous(cut_out(tensor.local, find()))
+        return contiguous(cut_out(tensor._block, find()))
     text = f"{call} of {tensor.shape} {tensor.dtype} in {tensor.layout.specs_text} on "
     text += location_text(tensor.mesh)
     with collective(call.partition("(")[0], tensor.mesh) as here:
@@ -44,4 +44,4 @@ def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
         most = max(map(box_size, (*sources, *targets))) * tensor.dtype.itemsize
         terms = ExchangeSpec(fingerprint(text), most, rounds=max(1, -(-2 * most // DEFAULT_SCRATCH)))
         whole = from_boxes(tensor.dtype.itemsize, position, sources, targets)
-        return on_arrays(exchange(group, [whole], terms), box_shape(box))(contiguous(tensor.local))
+        return on_arrays(exchange(group, [whole], terms), box_shape(box))(contiguous(tensor._block))

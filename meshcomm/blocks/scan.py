@@ -59,14 +59,14 @@ def accumulated(scan: Scan, tensor: DTensor) -> DTensor:
 def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
     """Return the scan of a tensor whose blocks are consecutive. Collective over the mesh if the axis is sharded."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    if tensor.local is None:
+    if tensor._block is None:
         return DTensor(None, layout, shape, scan.dtype)
     if not sharding(mesh, layout.axes[scan.axis]):
-        local = scan.function(tensor.local, axis=scan.axis, dtype=scan.dtype)
+        local = scan.function(tensor._block, axis=scan.axis, dtype=scan.dtype)
         return DTensor(np.asarray(local, order="C"), layout, shape, scan.dtype)
     name, kind = scan.name, tensor.dtype
     key = (name, layout, shape, kind, scan.axis, scan.dtype)
-    made = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor.local,))
+    made = _SCAN(name, (mesh, mesh), key, (scan, layout, shape, kind), (tensor._block,))
     return DTensor(made, layout, shape, scan.dtype)
 
 

@@ -138,7 +138,7 @@ def everywhere(tensor: DTensor, name: str) -> DTensor:
     """Return a small tensor with all of it on each device. Collective over the mesh. *name* is the operation."""
     target = tensor.layout._recut(((),) * tensor.ndim)
     with collective(name, tensor.mesh) as here:
-        whole = None if here is None else short.whole_of(name, tensor._spec, tensor.local, here.team)
+        whole = None if here is None else short.whole_of(name, tensor._spec, tensor._block, here.team)
     return DTensor(whole, target, tensor.shape, tensor.dtype)
 
 

@@ -100,7 +100,7 @@ def sharing(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of:
     """Return a view whose block *take* makes of that of *tensor*, *offset* bytes behind it in NumPy's global array."""
     view, writeable = tensor._view, of.flags.writeable
     root, begin = (tensor, 0) if view is None else (tensor if view.root is None else view.root, view.begin)
-    local = None if tensor.local is None else marked(take(tensor.local), writeable)
+    local = None if tensor._block is None else marked(take(tensor._block), writeable)
     return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset))
 
 
@@ -141,7 +141,7 @@ def within(local: Array | None, layout: Layout, shape: Shape, dtype: DType, arou
 def with_strides(made: DTensor, of: Array) -> DTensor:
     """Return *made*, which shares no memory, as NumPy's array of the outline *of*: with its strides and its flags."""
     view = View[DTensor](None, of.strides, of.flags.writeable)
-    return DTensor(marked(made.local, of.flags.writeable), made.layout, made.shape, made.dtype, view)
+    return DTensor(marked(made._block, of.flags.writeable), made.layout, made.shape, made.dtype, view)
 
 
 def check_writable(name: str, tensor: DTensor, error: type[Exception] = ValueError, index: object = None) -> None:

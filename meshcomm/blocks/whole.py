@@ -33,7 +33,7 @@ def of_whole_blocks(
     Collective over the mesh if one of the axes is sharded; then all ranks raise what *function* raises on one.
     """
     whole = whole_along(tensor, axes, operation)
-    local = whole.local
+    local = whole._block
     if whole is tensor:
         return None if local is None else function(local), whole.layout
     with collective(operation, tensor.mesh) as here:

@@ -244,3 +244,19 @@ RECIPES = 1024
 SPECS = 256
 """Descriptions of tensors that are kept after the tensors are gone. A step of a program has some dozen. To make one
 again took 5 to 9 µs."""
+
+# -- operations that wait ---------------------------------------------------------------------------------------------
+
+WAITING_FROM = 2**18
+"""Bytes of a block. An elementwise operation on so large ones need not be computed at once."""
+
+WAITING_OPERATIONS = 32
+"""Elementwise operations that wait for one another, at most. A compromise: longer ones gain nothing more."""
+
+WAITING_LEAVES = 2
+"""Blocks that only waiting operations still hold, at most, as a multiple of the result: then they are computed. NumPy
+has about so many temporaries in such a formula."""
+
+PIECE_BYTES = 2**18
+"""Bytes of a block that operations which waited go over at once. Measured with 3 to 13 buffers on a core with 512 KiB
+of L2 and 32 MiB of L3: 128 KiB to 512 KiB take the same time, 64 KiB a fifth more, 32 KiB half more."""

@@ -166,7 +166,7 @@ class Job:
 
         Drivers ask for less where a matrix is smaller than its blocks, and return wrong results.
         """
-        return (sum(tensor.local.shape) + 2 * self.block) * self.block
+        return (sum(tensor._block.shape) + 2 * self.block) * self.block
 
     def indices(self, tensor: DTensor, axis: int) -> Array:
         """Return the global indices of the block of this rank along *axis*."""
@@ -176,7 +176,7 @@ class Job:
         """Return the elements of the diagonal that this rank has, and in which columns of its block they are."""
         rows, columns = self.indices(tensor, 0), self.indices(tensor, 1)
         _, row, column = np.intersect1d(rows, columns, assume_unique=True, return_indices=True)
-        return tensor.local[row, column], column
+        return tensor._block[row, column], column
 
     # -- vectors ------------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Job:
 
         So pivots lie, and the factors of reflections. Collective.
         """
-        return self.zeros((tensor.local.shape[1] + self.block,), dtype)
+        return self.zeros((tensor._block.shape[1] + self.block,), dtype)
 
     def replicated(self, array: Array) -> DTensor:
         """Return an array that all ranks have as a tensor; the first rank's bits are those of all. Collective."""
@@ -225,7 +225,7 @@ class Job:
     def check_finite(self, tensor: DTensor, message: str) -> None:
         """Raise ``LinAlgError`` on all ranks if one has infinity or NaN, with which routines never end. Collective."""
         if self.is_inside:
-            raise_if(not all(self.told(bool(np.isfinite(tensor.local).all()))), message)
+            raise_if(not all(self.told(bool(np.isfinite(tensor._block).all()))), message)
 
     # -- calls of the library -----------------------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class Job:
         *rows* and *columns* are the sizes of its blocks.
         """
         numbers = descriptor(tensor.layout, (rows, columns), tensor.shape, self.grids[0].context, tensor.mesh.rank)
-        return contiguous(tensor.local), 1, 1, numbers
+        return contiguous(tensor._block), 1, 1, numbers
 
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
         """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""

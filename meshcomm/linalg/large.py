@@ -143,7 +143,7 @@ def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: 
     dealt = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
     if job.is_inside and b.size:
         pivots = job.along_columns(placed, np.intc)
-        pivots[: len(dealt.local)] = dealt.local + 1
+        pivots[: len(dealt._block)] = dealt._block + 1
         given = *job.matrix(placed), pivots, *job.matrix(sides)
         job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *given)
     return sides.T

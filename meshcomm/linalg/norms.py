@@ -178,7 +178,7 @@ def matrix_rank(
         return of_values(LAPACK.svd(a, compute_uv=False, hermitian=hermitian), cutoff)
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        cutoff = matrices[1].local if len(matrices) > 1 else None
+        cutoff = matrices[1]._block if len(matrices) > 1 else None
         return [_of_values(svdvals(matrices[0]), lambda s: of_values(s, cutoff))]
 
     known = [tensor] if given is None else [tensor, unwrapped(given)]

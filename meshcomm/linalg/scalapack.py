@@ -185,7 +185,7 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
     if job.is_inside:
         everyone = grid_of_all(job.here, library()).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor.local, made.local), (source, layout), job.grids, strict=True):
+        for data, each, grid in zip((tensor._block, made._block), (source, layout), job.grids, strict=True):
             given = np.empty(1) if data is None else contiguous(data)
             matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)

@@ -150,7 +150,7 @@ def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
     def work(top: Top) -> Small:
         u, s, vh = np.linalg.svd(top.r)
         inverses, rank = _solved(s, rcond, a.shape)
-        return u @ (inverses[:, None] * (vh @ right.local)), rank, s, np.empty(0)
+        return u @ (inverses[:, None] * (vh @ right._block)), rank, s, np.empty(0)
 
     tall.climb()
     x, (rank, s, rest) = tall.descend(work, b.shape[1], [_RANK, Result((m,), real=True), Result((0,), real=True)])

@@ -175,7 +175,7 @@ def _run(step: _Step, around: Halo, times: int, mask: Array | None) -> None:
         if times == 1:
             return
         times -= times > 1
-        if times < 1 and not added_up(step.name, blocks, share, (), np.dtype(np.int64), op="max").local:
+        if times < 1 and not added_up(step.name, blocks, share, (), np.dtype(np.int64), op="max")._block:
             return
         around.update()
 

@@ -243,7 +243,7 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
         most = int(max_label)
         if most < 1:
             share = np.array(block.max(initial=0), _NUMBER)
-            most = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max").local)
+            most = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max")._block)
         ends = np.full((2, most, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
         if block.size and most:
             first = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
@@ -251,7 +251,7 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
                 if slices is not None:
                     ends[0, number] = [each.start + at for each, at in zip(slices, first, strict=True)]
                     ends[1, number] = [-each.stop - at for each, at in zip(slices, first, strict=True)]
-        found = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min").local
+        found = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min")._block
         return [
             None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
             for start, stop in zip(found[0].tolist(), found[1], strict=True)

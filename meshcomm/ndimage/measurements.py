@@ -93,7 +93,7 @@ class _Groups:
 
     def reduced(self, share: Array, op: str | Merge = "sum") -> Array:
         """Return the shares of all ranks reduced. Collective."""
-        return added_up(self.name, self.tensor, share, share.shape, share.dtype, op=op).local
+        return added_up(self.name, self.tensor, share, share.shape, share.dtype, op=op)._block
 
     def given(self, found: Array) -> Value:
         """Return the result for each label that is asked for, or of the only group."""

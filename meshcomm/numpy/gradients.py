@@ -234,7 +234,7 @@ def whole(tensor: DTensor) -> Array | None:
 @traceable()
 def block_of(tensor: DTensor) -> Array | None:
     """Return the block of *tensor*; autograd can follow it."""
-    return tensor.local
+    return tensor._block
 
 
 @traceable()

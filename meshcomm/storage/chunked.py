@@ -118,7 +118,7 @@ def _encoded_of(
     piece = tensor[tuple(map(slice, begins, ends))]
     shares = Cut(steps[axis], tensor.mesh.size).all_starts()  # where those of the ranks begin, and the last one ends
     borders = [min(number * chunks.shape[axis], piece.shape[axis]) for number in shares]
-    block = relayout(piece, cut_along(axis, borders, piece.shape, tensor.mesh)).local
+    block = relayout(piece, cut_along(axis, borders, piece.shape, tensor.mesh))._block
     first = list(start)
     first[axis] += shares[device]
     for inside in np.ndindex(*(-(-n // length) for n, length in zip(block.shape, chunks.shape, strict=True))):

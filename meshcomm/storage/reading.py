@@ -65,7 +65,7 @@ class ArraysReader:
         request = self.requests[number]
         whole = array.T if request.stored.fortran else array
         if request.block_box is not None:
-            convert(cut_out(whole[request.numpy_index], request.block_box), target.local)
+            convert(cut_out(whole[request.numpy_index], request.block_box), target._block)
 
     def _read(self, number: int, target: DTensor, opened: Opened) -> None:
         """Fill *target* with a large array. Collective over its mesh; all ranks of the call have to make it."""

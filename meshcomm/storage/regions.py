@@ -124,7 +124,7 @@ class _BoxSaving(Saving):
             if self._hdf5 is not None:
                 at = tuple(slice(b + s, b + s + n) for b, s, n in zip(box.start, start, lengths, strict=True))
                 with opened.trying():
-                    self._hdf5.write_box(stored.name, at, alone.local)
+                    self._hdf5.write_box(stored.name, at, alone._block)
 
     @final_names()
     def _commit(self, pieces: list[Piece]) -> None:

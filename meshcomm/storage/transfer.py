@@ -217,10 +217,10 @@ def write_tensor(
                 piece = relayout(piece, turn.target(), max_scratch_bytes=limit)
             if turn.route.owns(device) and opened.error is None:
                 with opened.trying():
-                    opened.expect(turn, piece.local.nbytes)
-                    is_like = piece.local.flags.c_contiguous and piece.dtype == stored.dtype
+                    opened.expect(turn, piece._block.nbytes)
+                    is_like = piece._block.flags.c_contiguous and piece.dtype == stored.dtype
                     most = opened.most if is_like else min(opened.most, scratch // 2)
-                    for box, found in _in_steps(piece.local, byte_runs(turn, device, whole), most):
+                    for box, found in _in_steps(piece._block, byte_runs(turn, device, whole), most):
                         block = contiguous(box.astype(stored.dtype, copy=False))
                         opened.transfer(stored, found, as_bytes(block))
 
@@ -286,7 +286,7 @@ class TensorReader:
         for step, after in pairwise(chain(self._steps(), [None])):
             assert step is not None
             opened.settled = False
-            block = tensor.local[step.box]
+            block = tensor._block[step.box]
             if step.target is None and block.flags.c_contiguous and block.dtype == stored.dtype:
                 self._read(block, step, opened)
                 continue
@@ -298,7 +298,7 @@ class TensorReader:
                 opened.before_sending()
                 out = None if self.staged else make(block, step.source, step.shape, tensor.dtype)
                 read = make(new, step.target, step.shape, stored.dtype)
-                new = relayout(read, step.source, out=out, max_scratch_bytes=self.limit).local
+                new = relayout(read, step.source, out=out, max_scratch_bytes=self.limit)._block
                 if out is not None:
                     continue
             with opened.trying():
@@ -422,7 +422,7 @@ def stays(turn: Round) -> bool:
 def _piece(tensor: DTensor, turn: Round, device: int) -> DTensor:
     """Return what the round takes of *tensor*: the block of this *device* is a view."""
     index: Json = (..., *(slice(*interval) for interval in turn.local_box(device)))  # of no axes, too, a view
-    return make(tensor.local[index], turn.source(), turn.shape(), tensor.dtype)
+    return make(tensor._block[index], turn.source(), turn.shape(), tensor.dtype)
 
 
 def byte_runs(turn: Round, device: int, chosen: Selection) -> ByteRuns:

@@ -279,8 +279,8 @@ def _check_kept(
             new = new.to_numpy()
         elif isinstance(values, DTensor):
             is_same = isinstance(new, DTensor) and new.layout == values.layout
-            new = new.local if is_same else relayout(as_tensor(new, mesh), values.layout).local
-            values = values.local
+            new = new._block if is_same else relayout(as_tensor(new, mesh), values.layout)._block
+            values = values._block
         if not _is_text(dataset.variables[name]) and values is not None and new is not None:
             pairs[name] = values, new
 

@@ -94,7 +94,7 @@ class _Pieces:
             where = self._own if self._has_some else {dim: slice(0, 1) for dim in self._cuts}
             return whole.isel({dim: index for dim, index in where.items() if dim in whole.dims})
         layout = Layout([self._cuts.get(dim, ()) for dim in whole.dims], self._tensor.mesh)
-        local = relayout(whole.data, layout).local
+        local = relayout(whole.data, layout)._block
         data = local if self._has_some else self._instead(whole.dims, whole.dtype)
         return xarray.Variable(whole.dims, data, whole.attrs, whole.encoding)
 
@@ -107,7 +107,7 @@ class _Pieces:
     def block(self) -> xarray.DataArray:
         """Return the block of this rank; of a rank without elements, one element along each cut dimension."""
         array, tensor = self._array, self._tensor
-        local = tensor.local if self._has_some else self._instead(array.dims, tensor.dtype)
+        local = tensor._block if self._has_some else self._instead(array.dims, tensor.dtype)
         return xarray.DataArray(local, self._coordinates, array.dims, array.name, array.attrs)
 
     def checked(self, made: object) -> xarray.DataArray:

@@ -1,1 +1,2 @@
 cpdef bint are_seen() except -1
+cpdef bint may_wait() except -1

@@ -7,19 +7,26 @@ It is in C for the same reasons as `_tensor.pyx`, which keeps recipes and finds 
 
 from types import FunctionType
 
+from cpython.ref cimport PyObject
+
 import numpy as np
 
 from meshcomm.core._callers import guarded as _calling
-from meshcomm.core._tuning import POOLED_FROM
-from meshcomm.core.arrays._storage cimport Storage, Stored
+from meshcomm.core._tuning import POOLED_FROM, WAITING_FROM
+from meshcomm.core.arrays._conditions cimport may_wait
+from meshcomm.core.arrays._expressions cimport evaluate_into, expression_of
+from meshcomm.core.arrays._storage cimport Storage, Stored, block_of, has_block, is_alone
 from meshcomm.core.arrays.spec import View
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import is_same_memory
 
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
+
 cdef object ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
 cdef object _KIND = None  # DTensor
 cdef object _guarded = _calling
-cdef Py_ssize_t _pooled = POOLED_FROM
+cdef Py_ssize_t _pooled = POOLED_FROM, _waiting_from = WAITING_FROM
 
 
 def set_kind(kind):
@@ -85,6 +92,8 @@ cdef class OnBlocks(Recipe):
 
     cdef readonly object spec
     cdef readonly bint takes_out, guarded
+    cdef tuple lengths
+    cdef bint is_large
 
     def __init__(self, run, spec, takes_out=False, guarded=False):
         self.run, self.spec, self.takes_out = run, spec, takes_out
@@ -94,23 +103,30 @@ cdef class OnBlocks(Recipe):
         cdef list blocks = []
         cdef Stored each
         cdef bint is_view = False
-        cdef object shape = None
+        cdef object shape = None, result
+        if self.takes_out:
+            if self.lengths is None:
+                self.measure(operands)
+            if self.is_large:
+                result = deferred(self.run, operands, self.lengths, self.spec, out)
+                if result is not None:
+                    return result
         for x in operands:
             if type(x) is _KIND:
                 each = x
-                if each._block is None:  # outside of the mesh
+                if not has_block(each):  # outside of the mesh
                     return tensor_of(None, self.spec, None) if out is None else out
-                blocks.append(each._block)
+                blocks.append(block_of(each))
                 is_view = is_view or each._view is not None
                 if shape is None or (<Stored>shape)._spec.shape != self.spec.shape:
                     shape = each
             else:
                 blocks.append(x)
         if out is not None:
-            self.run(*blocks, out=((<Stored>out)._block,))
+            self.run(*blocks, out=(block_of(<Stored>out),))
             return out
         if self.takes_out:
-            local = (<Stored>shape)._block
+            local = block_of(<Stored>shape)
             if local.nbytes >= _pooled:
                 made = new_block(local.shape, self.spec.dtype)
                 self.run(*blocks, out=made)
@@ -125,6 +141,85 @@ cdef class OnBlocks(Recipe):
         if made.dtype is not self.spec.dtype:
             return _KIND(made, self.spec.layout, self.spec.shape, made.dtype)
         return tensor_of(made, self.spec, None)
+
+    cdef int measure(self, tuple operands) except -1:
+        """Find the shape of the block, and whether it is large enough to wait."""
+        self.lengths = ()
+        for x in operands:
+            if type(x) is _KIND and has_block(<Stored>x) and (<Stored>x)._spec.shape == self.spec.shape:
+                self.lengths = lengths_of(<Stored>x)
+                self.is_large = is_large(self.lengths, [self.spec.dtype, *[
+                    (<Stored>x)._spec.dtype for x in operands if type(x) is _KIND
+                ]])
+        return 0
+
+
+# -- operations that wait ---------------------------------------------------------------------------------------------
+
+
+cdef tuple lengths_of(Stored tensor):
+    """Return the shape of the block of this rank."""
+    return tensor._array.shape if tensor._expression is None else tensor._expression.shape
+
+
+cdef bint is_large(tuple lengths, list dtypes) except -1:
+    """Return whether an operation on blocks of this shape may wait; *dtypes* are those of operands and result."""
+    cdef Py_ssize_t size = 0
+    for each in dtypes:
+        if each.kind not in "biufc":
+            return False
+        size = max(size, <Py_ssize_t>each.itemsize)
+    for n in lengths:
+        size *= <Py_ssize_t>n
+    return size >= _waiting_from
+
+
+cdef object deferred(function, tuple operands, tuple lengths, spec, out):
+    """Return what an operation on aligned tensors and numbers makes, if it may wait, or its operands do; else None.
+
+    The result waits, but for one that goes to *out*.
+    """
+    cdef list values = [], memories = []
+    cdef Stored tensor, result
+    cdef bint is_waiting = False
+    if not may_wait():
+        return None
+    for x in operands:
+        if type(x) is _KIND:
+            tensor = x
+            if not has_block(tensor):
+                return None
+            is_waiting = is_waiting or tensor._expression is not None
+            if tensor._expression is None and not is_alone(tensor):
+                return None
+            add_operand(values, memories, tensor)
+        else:
+            values.append(x)
+            memories.append(None)
+    if out is not None:
+        if not is_waiting:
+            return None
+        expression = expression_of(function, values, memories, lengths, spec.dtype)
+        for x in operands:
+            if type(x) is _KIND and (<Stored>x)._is_dropped:
+                (<Stored>x)._expression = None
+        evaluate_into(expression, block_of(<Stored>out))
+        return out
+    result = tensor_of(None, spec, None)
+    result._expression = expression_of(function, values, memories, lengths, spec.dtype)
+    return result
+
+
+cdef int add_operand(list values, list memories, Stored tensor) except -1:
+    """Add what an expression reads of a *tensor*: its expression, its block, or its only element."""
+    if tensor._expression is not None:
+        values.append(tensor._expression)
+    elif tensor._array.ndim:
+        values.append(tensor._array)
+    else:
+        values.append(tensor._array[()])
+    memories.append(tensor._storage)
+    return 0
 
 
 cdef class Assignment(Recipe):
@@ -141,16 +236,19 @@ cdef class Assignment(Recipe):
     cdef object make(self, tuple operands, out):
         cdef Stored tensor = operands[0], value
         given = operands[1]
-        if tensor._block is None:  # outside of the mesh
+        if not has_block(tensor):  # outside of the mesh
             return tensor
-        target = tensor._block[self.run.of(operands[2] if len(operands) > 2 else None)]
+        target = block_of(tensor)[self.run.of(operands[2] if len(operands) > 2 else None)]
         if target.shape != self.lengths:
             target = target.reshape(self.lengths)  # a view: only axes of length 1 come and go
         if type(given) is _KIND:
             value = given
-            given = value._block
+            if value._expression is not None and value._is_dropped and Py_REFCNT(<PyObject *>value._expression) == 1:
+                evaluate_into(value._expression, target)
+                return tensor
+            given = block_of(value)
             if (value is tensor or value._view is not None or tensor._view is not None) and may_share_memory(
-                tensor._block, given
+                target, given
             ):
                 if is_same_memory(target, given):  # as in t[index] += value
                     return tensor
@@ -183,7 +281,7 @@ cdef class OfView(Recipe):
         if view is not None:
             root, writeable, first = tensor if view.root is None else view.root, view.writeable, first + view.begin
         view = tuple.__new__(View, (root, self.strides, writeable, first))
-        return tensor_of(None if tensor._block is None else self.taken(tensor._block, operands), self.spec, view)
+        return tensor_of(self.taken(block_of(tensor), operands) if has_block(tensor) else None, self.spec, view)
 
     cdef object taken(self, local, tuple operands):
         return self.run(local)
@@ -224,6 +322,6 @@ cdef class OfSlice(OfView):
 
 cdef Stored tensor_of(local, spec, view):
     cdef Stored made = _KIND.__new__(_KIND)
-    made._block, made._spec, made._view = local, spec, view
+    made._array, made._spec, made._view = local, spec, view
     made._storage = Storage.__new__(Storage) if view is None else (<Stored>view[0])._storage
     return made

@@ -1,6 +1,8 @@
+from meshcomm.core.arrays._expressions cimport Expression, Memory
+
 cdef Py_ssize_t sources
 
-cdef class Storage:
+cdef class Storage(Memory):
     cdef readonly Py_ssize_t version
     cdef readonly Source source
     cdef bint is_ahead
@@ -22,12 +24,21 @@ cdef class Source:
     cdef Py_ssize_t sent
 
 cdef class Stored:
-    cdef readonly object _block, _spec, _view
+    cdef object _array
+    cdef Expression _expression
+    cdef bint _is_dropped
+    cdef readonly object _spec, _view
     cdef readonly Storage _storage
     cdef object __weakref__
 
-cpdef bint count_write(Stored tensor, index=*) except -1
+cdef object block_of(Stored tensor)
+cdef bint has_block(Stored tensor)
+cdef bint is_alone(Stored tensor) except -1
+cdef int lend(Stored tensor) except -1
+
+cpdef bint count_write(Stored tensor, index=*, list next_ones=*) except -1
 cpdef int refresh(x) except -1
 cpdef int send_home(x) except -1
+cpdef int about_to_write(Stored tensor) except -1
 cpdef int begin(x) except -1
 cpdef int end(x, bint succeeded) except -1

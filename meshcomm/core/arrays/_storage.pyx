@@ -35,7 +35,9 @@ import numpy as np
 
 from cpython.ref cimport PyObject
 
+from meshcomm.core.arrays._expressions cimport Expression, Memory, evaluate, settle
 from meshcomm.core.arrays._indices import sliced
+from meshcomm.core.memory._pool import Block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
@@ -47,7 +49,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
 cdef Py_ssize_t _most = KEPT_WRITES
-cdef object _copyto = np.copyto
+cdef object _copyto = np.copyto, ndarray = np.ndarray
 
 
 cdef class Source:
@@ -75,7 +77,7 @@ cdef class Source:
         sources -= self.is_counted
 
 
-cdef class Storage:
+cdef class Storage(Memory):
     """The memory of a tensor and its views.
 
     `version` is how often calls have written to it; `source` is where its elements come from, None for its own.
@@ -131,7 +133,59 @@ cdef class Storage:
 
 
 cdef class Stored:
-    """The block of this rank, the spec, and the storage: what a tensor has in memory."""
+    """The block of this rank, the spec, and the storage: what a tensor has in memory.
+
+    The block may be an expression that waits. Whoever asks for the block gets it. `_is_dropped` says that the program
+    has the tensor no more when the call ends to which it was given.
+    """
+
+    @property
+    def _block(self):
+        """The block of this rank, for this package: whoever writes to it counts that first."""
+        return block_of(self)
+
+
+cdef object block_of(Stored tensor):
+    """Return the block of this rank, which is computed if it waits; None outside of the mesh."""
+    if tensor._expression is not None:
+        tensor._array = evaluate(tensor._expression)
+        tensor._expression = None
+        tensor._storage.is_alone = True
+    return tensor._array
+
+
+cdef bint has_block(Stored tensor):
+    """Return whether this rank is in the mesh."""
+    return tensor._array is not None or tensor._expression is not None
+
+
+cdef bint is_alone(Stored tensor) except -1:
+    """Return whether nobody but tensors can have an array in the memory of *tensor*.
+
+    References tell: each tensor in it has its block, and each block refers to the array that has the memory, which may
+    itself be in memory of the pool.
+    """
+    cdef Storage storage = tensor._storage
+    cdef object block, base
+    cdef Py_ssize_t tensors
+    if storage.is_alone or storage.is_lent or storage.waiting or storage._writes is not None:
+        return storage.is_alone
+    block = _owner(tensor)._array
+    base = block.base
+    tensors = Py_REFCNT(<PyObject *>storage) - 1  # that of this function
+    if base is None:
+        storage.is_alone = Py_REFCNT(<PyObject *>block) == tensors + 1
+    elif type(base) is ndarray and (base.base is None or type(base.base) is Block):
+        storage.is_alone = Py_REFCNT(<PyObject *>block) == 2 and Py_REFCNT(<PyObject *>base) == tensors + 1
+    return storage.is_alone
+
+
+cdef int lend(Stored tensor) except -1:
+    """Note that the program gets the block, to which it may write whenever it likes."""
+    settle(tensor._storage)
+    tensor._storage.is_alone = False
+    tensor._storage.is_lent = tensor._storage.is_lent or (tensor._view is not None and tensor._view.root is not None)
+    return 0
 
 
 cdef Stored _owner(Stored tensor):
@@ -142,17 +196,21 @@ cdef Stored _owner(Stored tensor):
 # -- writes -----------------------------------------------------------------------------------------------------------
 
 
-cpdef bint count_write(Stored tensor, index=None) except -1:
-    """Return whether *tensor* may be written to, and count a call that writes to it, or to where *index* says."""
+cpdef bint count_write(Stored tensor, index=None, list next_ones=None) except -1:
+    """Return whether *tensor* may be written to, and count a call that writes to it, or to where *index* says.
+
+    What waits for it is computed, but for *next_ones*, expressions that the call computes.
+    """
     if tensor._view is not None and not tensor._view.writeable:
         return False
-    _count(tensor, index)
+    _count(tensor, index, next_ones)
     return True
 
 
-cdef int _count(Stored tensor, index) except -1:
+cdef int _count(Stored tensor, index, list next_ones=None) except -1:
     cdef Storage storage = tensor._storage
     cdef tuple bounds
+    settle(storage, next_ones)
     if storage._writes is None:
         storage.version += 1
         storage.is_ahead = storage.source is not None
@@ -256,9 +314,9 @@ cpdef int refresh(x) except -1:
         refresh(source.base)
         owner = _owner(view)
         fetched = source.fetch(source.base)
-        if owner._block is not None:
-            _overwrite(owner._block, (<Stored>fetched)._block)
         _count(owner, None)  # for views of this one
+        if has_block(owner):
+            _overwrite(block_of(owner), block_of(<Stored>fetched))
         storage.is_ahead = False
         source.shown = source.storage.version
     return 0
@@ -306,6 +364,12 @@ cpdef int send_home(x) except -1:
         source.send(source.base, _owner(view))
         send_home(source.base)
         source.shown = source.storage.version
+    return 0
+
+
+cpdef int about_to_write(Stored tensor) except -1:
+    """Compute what waits for the elements of *tensor*, which are to be written."""
+    settle(tensor._storage)
     return 0
 
 

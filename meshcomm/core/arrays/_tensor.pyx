@@ -27,13 +27,25 @@ import numpy as np
 from meshcomm.core._tuning import RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._recipes cimport Call, OfTensors, Recipe, completed, tensors_in
-from meshcomm.core.arrays._storage cimport Storage, Stored, begin, count_write, end, sources
+from meshcomm.core.arrays._storage cimport (
+    Storage, Stored, begin, block_of, count_write, end, has_block, lend, sources
+)
 from meshcomm.core.arrays._indices import sliced
 from meshcomm.core.arrays._recipes import set_kind as set_kind_of_results
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
 from meshcomm.core.failures.watch import watch
 from meshcomm.errors import StaleViewError
+
+cdef extern from *:
+    """
+    #if PY_VERSION_HEX >= 0x030E0000
+    #define is_temporary(x) PyUnstable_Object_IsUniqueReferencedTemporary(x)
+    #else
+    #define is_temporary(x) (Py_REFCNT(x) == 1)
+    #endif
+    """
+    bint is_temporary(object)
 
 cdef object dtype = np.dtype
 cdef object _numbers = frozenset(
@@ -78,7 +90,7 @@ cdef class TensorBase(Stored):
     def __init__(self, local, layout, tuple shape, dtype, _view=None, Storage _storage=None):
         held = known_spec((id(layout), shape, id(dtype)))
         spec = None if held is None else held()
-        self._block, self._view = local, _view
+        self._array, self._view = local, _view
         self._spec = TensorSpec(layout, shape, dtype) if spec is None else spec
         if _storage is None:
             _storage = (<TensorBase>_view.root)._storage if _view is not None and _view.root is not None else Storage()
@@ -92,7 +104,8 @@ cdef class TensorBase(Stored):
         """
         if self._storage.source is not None and self._storage.is_stale():
             raise StaleViewError(STALE)
-        return self._block
+        lend(self)
+        return block_of(self)
 
     @property
     def layout(self):
@@ -129,7 +142,9 @@ cdef class TensorBase(Stored):
         return made if script is None else script(made, None, index)
 
     def __setitem__(self, index, value):
+        note_dropped(value)
         _attending(_set_item, self, index, value, None, None)
+        forget_dropped(value)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
@@ -191,6 +206,28 @@ cdef object np_greater_equal = np.greater_equal, np_equal = np.equal, np_not_equ
 cdef object np_negative = np.negative, np_absolute = np.absolute, np_invert = np.invert
 
 
+cdef inline void note_dropped(x) noexcept:
+    """Note whether the program has an operand no more after the call: it is what an expression has made."""
+    if type(x) is _KIND:
+        (<TensorBase>x)._is_dropped = is_temporary(x)
+
+
+cdef inline void forget_dropped(x) noexcept:
+    if type(x) is _KIND:
+        (<TensorBase>x)._is_dropped = False
+
+
+cdef list waiting_in(tuple operands):
+    """Return the expressions of operands, or None."""
+    cdef list expressions = None
+    for x in operands:
+        if type(x) is _KIND and (<TensorBase>x)._expression is not None:
+            expressions = [(<TensorBase>x)._expression] if expressions is None else [
+                *expressions, (<TensorBase>x)._expression
+            ]
+    return expressions
+
+
 cdef object _unary(ufunc, TensorBase tensor):
     return _operated(tensor, (ufunc, tensor._spec), (tensor,), None)
 
@@ -211,9 +248,12 @@ cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other), spec = tensor._spec
+    note_dropped(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor)
+    result = _operated(tensor, (ufunc, spec, its, _OUT, spec), (tensor, other), tensor)
+    forget_dropped(other)
+    return result
 
 
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out):
@@ -309,7 +349,7 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
             _check_open(tensor._spec.mesh)
         found = _to_set(tensor, index if type(index) is tuple else (index,), value)
         if found is not None:
-            found[0][found[1]] = (<TensorBase>value)._block if type(value) is _KIND else value
+            found[0][found[1]] = block_of(<TensorBase>value) if type(value) is _KIND else value
             return None
     at = None if its is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
     # A view whose elements had to move may be this very slice: the long way looks.
@@ -393,7 +433,7 @@ cdef object _signature(function, tuple args, out, bint by_type):
 cdef bint _is_element(TensorBase tensor, index):
     """Return whether *index* is one integer of Python for each axis, so that it takes one element."""
     cdef Py_ssize_t ndim
-    if tensor._block is None or _element_of is None:
+    if not has_block(tensor) or _element_of is None:
         return False
     if type(index) is int:
         return len(<tuple>tensor._spec.shape) == 1
@@ -414,9 +454,9 @@ cdef inline object _own(key):
 cdef object _known(TensorBase tensor, key, tuple operands, out, index=None):
     """Return what the recipe of a signature makes; `_NONE` if there is none, or if it cannot be used now."""
     cdef object recipe = (<dict>tensor._spec.recipes).get(_own(key))
-    if recipe is None or tensor._block is None or are_seen():
+    if recipe is None or not has_block(tensor) or are_seen():
         return _NONE
-    if out is not None and not count_write(out, index):
+    if out is not None and not count_write(out, index, waiting_in(operands)):
         return _NONE
     if watch.any_closed:
         _check_open(tensor._spec.mesh)

@@ -19,6 +19,7 @@ from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, prog
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _conditions
 from meshcomm.core.arrays._recipes import completed
+from meshcomm.core.failures.launchers import is_on
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
@@ -48,7 +49,8 @@ _UNCHECKED = frozenset(("einsum",))
 """Functions in which NumPy does not look for conditions."""
 
 _usual: list[object] = []
-"""What shows warnings as text, while the program records none."""
+_first: list[object] = []
+"""What shows warnings as text, while the program records none: in a script, and where operations wait."""
 
 
 def let_see(on: bool) -> None:
@@ -68,6 +70,20 @@ def seen() -> bool:
     if not handling.isdisjoint(("call", "log")):
         return True
     return "warn" in handling and (_called_for_warnings() != _usual or _raises_warnings())
+
+
+def may_wait() -> bool:
+    """Return whether conditions are ignored, or warnings that are shown as text: then operations may wait."""
+    handling = {*np.geterr().values()}
+    if not handling <= {"ignore", "warn"}:
+        return False
+    return "warn" not in handling or (_called_for_warnings() == _first and not _raises_warnings())
+
+
+def begin() -> None:
+    """Let operations wait. What Python calls for each warning now shows it as text."""
+    _first[:] = _called_for_warnings()
+    _conditions.let_wait(None if is_on("MESHCOMM_EAGER") else may_wait)
 
 
 def _called_for_warnings() -> list[object]:
@@ -149,3 +165,6 @@ def _handle(text: str, flags: int) -> None:
         handler.write(f"Warning: {text}\n")
     elif how == "print":
         sys.stderr.write(f"Warning: {text}\n")
+
+
+begin()

@@ -98,7 +98,7 @@ class Contents(NumpyMethods):
                 f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
             )
         refresh(self)
-        if self.local is None:
+        if self._block is None:
             raise LayoutError(
                 f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "
                 "first that t.mesh.rank is not None"
@@ -107,7 +107,7 @@ class Contents(NumpyMethods):
             raise LayoutError(
                 f"not every rank holds the element of the {self._summary}: use t.local, or t.to_numpy() (Collective)"
             )
-        return self.local.item()
+        return self._block.item()
 
     def fill(self, value: object) -> None:
         """Set all elements to *value*, a number.
@@ -222,8 +222,8 @@ class Contents(NumpyMethods):
             self[...] = self.byteswap()
             return self
         made = self.copy()
-        if made.local is not None:
-            made.local.byteswap(inplace=True)
+        if made._block is not None:
+            made._block.byteswap(inplace=True)
         return made
 
 

@@ -270,15 +270,15 @@ def full(
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
     if isinstance(fill_value, DTensor):
-        value = np.zeros((), fill_value.dtype) if fill_value.local is None else fill_value.local
+        value = np.zeros((), fill_value.dtype) if fill_value._block is None else fill_value._block
         return full(shape, value, dtype, layout)
     tensor = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, layout)
     try:
         value = np.full((), fill_value, tensor.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(f"fill_value {quote(fill_value)} does not convert to {tensor.dtype}: {error}") from None
-    if tensor.local is not None:
-        tensor.local[...] = value
+    if tensor._block is not None:
+        tensor._block[...] = value
     return tensor
 
 
@@ -294,8 +294,8 @@ def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
     [[0, 0], [0]]
     """
     tensor = empty(shape, dtype, layout)
-    if tensor.local is not None:
-        as_bytes(tensor.local).fill(0)
+    if tensor._block is not None:
+        as_bytes(tensor._block).fill(0)
     return tensor
 
 

@@ -74,7 +74,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
             )
         view = None if self._view is None else made._view
         storage = self._storage if is_view else None
-        TensorBase.__init__(self, made.local, made.layout, made.shape, made.dtype, view, storage)
+        TensorBase.__init__(self, made._block, made.layout, made.shape, made.dtype, view, storage)
 
     if not TYPE_CHECKING:  # a checker is to find what is missing
 
@@ -193,7 +193,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         ([7, 0, 0], [0, 0, 0])
         """
         refresh(self)
-        local = None if self.local is None else exact_copy(self.local)
+        local = None if self._block is None else exact_copy(self._block)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
     def __float__(self) -> float:
@@ -243,7 +243,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         """Return the global array on the ranks of *mesh*, and else None. Collective over the tensor's mesh."""
         refresh(self)
         key = name, self.shape, self.dtype, self.layout, Layout.replicated(mesh, self.ndim), None, None
-        return RELAYOUT(name, (self.mesh, mesh), key, (key,), (self.local, None))
+        return RELAYOUT(name, (self.mesh, mesh), key, (key,), (self._block, None))
 
     def _as_array(self) -> Array | None:
         """Return the global array for ``numpy.asarray``. Collective: what is short, and new, goes without a plan."""
@@ -252,7 +252,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         if self.nbytes <= PASSING and self.mesh.size <= SMALL_MESHES and not checks_every_call():
             with collective(name, self.mesh) as here:
                 if here is not None and here.team.is_new(key) and not any(map(self.layout.cyclic, range(self.ndim))):
-                    return short.whole_of(name, self._spec, self.local, here.team)
+                    return short.whole_of(name, self._spec, self._block, here.team)
         return self._gathered(name, self.mesh)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
@@ -275,7 +275,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
             )
         if copy is False:
             raise ValueError("a DTensor does not lend its memory to an array; use t.local")
-        array = self.local.copy() if whole else self._as_array()
+        array = self._block.copy() if whole else self._as_array()
         assert array is not None
         if dtype is not None:
             array = array.astype(dtype, copy=False)
@@ -331,8 +331,8 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         elif self._storage.is_stale():
             holds = "its block is not up to date: t.refresh() brings it"
         else:
-            values = np.array2string(self.local, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
-            holds = f"the block of this rank, {self.local.shape}:\n  {values}"
+            values = np.array2string(self._block, threshold=100, edgeitems=2, separator=", ").replace("\n", "\n  ")
+            holds = f"the block of this rank, {self._block.shape}:\n  {values}"
         return f"{self._summary}; {holds}"
 
     def _repr_html_(self) -> str:

@@ -321,7 +321,7 @@ class _Batch:
         tensor, layout, *_ = self._jobs[0]
         operation = named(f"relayout of {len(self._jobs)} tensors", name)
         outs = [None if wrong is not None else at_once(out) for _, _, out, _ in self._jobs]
-        arguments = [t.local for t, *_ in self._jobs], outs
+        arguments = [t._block for t, *_ in self._jobs], outs
         key = self._specs, self._limit
         blocks = _TOGETHER(operation, (tensor.mesh, layout.mesh), key, (self,), arguments, error=wrong)
         assert blocks is not None

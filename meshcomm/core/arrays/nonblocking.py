@@ -197,7 +197,7 @@ def start_relayout(
     if not isinstance(layout, Layout):
         layout = target_of(tensor, layout)
     refresh(tensor)
-    source, shape, dtype, local = tensor.layout, tensor.shape, tensor.dtype, tensor.local
+    source, shape, dtype, local = tensor.layout, tensor.shape, tensor.dtype, tensor._block
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if wrong is not None else out
     target = layout.matched(

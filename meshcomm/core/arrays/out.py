@@ -45,7 +45,7 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     check_out(out, tensor, tensor.layout)
     if out._block is not None and not out._block.flags.writeable:
         raise LayoutError(READ_ONLY)
-    return filled(out, tensor.local)
+    return filled(out, tensor._block)
 
 
 @lru_cache(1024)
@@ -99,12 +99,12 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
     assert isinstance(out, DTensor)
     if out is tensor:  # also where the block is empty, or there is none: all ranks see it
         return LayoutError(OVERLAPPING)
-    block = out.local
+    block = out._block
     if block is None:
         return None
     if not block.flags.writeable:
         return LayoutError(READ_ONLY)
-    if tensor.local is not None and _overlap(block, tensor.local):
+    if tensor._block is not None and _overlap(block, tensor._block):
         return LayoutError(OVERLAPPING)
     return None
 
@@ -116,10 +116,10 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
             check_out(out, tensor, layout)
     except MeshcommError as error:
         return error
-    written = [out.local for _, out, _ in moves if out.local is not None]
+    written = [out._block for _, out, _ in moves if out._block is not None]
     if any(not block.flags.writeable for block in written):
         return LayoutError(READ_ONLY)
-    read = [tensor.local for tensor, _, _ in moves if tensor.local is not None]
+    read = [tensor._block for tensor, _, _ in moves if tensor._block is not None]
     whole = [[as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (written, read)]
     strided = [block for block in written if not block.flags.c_contiguous]
     others = [block for block in read if not block.flags.c_contiguous]

@@ -179,7 +179,7 @@ def relayout(
     source, shape, dtype = tensor.layout, tensor.shape, tensor.dtype
     if tensor._storage.source is not None:
         refresh(tensor)
-    local, order = (tensor.local, None) if tensor._view is None else in_memory_order(tensor)
+    local, order = (tensor._block, None) if tensor._view is None else in_memory_order(tensor)
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if out is None or wrong is not None else at_once(out)
     operation = named("relayout", name) if name else "relayout"
@@ -303,7 +303,7 @@ def _by_plan(plan: Plan, tensor: object, out: DTensor | None) -> DTensor:
             f"not for {quote(tensor)}"
         )
     refresh(tensor)
-    local = tensor.local
+    local = tensor._block
     wrong = None if out is None else wrong_out(tensor, out, plan.target)
     into = None if out is None or wrong is not None else at_once(out)
     meshes = tensor.layout.mesh, plan.target.mesh

@@ -98,13 +98,13 @@ def _number(x: Value) -> Value:
     """Return the number of a tensor without axes, and of another one what a script gets."""
     if not isinstance(x, TensorBase):
         return x
-    if x.shape != () or x.local is None:
+    if x.shape != () or x._block is None:
         return _hooks.call("whole", x)
     if x.dtype.names is None:
-        return x.local[()]
+        return x._block[()]
     if x._view is not None and x._view.writeable:
         return x  # NumPy's record is a view
-    record = x.local.copy()
+    record = x._block.copy()
     record.flags.writeable = False
     return record[()]
 

@@ -66,6 +66,6 @@ def memory_order(tensor: DTensor) -> tuple[int, ...] | None:
 def in_memory_order(tensor: DTensor) -> tuple[Array | None, tuple[int, ...] | None]:
     """Return the block of *tensor*, with axes as they are in memory, and the `memory_order` if it has one."""
     order = memory_order(tensor)
-    if order is None or tensor.local is None:
-        return tensor.local, order
-    return tensor.local.transpose(np.argsort(order)), order
+    if order is None or tensor._block is None:
+        return tensor._block, order
+    return tensor._block.transpose(np.argsort(order)), order

@@ -218,9 +218,9 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
         subject = (name, problem, limit, tuple(map(axes_in_memory, tensors)))
         with session(name, mesh) as here:
             if here is not None:
-                block = _CONTRACT.run(here, subject, subject, tuple([tensor.local for tensor in tensors]))
+                block = _CONTRACT.run(here, subject, subject, tuple([tensor._block for tensor in tensors]))
     else:  # no other machine would move anything
-        block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor.local for tensor in tensors]))
+        block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor._block for tensor in tensors]))
     found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
     layout = found if found.mesh is mesh else Layout(found.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)

@@ -194,7 +194,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: DTensor, *args: object, *
     def compute() -> Array | None:
         if not all(n for number, n in enumerate(own) if number != along):
             return None
-        return np.asarray(np.apply_along_axis(func1d, along, lines.local, *args, **kwargs), order="C")
+        return np.asarray(np.apply_along_axis(func1d, along, lines._block, *args, **kwargs), order="C")
 
     made = together(name, mesh, call, compute)
 

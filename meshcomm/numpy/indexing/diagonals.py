@@ -134,7 +134,7 @@ def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
 def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
     found = _kept(tensor, rows, columns, offset)
     if found is not None:
-        return viewed(lambda _: found.local, tensor, found.layout, of)
+        return viewed(lambda _: found._block, tensor, found.layout, of)
     moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
     return moved_from(tensor, moved, of)

@@ -34,7 +34,7 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
     if found is None:
         return None
     device, at = found
-    block = tensor.local
+    block = tensor._block
     if where.is_whole:
         value = np.array(block[at])
     else:
@@ -46,7 +46,7 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> DTensor | None:
 
 def is_element(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
     """Return whether an index is one integer for each axis, and this rank has a block."""
-    return tensor.local is not None and tensor.ndim > 0 and all(type(item) is int for item in items)
+    return tensor._block is not None and tensor.ndim > 0 and all(type(item) is int for item in items)
 
 
 def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Array, tuple[Any, ...]] | None:
@@ -66,7 +66,7 @@ def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Arra
         return None
     device, at = found
     is_here = where.is_whole or where.is_here(device)
-    return (tensor.local, (..., *at)) if is_here else (np.empty((), spec.dtype), (...,))
+    return (tensor._block, (..., *at)) if is_here else (np.empty((), spec.dtype), (...,))
 
 
 class _Where:

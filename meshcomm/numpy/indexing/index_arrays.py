@@ -395,7 +395,7 @@ def _local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> 
     """Return the share of an index array that this rank needs. Collective if a tensor has to move."""
     axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
     box = Layout(axes, layout.mesh).block_box(index.shape, device)
-    local = relaid(index, axes, name, layout.mesh).local if isinstance(index, DTensor) else cut_out(index, box)
+    local = relaid(index, axes, name, layout.mesh)._block if isinstance(index, DTensor) else cut_out(index, box)
     return _Share(np.asarray(local), box)
 
 
@@ -522,7 +522,7 @@ def _local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: 
     """
     axes = aligned_axes(shape_of(value), shape, layout)
     if isinstance(value, DTensor):
-        moved = relaid(value, axes, name, layout.mesh).local
+        moved = relaid(value, axes, name, layout.mesh)._block
         local = np.empty(0, value.dtype) if moved is None else moved
     else:
         local = cut_out(np.asarray(value), Layout(axes, layout.mesh).block_box(shape_of(value), layout.mesh.rank or 0))

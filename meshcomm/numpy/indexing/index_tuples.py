@@ -139,7 +139,7 @@ def check_within(
 
     def check() -> None:
         for array, (low, end) in zip(arrays, bounds, strict=True):
-            block = array.local if isinstance(array, DTensor) else array
+            block = array._block if isinstance(array, DTensor) else array
             if block is None or not block.size:
                 continue
             wrong = (block < low) | (block >= end)

@@ -256,7 +256,7 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
     if elements.is_element(items, tensor):
         found = elements.to_set(tensor, items, value)
         if found is not None:
-            _copy(found[0][found[1]], value.local if isinstance(value, DTensor) else value)
+            _copy(found[0][found[1]], value._block if isinstance(value, DTensor) else value)
             return None
     shape, name = result_shape(items), f"t{index_text(items)} = value"
     if not any(isinstance(item, Stretch) and item.step < 0 for item in items):
@@ -335,10 +335,10 @@ class _Assigning(NamedTuple):
             if self.edges is not None:
                 pieces = self.edges.taken(value, self.name, self.device)
             else:
-                found = (value if self.axes is None else relaid(value, self.axes, self.name)).local
+                found = (value if self.axes is None else relaid(value, self.axes, self.name))._block
         if self.device is None:
             return tensor
-        block = tensor.local[self.at.of(starts)].reshape(self.lengths)  # a view: only axes of length 1 come and go
+        block = tensor._block[self.at.of(starts)].reshape(self.lengths)  # a view: only axes of length 1 come and go
         if pieces is None or self.edges is None:
             _copy(block, found)
             return tensor
@@ -400,9 +400,9 @@ def _copy_to(region: DTensor, value: Operand, name: str = SET) -> None:
     """Copy *value*, a number, or a tensor or array with as many axes as *region*, to the block of *region*."""
     found: Operand | None = value
     if isinstance(value, DTensor):
-        found = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh).local
+        found = relaid(value, aligned_axes(value.shape, region.shape, region.layout), name, region.mesh)._block
     elif isinstance(value, np.ndarray) and value.ndim > 0:
-        found = cut(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh)).local
+        found = cut(value, Layout(aligned_axes(value.shape, region.shape, region.layout), region.mesh))._block
     on_blocks(lambda block: _copy(block, found), region)
 
 
@@ -447,8 +447,8 @@ def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
     refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
     specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]
     if any(specs[1:]):
-        return of_lengths(GET, np.ascontiguousarray(rows.local[chosen]), rows.mesh, specs)
-    return of_rows(GET, rows.local[chosen], rows.mesh, specs[0])
+        return of_lengths(GET, np.ascontiguousarray(rows._block[chosen]), rows.mesh, specs)
+    return of_rows(GET, rows._block[chosen], rows.mesh, specs[0])
 
 
 def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | None]:
@@ -468,9 +468,9 @@ def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
     """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
     layout = tensor.layout.take(range(mask.ndim))
     if isinstance(mask, DTensor):
-        return relaid(mask, layout.axes, GET, tensor.mesh).local
+        return relaid(mask, layout.axes, GET, tensor.mesh)._block
     (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
-    return cut(np.asarray(agreed), layout).local
+    return cut(np.asarray(agreed), layout)._block
 
 
 def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:

@@ -81,7 +81,7 @@ def where_true(name: str, mask: DTensor) -> tuple[DTensor, ...]:
     box = rows.layout.block_box(rows.shape)
     found = [
         np.ascontiguousarray(global_indices(span, each))
-        for span, each in zip(box, np.nonzero(rows.local), strict=True)
+        for span, each in zip(box, np.nonzero(rows._block), strict=True)
     ]
     first = of_rows(name, found[0], rows.mesh, rows.layout.sharding_dims)
     return tuple(make(each, first.layout, first.shape, first.dtype) for each in found)

@@ -166,7 +166,7 @@ def _with_constants(tensor: DTensor, widths: list[Width], values: Any) -> Call:
             (before if number == 0 else 0, after if number == blocks - 1 else 0)
             for (before, after), (number, blocks) in zip(widths, numbers, strict=True)
         ]
-        return np.pad(tensor.local, mine, constant_values=values) if mine else tensor.local.copy()
+        return np.pad(tensor._block, mine, constant_values=values) if mine else tensor._block.copy()
 
     def run(tensor: DTensor) -> DTensor:
         return make(on_device(tensor.mesh, lambda device: padded(device, tensor)), layout, shape, tensor.dtype)

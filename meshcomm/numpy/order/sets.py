@@ -119,9 +119,9 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
         if wanted.inverse:
             _number(ranks, tensor, found, runs, inverse)
     layout, shape = Layout([Cuts(names, sizes=runs.told)], tensor.mesh), (sum(runs.told),)
-    blocks = [found.values.local[runs.first]]
+    blocks = [found.values._block[runs.first]]
     if wanted.indices and found.indices is not None:
-        blocks.append(found.indices.local[runs.first])
+        blocks.append(found.indices._block[runs.first])
     if wanted.counts:
         blocks.append(np.diff(np.append(np.flatnonzero(runs.first), runs.end)))
     results = [make(block, layout, shape, block.dtype) for block in blocks]
@@ -132,7 +132,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
 
 def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
-    blocks = wanted.of(tensor.local)
+    blocks = wanted.of(tensor._block)
     line = Layout([_names(tensor)], tensor.mesh)
     results = [make(block, line, block.shape, block.dtype) for block in blocks]
     number = 1 + wanted.indices
@@ -160,7 +160,7 @@ class _Runs(NamedTuple):
 
 def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
-    block = ordered.local
+    block = ordered._block
     start = ordered.layout.block_box(ordered.shape)[0][0]
     ends = ranks.everyones(block[-1:].tobytes())
     before = [np.frombuffer(text, block.dtype) for text in ends[: ranks.position] if text]
@@ -202,7 +202,7 @@ def _number(ranks: Ranks, tensor: DTensor, found: InOrder, runs: _Runs, inverse:
         inverse[index] = rows
 
     numbers = np.cumsum(runs.first, dtype=_INDEX) + (runs.before - 1)
-    deliver(ranks, inverse.shape, owned_elements(tensor, found.indices.local), numbers, write)
+    deliver(ranks, inverse.shape, owned_elements(tensor, found.indices._block), numbers, write)
 
 
 def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
@@ -217,10 +217,10 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
     rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
     rest = rows.shape[1:]
     fields = np.dtype([(f"f{number}", tensor.dtype) for number in range(prod(rest))])
-    lines = np.ascontiguousarray(opaque(rows.local)).view(tensor.dtype).reshape(len(rows.local), prod(rest))
+    lines = np.ascontiguousarray(opaque(rows._block)).view(tensor.dtype).reshape(len(rows._block), prod(rest))
     results = _unique(make(lines.view(fields)[:, 0], Layout([names], mesh), rows.shape[:1], fields), wanted)
     first = results[0]
-    block = first.local.view(tensor.dtype).reshape(len(first.local), *rest)
+    block = first._block.view(tensor.dtype).reshape(len(first._block), *rest)
     layout = Layout([*first.layout.axes, *((),) * len(rest)], mesh)
     results[0] = move(make(block, layout, (first.size, *rest), tensor.dtype), 0, axis)
     return results

@@ -141,7 +141,7 @@ def _regrouped(tensor: DTensor, shape: Shape, how: Regrouping, of: Array | None,
         if tensor._view is None and made.dtype.kind in "biufcmM":
             lengths = on_device(made.mesh, lambda device: made.layout.block_shape(shape, device))
             return viewing(methodcaller("reshape", lengths), tensor, made.layout, of)
-        return viewed(lambda _: made.local, tensor, made.layout, of)
+        return viewed(lambda _: made._block, tensor, made.layout, of)
     if on_blocks(lambda new, old: not new.size or np.may_share_memory(new, old), made, tensor):
         made = made.copy()  # as a block may be a view where the global array is not
     return made if of is None else moved_from(tensor, made, of)
@@ -213,7 +213,7 @@ def _own(made: DTensor) -> DTensor:
     """Return a copy that NumPy makes, too: of a view, or what was copied already, as a tensor of its own."""
     assert made._view is not None
     is_own = made._view.root is None and made._view.writeable
-    return make(made.local, made.layout, made.shape, made.dtype) if is_own else made.copy()
+    return make(made._block, made.layout, made.shape, made.dtype) if is_own else made.copy()
 
 
 @operation(np.ravel)

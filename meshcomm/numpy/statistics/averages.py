@@ -63,7 +63,7 @@ def average(
     kind = np.result_type(tensor.dtype, given.dtype, *([np.float64] if integers else []))
     total: Value = sum_over(given, axis, kind, keepdims)
     zero: Value = total == 0  # in a script a number, if there is one only
-    if any(zero).local if isinstance(zero, DTensor) else zero:
+    if any(zero)._block if isinstance(zero, DTensor) else zero:
         raise ZeroDivisionError("numpy.average: weights add up to zero, so there is no average")
     with unstopped():
         products: Value = np.multiply(tensor, given, dtype=kind)

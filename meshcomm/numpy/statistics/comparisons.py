@@ -114,7 +114,7 @@ def overlap(a: object, b: object, max_work: int | None = None) -> bool | None:
 
 def _overlaps(function: Callable[..., bool], a: object, b: object, max_work: int | None) -> bool | None:
     given = [unwrapped(a), unwrapped(b)]
-    mesh, blocks = mesh_of(given), [x.local if isinstance(x, DTensor) else x for x in given]
+    mesh, blocks = mesh_of(given), [x._block if isinstance(x, DTensor) else x for x in given]
     local = on_device(mesh, lambda _: np.array([function(*blocks, max_work)]))
     return on_blocks(bool, any(make(local, Layout([mesh.dim_names], mesh), (mesh.size,), np.dtype(bool))))
 

@@ -60,16 +60,16 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     # Two numbers in one reduction: whether there are negative elements, as which NumPy counts too large ones, and the
     # largest element.
     ends = np.array([0, -1], np.int64)
-    if tensor.local.size:
-        low, high = int(tensor.local.min()), int(tensor.local.max())
+    if tensor._block.size:
+        low, high = int(tensor._block.min()), int(tensor._block.max())
         ends = np.array([low < 0 or high > _MOST, min(high, _MOST)], np.int64)
-    below, most = added_up(name, tensor, ends, (2,), ends.dtype, op="max").local.tolist()
+    below, most = added_up(name, tensor, ends, (2,), ends.dtype, op="max")._block.tolist()
     if below:
         raise ShapeError("'list' argument must have no negative elements")
     length = max(most + 1, least)
-    its_weights = None if factors is None else factors.local
+    its_weights = None if factors is None else factors._block
     with unstopped():
-        counts = np.bincount(tensor.local, its_weights, length).astype(kind)  # NumPy counts no elements in integers
+        counts = np.bincount(tensor._block, its_weights, length).astype(kind)  # NumPy counts no elements in integers
     return added_up(name, tensor, counts, (length,), kind)
 
 
@@ -182,7 +182,7 @@ def _of_points(
     limits = _limits(points, edges, limits)
     made = np.histogramdd(np.zeros((0, count), points.dtype), edges, limits)[1]
     shape, kind = tuple(len(each) - 1 for each in made), np.dtype(float)
-    line = make(points.local, points.layout.take([0]), points.shape[:1], points.dtype)
+    line = make(points._block, points.layout.take([0]), points.shape[:1], points.dtype)
     factors = None if loads is None else weights_like(name, line, agreed[-1])
 
     def counted(block: Array, loads: Array | None = None) -> Array:
@@ -243,7 +243,7 @@ def _limits(points: DTensor, edges: Sequence[Value], limits: Value) -> list[Valu
     open_axes = [axis for axis, each in enumerate(found) if each is None and np.ndim(edges[axis]) == 0]
     if not open_axes or not points.size:
         return found
-    low, high = reductions.min(points, 0).local, reductions.max(points, 0).local
+    low, high = reductions.min(points, 0)._block, reductions.max(points, 0)._block
     for axis in open_axes if low is not None else ():  # a rank outside of the mesh does not know the points
         found[axis] = (low[axis], high[axis])
     return found

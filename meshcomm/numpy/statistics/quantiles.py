@@ -237,7 +237,7 @@ def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], resu
     def found() -> ArrayLike:
         size, last = tensor.size, pick([tensor.size - 1])  # NaN and NaT are behind all others
         if statistic.ignores_nan and _is_nan(last[0]):
-            size -= int(sum(elementwise("isnan", np.isnan, [tensor])).local[()])  # type: ignore[arg-type]  # one tensor
+            size -= int(sum(elementwise("isnan", np.isnan, [tensor]))._block[()])  # type: ignore[arg-type]  # one tensor
         if _is_nan(last[0]) and (size == 0 or not statistic.ignores_nan):
             return statistic.of(last, axis=None, keepdims=False)  # NumPy says what follows from NaN
         assert statistic.of_line is not None
@@ -313,7 +313,7 @@ def _weighted(
         line = _weighted_line(tensor, used, counted, np.asarray(_fractions(levels, "percentile" in name)))
         return np.reshape(line, np.shape(levels) + _kept(tensor.shape, axes, keepdims))  # type: ignore[return-value]
     whole_lines = whole_along(tensor, axes, name)
-    block, own = whole_lines.local, relaid(factors, whole_lines.layout.axes, name).local
+    block, own = whole_lines._block, relaid(factors, whole_lines.layout.axes, name)._block
 
     def of(given: Array, **where: object) -> ArrayLike:
         loads = own if given is block else np.ones(given.shape)

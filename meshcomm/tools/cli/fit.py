@@ -217,7 +217,7 @@ def _probe(shape: tuple[int, int], source: Layout, target: Layout, machine: Mach
     if location is None:
         return _Probe(load, None)
     run = prepare(plan, location)
-    block, out = (full(shape, 1, np.uint8, layout).local for layout in (source, target))
+    block, out = (full(shape, 1, np.uint8, layout)._block for layout in (source, target))
     return _Probe(load, lambda: run(block, out))
 
 

@@ -1,0 +1,43 @@
+"""Floating-point errors of operations that were computed later than the program made them."""
+
+import warnings
+from functools import lru_cache
+
+import numpy as np
+from numpy._core.umath import _extobj_contextvar
+
+from meshcomm.core._callers import Line
+
+_KINDS = {"divide by zero": "divide", "overflow": "over", "underflow": "under", "invalid value": "invalid"}
+"""How NumPy's texts of floating-point errors begin, and what `numpy.errstate` calls them."""
+
+
+@lru_cache(64)
+def handled(errors: object) -> dict[str, str]:
+    """Return which kinds of floating-point errors are not ignored where *errors* is what NumPy had kept of errstate."""
+    token = _extobj_contextvar.set(errors)
+    try:
+        return {kind: how for kind, how in np.geterr().items() if how != "ignore"}
+    finally:
+        _extobj_contextvar.reset(token)
+
+
+def tell(line: Line, errors: object, filters: object, text: str) -> None:
+    """Warn at a *line* of the program of what NumPy has logged, if it warns there.
+
+    Parameters
+    ----------
+    errors: what NumPy had kept of `numpy.errstate` there
+    filters: the filters of warnings there
+    text: as NumPy logs it
+    """
+    text = text.removeprefix("Warning: ").rstrip()
+    if _KINDS[text.partition(" encountered")[0]] not in handled(errors):
+        return
+    if warnings.filters is filters:
+        line.warn(text, RuntimeWarning)
+        return
+    with warnings.catch_warnings():
+        warnings.filters = filters  # type: ignore[misc,assignment]
+        warnings._filters_mutated()  # type: ignore[attr-defined]
+        line.warn(text, RuntimeWarning)
