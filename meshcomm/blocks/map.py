@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +15,7 @@ from meshcomm.blocks.rules import (
     ADVICE,
     NUMBERS,
     Operand,
+    aligned_axes,
     broadcast_shape,
     common_layout,
     is_plain,
@@ -25,7 +27,8 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, completed
+from meshcomm.core.arrays._expressions import Pieces
+from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, can_wait, completed, waiting
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -99,6 +102,8 @@ class _Mapping(NamedTuple):
 
     def run(self, operands: Sequence[Operand], out: Sequence[DTensor]) -> Sequence[DTensor]:
         """Return the results. Collective if an operand has to move."""
+        if not out and self._can_wait(operands):
+            return [self._waiting(operands)]
         # All are computed in the layout of the first one.
         targets = [each if each.layout is self.layout else relaid(each, self.layout.axes, self.name) for each in out]
         blocks = [
@@ -115,6 +120,34 @@ class _Mapping(NamedTuple):
             return out
         made = zip(local, self.dtypes, strict=True)
         return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in made)
+
+    def _can_wait(self, operands: Sequence[Operand]) -> bool:
+        if self.device is None or not self.single or not isinstance(self.function, np.ufunc):
+            return False
+        lengths, dtypes = self.layout.block_shape(self.shape, self.device), [*self.dtypes]
+        for x in operands:
+            if isinstance(x, DTensor):
+                dtypes.append(x.dtype)
+            elif not isinstance(x, NUMBERS) and 4 * x.size > prod(lengths):
+                return False  # an array that is too large for a copy
+        return can_wait([*operands], lengths, dtypes)
+
+    def _waiting(self, operands: Sequence[Operand]) -> DTensor:
+        """Return the result, which waits. What has to move does so now."""
+        values, owners = list[Value](), list[DTensor | None]()
+        for x, edges in zip(operands, self.edges, strict=True):
+            owner, value = None, x
+            if isinstance(x, DTensor) and edges is not None:
+                parts = edges.taken(x, self.name, self.device)
+                assert parts is not None
+                owner, value = x, Pieces(edges.axis, parts)
+            elif isinstance(x, DTensor):
+                value = relaid(x, aligned_axes(x.shape, self.shape, self.layout), self.name)
+            elif not isinstance(x, NUMBERS):
+                value = np.array(aligned_block(self.name, x, self.shape, self.layout))
+            values.append(value)
+            owners.append(owner)
+        return waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
 
     def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
         edges = [each for each in self.edges if each is not None]

@@ -12,7 +12,6 @@ cdef class Expression:
     cdef list operands, memories
     cdef Py_ssize_t axis, count
     cdef object origin
-    cdef Py_ssize_t number
     cdef bint is_next
     cdef void *newer
     cdef void *older
@@ -22,3 +21,4 @@ cdef object evaluate(Expression top)
 cdef int evaluate_into(Expression top, target) except -1
 cdef int settle(Memory memory, list next_ones=*) except -1
 cpdef int compute_waiting() except -1
+cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop)

@@ -1,1 +1,6 @@
+from meshcomm.core._types import Array
+
 def compute_waiting() -> int: ...
+
+class Pieces:
+    def __init__(self, axis: int, parts: list[tuple[int, int, Array]]) -> None: ...

@@ -21,6 +21,7 @@ NumPy's functions make each piece: the values are NumPy's bit for bit.
 #   program that made it. Where the program would see more of them than a warning, nothing waits.
 # - Waiting is a matter of one rank: nothing here communicates, and ranks need not agree on when anything is computed.
 
+from bisect import bisect_right
 from math import prod
 
 import numpy as np
@@ -32,7 +33,7 @@ from numpy._core.umath import _extobj_contextvar as _errstate
 
 from meshcomm.core._callers import Line
 from meshcomm.core._tuning import LINE, PIECE_BYTES, WAITING_LEAVES, WAITING_OPERATIONS
-from meshcomm.core.arrays.logged import handled, tell
+from meshcomm.core.arrays.logged import tell
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.scratch import scratch
 
@@ -43,7 +44,7 @@ cdef extern from "Python.h":
         pass
     PyFrameObject *PyEval_GetFrame()
 
-cdef object ndarray = np.ndarray, broadcast_to = np.broadcast_to
+cdef object ndarray = np.ndarray, broadcast_to = np.broadcast_to, may_share_memory = np.may_share_memory
 cdef Py_ssize_t _piece_bytes = PIECE_BYTES, _most_operations = WAITING_OPERATIONS, _most_leaves = WAITING_LEAVES
 cdef Py_ssize_t _line = LINE
 
@@ -57,7 +58,7 @@ cdef class Memory:
 
 
 cdef class Pieces:
-    """A block in parts along an axis: in each part, from where to where, and the array."""
+    """A block in parts along an axis: of each, from where to where it is, and its array or expression."""
 
     def __init__(self, Py_ssize_t axis, list parts not None):
         self.axis, self.parts = axis, parts
@@ -147,6 +148,8 @@ cdef int _mark(list expressions, bint is_next) except -1:
         if type(each) is Expression:
             (<Expression>each).is_next = is_next
             _mark((<Expression>each).operands, is_next)
+        elif type(each) is Pieces:
+            _mark([part for _, _, part in (<Pieces>each).parts], is_next)
     return 0
 
 
@@ -159,6 +162,10 @@ cdef bint _reads(Expression expression, Memory memory):
     for operand in expression.operands:
         if type(operand) is Expression and _reads(<Expression>operand, memory):
             return True
+        if type(operand) is Pieces:
+            for _, _, part in (<Pieces>operand).parts:
+                if type(part) is Expression and _reads(<Expression>part, memory):
+                    return True
     return False
 
 
@@ -179,6 +186,9 @@ cdef Expression expression_of(function, list operands, list memories, tuple shap
     cdef Expression expression = Expression.__new__(Expression), operand
     cdef Py_ssize_t i, axis, size = 0
     expression.axis, expression.count = -1, 1
+    for x in operands:
+        if type(x) is Pieces:
+            expression.axis = (<Pieces>x).axis
     for i in range(len(operands)):
         x = operands[i]
         axis = -1
@@ -194,8 +204,6 @@ cdef Expression expression_of(function, list operands, list memories, tuple shap
                 expression.count += operand.count
             else:
                 x = operand.block
-        elif type(x) is Pieces:
-            axis = (<Pieces>x).axis
         if type(x) is ndarray and x.shape != shape:
             x = broadcast_to(x, shape)
         operands[i] = x
@@ -204,15 +212,21 @@ cdef Expression expression_of(function, list operands, list memories, tuple shap
     expression.function, expression.operands, expression.memories = function, operands, memories
     expression.shape, expression.dtype = shape, dtype
     expression.origin = _origin()
-    for memory in memories:
-        if memory is not None:
-            (<Memory>memory).waiting += 1
-    _link(expression)
+    _begin(expression)
     for n in shape:
         size = n if size == 0 else size * <Py_ssize_t>n
     if _kept_alive(expression) > _most_leaves * size * <Py_ssize_t>dtype.itemsize:
         evaluate(expression)
     return expression
+
+
+cdef int _begin(Expression expression) except -1:
+    """Let an expression wait."""
+    for memory in expression.memories:
+        if memory is not None:
+            (<Memory>memory).waiting += 1
+    _link(expression)
+    return 0
 
 
 cdef Py_ssize_t _kept_alive(Expression expression) except -1:
@@ -271,261 +285,289 @@ cdef int evaluate_into(Expression top, target) except -1:
 
 
 cdef int _evaluate(Expression top, target) except -1:
-    cdef list order = [], notes
     cdef Expression each
-    cdef Py_ssize_t i
-    cdef Evaluation evaluation
-    _collect(top, order)
-    try:
-        evaluation = Evaluation.__new__(Evaluation)
-        evaluation.order, evaluation.top, evaluation.target = order, top, target
-        evaluation.prepare()
-        logged = handled(top.origin[3])
-        if all([each.origin[3] is top.origin[3] for each in order]) and not logged:
-            with np.errstate(all="ignore"):
-                evaluation.run()
-        else:
-            with np.errstate(all="log", call=evaluation):
-                evaluation.run()
-    finally:
-        for each in order:
-            each.number = 0
-    for i in range(len(order)):
-        each = order[i]
-        block = evaluation.stored[i]
-        if block is not None or each is top:
-            each.block = target if block is None else block
+    cdef Evaluation evaluation = Evaluation.__new__(Evaluation)
+    evaluation.top, evaluation.target = top, target
+    evaluation.prepare()
+    with np.errstate(all="log", call=evaluation):
+        evaluation.run()
+    top.block = target
+    for each, block in evaluation.stored.values():
+        each.block = block
+    for each in evaluation.order:
+        if each.block is not None:
             _unlink(each)
             _release(each)
             each.operands, each.memories = [], []
-    if evaluation.notes:
-        notes = sorted(evaluation.notes)
-        for i, text in notes:
-            code, line, names, errors, filters = (<Expression>order[i]).origin
-            tell(Line(code.co_filename, line, names), errors, filters, text)
+    for origin, text in evaluation.notes:
+        code, line, names, errors, filters = origin
+        tell(Line(code.co_filename, line, names), errors, filters, text)
     return 0
 
 
-cdef int _collect(Expression expression, list order) except -1:
-    """Add an expression and those that it needs to *order*, operands first, and number them from 1 on."""
+cdef int _collect(Expression expression, list order, dict numbers) except -1:
+    """Add an expression and those that it needs to *order*, operands first; *numbers* has the place of each there."""
     for operand in expression.operands:
-        if type(operand) is Expression and not (<Expression>operand).number:
-            if (<Expression>operand).block is None:
-                _collect(<Expression>operand, order)
+        if type(operand) is Expression and (<Expression>operand).block is None and id(operand) not in numbers:
+            _collect(<Expression>operand, order, numbers)
+    numbers[id(expression)] = len(order)
     order.append(expression)
-    expression.number = len(order)
     return 0
 
 
-cdef class Evaluation:
-    """One pass over the operands of expressions.
+cdef class Program:
+    """The operations that make a stretch of the result along the axis of pieces.
 
     Parameters
     ----------
+    start, stop: of the stretch
     order: the expressions, operands first
-    target: the array to which the last one goes; None for a new block
+    inputs: for each expression its operands: places in *order*, or -1, -2, ... for the first, second, ... of *leaves*
+    leaves: what is read: the stretch of each array, and numbers
+    buffers: the number of the buffer of each expression that is not stored; -1 for others
     """
 
-    cdef list order, leaves, inputs, stored, buffers
-    cdef Expression top
-    cdef object target
-    cdef set notes
-    cdef tuple shape
-    cdef Py_ssize_t step, widest, count, largest
-    cdef bint is_through_buffer  # what goes to the target
+    cdef Py_ssize_t start, stop, axis, count, widest
+    cdef list order, inputs, leaves, buffers
+    cdef dict places, made
 
-    def write(self, text):
-        """Note what NumPy logs of a floating-point error: once for all pieces."""
-        self.notes.add((self.step, text))
-
-    cdef int prepare(self) except -1:
-        """Find the operands, what is stored, and which buffer each result goes to."""
-        cdef Expression each, other
-        cdef Py_ssize_t i, count = len(self.order)
-        cdef dict numbers = {}
-        cdef list uses = [0] * count, last = [i for i in range(count)], entries
-        self.leaves, self.inputs, self.notes, self.shape = [], [], set(), self.top.shape
-        self.widest = 1
-        for i in range(count):
-            each = self.order[i]
-            entries = []
-            self.widest = max(self.widest, <Py_ssize_t>each.dtype.itemsize)
-            for operand in each.operands:
-                if type(operand) is Expression:
-                    other = operand
-                    if other.block is None:
-                        uses[other.number - 1] += 1
-                        last[other.number - 1] = i
-                        entries.append(other.number - 1)
-                        continue
-                    operand = other.block
-                number = numbers.get(id(operand))
-                if number is None:
-                    number = numbers[id(operand)] = len(self.leaves)
-                    self.leaves.append(operand)
-                    if type(operand) is ndarray:
-                        self.widest = max(self.widest, <Py_ssize_t>operand.itemsize)
-                entries.append(-1 - number)
-            self.inputs.append(entries)
-        each = other = operand = None
-        self.stored = [None] * count
-        for i in range(count - 1):
-            # The list has one reference; all others are those of tensors, and of expressions that are not computed now.
-            if Py_REFCNT(PyList_GET_ITEM(self.order, i)) > 1 + <Py_ssize_t>uses[i]:
-                self.stored[i] = 0
-        for i in range(count):
-            if self.stored[i] is not None or (i == count - 1 and self.target is None):
-                each = self.order[i]
-                self.stored[i] = new_block(self.shape, each.dtype)
-        self.is_through_buffer = False
-        if self.target is not None and self.target.dtype != self.top.dtype:
-            self.is_through_buffer = True
-        self._share(last)
+    cdef int add(self, Expression expression, Py_ssize_t shift) except -1:
+        """Add an expression whose axis begins *shift* before that of the result, after those that it needs."""
+        cdef list entries = []
+        for operand in expression.operands:
+            entries.append(self.entry(operand, shift))
+        self.widest = max(self.widest, <Py_ssize_t>expression.dtype.itemsize)
+        self.places[id(expression)] = len(self.order)
+        self.order.append(expression)
+        self.inputs.append(entries)
         return 0
 
-    cdef int _share(self, list last) except -1:
-        """Choose the buffer of each result that is not stored: results that are not needed at the same time share."""
-        cdef Py_ssize_t i, k, count = len(self.order)
-        cdef list free = [], ends = [[] for _ in range(count)]
+    cdef Py_ssize_t entry(self, operand, Py_ssize_t shift) except? -2:
+        """Return where an operand is: its place among the expressions, or -1 and less among the leaves."""
+        cdef Py_ssize_t start = self.start - shift, stop = self.stop - shift
+        if type(operand) is Pieces:
+            for low, high, part in (<Pieces>operand).parts:
+                if low <= start and stop <= high:
+                    return self.entry(part, shift + low)
+            raise AssertionError(f"no part has {start} to {stop}")
+        if type(operand) is Expression:
+            if (<Expression>operand).block is None:
+                if id(operand) not in self.places:
+                    self.add(<Expression>operand, shift)
+                return self.places[id(operand)]
+            operand = (<Expression>operand).block
+        key = id(operand), shift
+        if key not in self.places:
+            self.places[key] = -1 - <Py_ssize_t>len(self.leaves)
+            if type(operand) is ndarray:
+                self.widest = max(self.widest, <Py_ssize_t>operand.itemsize)
+                if self.axis >= 0:
+                    operand = operand[(slice(None),) * self.axis + (slice(start, stop),)]
+            self.leaves.append(operand)
+        return self.places[key]
+
+    cdef int share(self, dict stored) except -1:
+        """Choose the buffers of results that are not *stored*, and not the last: if not needed together, they share."""
+        cdef Py_ssize_t i, k, place, count = len(self.order)
+        cdef list last = list(range(count)), ends = [[] for _ in range(count)], free = []
         cdef Expression each
-        self.count, self.buffers = 0, [-1] * count
+        for i in range(count):
+            for k in self.inputs[i]:
+                if k >= 0:
+                    last[k] = i
         for i in range(count - 1):
             (<list>ends[<Py_ssize_t>last[i]]).append(i)
+        self.count, self.buffers = 0, [-1] * count
         for i in range(count):
             each = self.order[i]
-            if self.stored[i] is None and i < count - 1:
-                # A ufunc may write where it reads an operand of the same dtype.
-                for k in ends[i]:
+            if id(each) not in stored and i < count - 1:
+                place = -1
+                for k in ends[i]:  # a universal function may write where it reads an operand of the same dtype
                     if self.buffers[k] >= 0 and (<Expression>self.order[k]).dtype == each.dtype:
-                        self.buffers[i] = self.buffers[k]
+                        place = self.buffers[k]
                         (<list>ends[i]).remove(k)
                         break
-                else:
-                    if free:
-                        self.buffers[i] = free.pop()
-                    else:
-                        self.buffers[i] = self.count
-                        self.count += 1
+                if place < 0 and free:
+                    place = free.pop()
+                if place < 0:
+                    place = self.count
+                    self.count += 1
+                self.buffers[i] = place
             for k in ends[i]:
                 if self.buffers[k] >= 0:
                     free.append(self.buffers[k])
         return 0
 
-    cdef int run(self) except -1:
-        """Compute all pieces."""
-        cdef Py_ssize_t count = len(self.order), lateness
-        cdef list boxes
-        cdef object target = self.target
-        if 0 in self.shape:
-            return 0
-        if count == 1 and self.top.axis < 0 and (target is None or not self.is_through_buffer):
-            return self._at_once()
-        boxes = self._boxes()
-        lateness = 0 if target is None else self._lateness(boxes)
-        if lateness < 0:  # all pieces are computed before one is written
-            self.stored[count - 1] = new_block(self.shape, self.top.dtype)
-            self.target = None
-            self._pieces(boxes, 0)
-            target[...] = self.stored[count - 1]
-            self.target, self.stored[count - 1] = target, None
-            return 0
-        return self._pieces(boxes, lateness)
 
-    cdef int _at_once(self) except -1:
-        """Compute one operation on whole blocks."""
-        cdef list operands = [self.leaves[-1 - <Py_ssize_t>k] for k in self.inputs[0]]
-        self.top.function(*operands, self.stored[0] if self.target is None else self.target)
+cdef class Evaluation:
+    """One pass over the operands of an expression, and of those that it needs.
+
+    Parameters
+    ----------
+    top: the expression
+    target: the array to which it goes; None for a new block
+    order: what is computed: the expressions of this shape, operands first
+    stored: those whose blocks are kept, with these, by their identities
+    programs: one for each stretch along the axis of pieces
+    """
+
+    cdef Expression top
+    cdef object target, memory, origin
+    cdef list order, programs
+    cdef dict stored, notes
+    cdef tuple shape
+    cdef Py_ssize_t axis, widest, largest, rotating
+    cdef bint is_direct  # the last operation writes to the target
+
+    def write(self, text):
+        """Note what NumPy logs of a floating-point error: once for an operation."""
+        self.notes[self.origin, text] = None
+
+    cdef int prepare(self) except -1:
+        """Find what is computed, and what is stored."""
+        cdef Expression each
+        cdef Program program
+        cdef Py_ssize_t i, count
+        cdef dict numbers = {}, stored = {}
+        cdef list uses
+        self.order, self.notes, self.stored, self.programs = [], {}, stored, []
+        self.shape, self.axis = self.top.shape, self.top.axis
+        _collect(self.top, self.order, numbers)
+        count = len(self.order)
+        uses = [0] * count
+        borders = {0}
+        if self.axis >= 0:
+            borders.add(self.shape[self.axis])
+        for i in range(count):
+            for operand in (<Expression>PyList_GET_ITEM(self.order, i)).operands:
+                if type(operand) is Expression and (<Expression>operand).block is None:
+                    uses[<Py_ssize_t>numbers[id(operand)]] += 1
+                elif type(operand) is Pieces:
+                    _borders(<Pieces>operand, 0, borders)
+        operand = None
+        for i in range(count):
+            # The list has one reference; others than those of these expressions are tensors', or of later expressions.
+            if i == count - 1 or Py_REFCNT(PyList_GET_ITEM(self.order, i)) > 1 + <Py_ssize_t>uses[i]:
+                each = self.order[i]
+                if i < count - 1 or self.target is None:
+                    stored[id(each)] = each, new_block(self.shape, each.dtype)
+                each = None
+        self.widest = 1
+        for start, stop in _stretches(sorted(borders)):
+            program = Program.__new__(Program)
+            program.start, program.stop, program.axis, program.widest = start, stop, self.axis, 1
+            program.order, program.inputs, program.leaves, program.places, program.made = [], [], [], {}, {}
+            program.add(self.top, 0)
+            self.widest = max(self.widest, program.widest)
+            self.programs.append(program)
         return 0
 
-    cdef int _pieces(self, list boxes, Py_ssize_t lateness) except -1:
-        cdef Py_ssize_t i, k, j, count = len(self.order), number = 0
-        cdef list arrays = [None] * len(self.leaves), results = [None] * count, made = [], pending = []
-        cdef list entries, rotating = []
-        cdef tuple lengths = None
-        cdef Expression each
-        cdef bint is_direct = self.target is not None and not self.is_through_buffer and lateness == 0
-        self.largest = max([prod(sizes) for _, sizes in boxes])  # all pieces have their buffers in the same places
-        for i in range(len(self.leaves)):
-            if type(self.leaves[i]) is not ndarray and type(self.leaves[i]) is not Pieces:
-                arrays[i] = self.leaves[i]
-        for box, sizes in boxes:
-            if sizes != lengths:
-                made = self._buffers(sizes, lateness)
-                rotating = made.pop()
-                lengths = sizes
-            for i in range(len(self.leaves)):
-                x = self.leaves[i]
-                if type(x) is ndarray:
-                    arrays[i] = x[box]
-                elif type(x) is Pieces:
-                    arrays[i] = _part(<Pieces>x, box)
-            for i in range(count):
-                each = self.order[i]
-                self.step = i
-                if self.stored[i] is not None:
-                    out = self.stored[i][box]
-                elif i == count - 1 and is_direct:
-                    out = self.target[box]
-                elif i == count - 1:
-                    out = rotating[number % len(rotating)]
-                else:
-                    out = made[<Py_ssize_t>self.buffers[i]][i]
-                results[i] = out
-                entries = self.inputs[i]
-                if len(entries) == 2:
-                    j, k = entries[0], entries[1]
-                    each.function(
-                        results[j] if j >= 0 else arrays[-1 - j], results[k] if k >= 0 else arrays[-1 - k], out
-                    )
-                elif len(entries) == 1:
-                    j = entries[0]
-                    each.function(results[j] if j >= 0 else arrays[-1 - j], out)
-                else:
-                    each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], out)
+    cdef int run(self) except -1:
+        """Compute all pieces."""
+        cdef Program program = self.programs[0]
+        cdef list boxes
+        cdef object target = self.target
+        cdef Py_ssize_t late
+        if 0 in self.shape:
+            return 0
+        self.is_direct = target is not None and target.dtype == self.top.dtype
+        if len(program.order) == 1 and self.axis < 0 and (target is None or self.is_direct):
+            self.origin = self.top.origin
+            out = self.stored[id(self.top)][1] if target is None else target
+            self.top.function(*[program.leaves[-1 - <Py_ssize_t>k] for k in program.inputs[0]], out)
+            return 0
+        boxes = self._boxes()
+        late = 0 if target is None else self._lateness(boxes)
+        if late < 0:  # all pieces are computed before one is written
+            block = new_block(self.shape, self.top.dtype)
+            self.stored[id(self.top)] = self.top, block
+            self._pieces(boxes, 0)
+            target[...] = block
+            del self.stored[id(self.top)]
+            return 0
+        return self._pieces(boxes, late)
+
+    cdef int _pieces(self, list boxes, Py_ssize_t late) except -1:
+        cdef Py_ssize_t i, number = 0, most = 0
+        cdef Program program
+        cdef bint is_top_stored = id(self.top) in self.stored
+        cdef list pending = []
+        self.is_direct = self.is_direct and not late
+        self.rotating = 0 if is_top_stored or self.is_direct else late + 1
+        self.largest = -(-max([prod(sizes) for _, _, sizes in boxes]) * self.widest // _line) * _line
+        for program in self.programs:
+            program.share(self.stored)
+            most = max(most, program.count)
+        self.memory = scratch("expressions", self.largest * (most + self.rotating))
+        for i, box, sizes in boxes:
+            program = self.programs[i]
+            if is_top_stored:
+                out = self.stored[id(self.top)][1][box]
+            elif self.is_direct:
+                out = self.target[box]
+            else:
+                out = ndarray(sizes, self.top.dtype, self.memory, self.largest * (number % self.rotating))
+            self._piece(program, box, sizes, out)
             number += 1
-            if self.target is not None and not is_direct:
-                pending.append((box, results[count - 1]))
-                if len(pending) > lateness:
+            if self.rotating:
+                pending.append((box, out))
+                if len(pending) > late:
                     at, array = pending.pop(0)
                     self.target[at] = array
         for at, array in pending:
             self.target[at] = array
         return 0
 
-    cdef list _buffers(self, tuple lengths, Py_ssize_t lateness):
-        """Return arrays of a piece: in each buffer for each result, and in turn for what goes to the target late."""
-        cdef Py_ssize_t step, i, count = len(self.order), extra = 0
+    cdef int _piece(self, Program program, tuple box, tuple sizes, out) except -1:
+        """Compute one piece of the result, and write it to *out*."""
+        cdef Py_ssize_t i, j, k, count = len(program.order), place
+        cdef list arrays = [], results = [], entries
+        cdef tuple at = box
         cdef Expression each
-        step = -(-self.largest * self.widest // _line) * _line
-        if self.target is not None and (lateness or self.is_through_buffer):
-            extra = lateness + 1
-        memory = scratch("expressions", step * (self.count + extra))
-        made = [{} for _ in range(self.count)]
+        if program.start and self.axis >= 0:
+            its = box[self.axis]
+            its = slice(its.start - program.start, its.stop - program.start)
+            at = (*box[:self.axis], its, *box[self.axis + 1:])
+        for x in program.leaves:
+            arrays.append(x[at] if type(x) is ndarray else x)
+        buffers = program.made.get(sizes)
+        if buffers is None:
+            buffers = program.made[sizes] = {}
         for i in range(count):
-            if self.buffers[i] >= 0:
-                each = self.order[i]
-                made[self.buffers[i]][i] = ndarray(lengths, each.dtype, memory, step * <Py_ssize_t>self.buffers[i])
-        made.append(
-            [ndarray(lengths, self.top.dtype, memory, step * (self.count + i)) for i in range(extra)]
-        )
-        return made
+            each = program.order[i]
+            if i == count - 1:
+                result = out
+            elif program.buffers[i] < 0:
+                result = self.stored[id(each)][1][box]
+            else:
+                result = buffers.get(i)
+                if result is None:
+                    place = <Py_ssize_t>program.buffers[i] + self.rotating
+                    result = buffers[i] = ndarray(sizes, each.dtype, self.memory, self.largest * place)
+            results.append(result)
+            entries = program.inputs[i]
+            self.origin = each.origin
+            if len(entries) == 2:
+                j, k = entries[0], entries[1]
+                each.function(
+                    results[j] if j >= 0 else arrays[-1 - j], results[k] if k >= 0 else arrays[-1 - k], result
+                )
+            elif len(entries) == 1:
+                j = entries[0]
+                each.function(results[j] if j >= 0 else arrays[-1 - j], result)
+            else:
+                each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], result)
+        return 0
 
     cdef list _boxes(self):
-        """Return the pieces, in the order of memory: their slices, and their lengths."""
-        cdef Py_ssize_t count = max(1, _piece_bytes // self.widest), ndim = len(self.shape), axis, inner = 1, step
-        cdef list runs, boxes = []
-        cdef set ends
-        cdef Py_ssize_t along = self.top.axis
+        """Return the pieces in the order of memory: the number of the program, the slices, and the lengths of each."""
+        cdef Py_ssize_t count = max(1, _piece_bytes // self.widest), ndim = len(self.shape), axis, inner = 1, step, i
+        cdef list runs = [], boxes = [], borders
+        cdef Program program
         axis = ndim
         while axis and inner * <Py_ssize_t>self.shape[axis - 1] <= count:
             axis -= 1
             inner *= <Py_ssize_t>self.shape[axis]
-        ends = set()
-        for x in self.leaves:
-            if type(x) is Pieces:
-                for a, b, _ in (<Pieces>x).parts:
-                    ends.update((a, b))
-        runs = []
         for i in range(ndim):
             n = self.shape[i]
             step = n
@@ -536,13 +578,17 @@ cdef class Evaluation:
                 step = -(-n // -(-n // step))
                 if inner == 1:
                     step = -(-step // _line) * _line
-            borders = {*range(0, n, max(1, step)), n}
-            if i == along:
-                borders |= {end for end in ends if 0 <= end <= n}
-            borders = sorted(borders)
-            runs.append([(slice(borders[k], borders[k + 1]), borders[k + 1] - borders[k]) for k in range(len(borders) - 1)])
+            ends = {*range(0, n, max(1, step)), n}
+            if i == self.axis:
+                for program in self.programs:
+                    ends.add(program.start)
+            borders = sorted(ends)
+            runs.append([(slice(start, stop), stop - start) for start, stop in _stretches(borders)])
         _nested(runs, 0, (), (), boxes)
-        return boxes
+        if self.axis < 0:
+            return [(0, box, sizes) for box, sizes in boxes]
+        starts = [(<Program>each).start for each in self.programs]
+        return [(bisect_right(starts, box[self.axis].start) - 1, box, sizes) for box, sizes in boxes]
 
     cdef Py_ssize_t _lateness(self, list boxes) except -2:
         """Return how many pieces late the target may be written, so that no operand is read after it was; -1 if none.
@@ -550,29 +596,54 @@ cdef class Evaluation:
         Operands in the memory of the target that have its strides, and begin some bytes before or after it, read what
         is that far from where a piece is written. Pieces are in the order of memory.
         """
-        cdef Py_ssize_t worst = 0, distance, late
-        cdef list strides = [*self.target.strides]
-        cdef tuple spans
+        cdef Py_ssize_t worst = 0, late
+        cdef tuple strides = self.target.strides
+        cdef list begins, ends
+        cdef Program program
         begin = _address(self.target)
-        for x in self.leaves:
-            parts = [(0, 0, x)] if type(x) is ndarray else (<Pieces>x).parts if type(x) is Pieces else []
-            for start, _, array in parts:
-                if not np.may_share_memory(array, self.target):
+        for program in self.programs:
+            for x in program.leaves:
+                if type(x) is not ndarray or not may_share_memory(x, self.target):
                     continue
-                if not _is_nested(self.target) or not _same_strides(array, strides, self.shape):
+                if not _is_nested(self.target) or not _has_strides(x, strides):
                     return -1
-                distance = _address(array) - begin
-                if type(x) is Pieces:
-                    distance -= start * <Py_ssize_t>strides[(<Pieces>x).axis]
-                if distance < 0:
-                    worst = max(worst, -distance)
+                distance = _address(x) - begin
+                if self.axis >= 0:
+                    distance -= program.start * <Py_ssize_t>strides[self.axis]
+                worst = max(worst, -<Py_ssize_t>distance)
         if worst == 0:
             return 0
-        spans = _spans(boxes, strides, <Py_ssize_t>self.target.itemsize)
+        begins, ends = _spans(boxes, strides, self.target.itemsize)
         for late in range(1, 5):
-            if all([spans[0][i] - worst >= <Py_ssize_t>spans[1][i - 1 - late] for i in range(late + 1, len(boxes))]):
+            if all([begins[i] - worst >= <Py_ssize_t>ends[i - 1 - late] for i in range(late + 1, len(boxes))]):
                 return late
         return -1
+
+
+cdef list _stretches(list borders):
+    """Return what is between borders: from where to where; one stretch if there is one border only."""
+    if len(borders) == 1:
+        return [(borders[0], borders[0])]
+    return [(borders[i], borders[i + 1]) for i in range(len(borders) - 1)]
+
+
+cdef int _borders(Pieces pieces, Py_ssize_t shift, set borders) except -1:
+    """Add where parts begin and end, also those of expressions among them."""
+    for low, high, part in pieces.parts:
+        borders.update((shift + low, shift + high))
+        if type(part) is Expression:
+            _borders_of(<Expression>part, shift + low, borders)
+    return 0
+
+
+cdef int _borders_of(Expression expression, Py_ssize_t shift, set borders) except -1:
+    if expression.block is None:
+        for operand in expression.operands:
+            if type(operand) is Pieces:
+                _borders(<Pieces>operand, shift, borders)
+            elif type(operand) is Expression:
+                _borders_of(<Expression>operand, shift, borders)
+    return 0
 
 
 cdef int _nested(list runs, Py_ssize_t axis, tuple box, tuple sizes, list boxes) except -1:
@@ -584,22 +655,13 @@ cdef int _nested(list runs, Py_ssize_t axis, tuple box, tuple sizes, list boxes)
     return 0
 
 
-cdef object _part(Pieces pieces, tuple box):
-    """Return what a box takes of a block in parts."""
-    at = box[pieces.axis]
-    for start, stop, array in pieces.parts:
-        if start <= at.start and at.stop <= stop:
-            return array[(*box[:pieces.axis], slice(at.start - start, at.stop - start), *box[pieces.axis + 1:])]
-    raise AssertionError(f"no part has {at}")
-
-
 cdef object _address(array):
     return array.__array_interface__["data"][0]
 
 
-cdef bint _same_strides(array, list strides, tuple shape):
+cdef bint _has_strides(array, tuple strides):
     """Return whether an array has these strides, where they matter."""
-    for n, one, other in zip(shape, array.strides, strides):
+    for n, one, other in zip(array.shape, array.strides, strides):
         if n > 1 and one != other:
             return False
     return True
@@ -616,11 +678,11 @@ cdef bint _is_nested(array):
     return True
 
 
-cdef tuple _spans(list boxes, list strides, Py_ssize_t itemsize):
+cdef tuple _spans(list boxes, tuple strides, Py_ssize_t itemsize):
     """Return the byte at which each piece begins, and that at which it ends."""
     cdef list begins = [], ends = []
     cdef Py_ssize_t low, high, stride
-    for box, _ in boxes:
+    for _, box, _ in boxes:
         low, high = 0, itemsize
         for at, stride in zip(box, strides):
             low += <Py_ssize_t>at.start * stride
@@ -628,3 +690,45 @@ cdef tuple _spans(list boxes, list strides, Py_ssize_t itemsize):
         begins.append(low)
         ends.append(high)
     return begins, ends
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop):
+    """Return a stretch along an axis of an expression, which waits; and of an array, `Pieces` or a number."""
+    cdef Expression expression, part
+    cdef Pieces pieces
+    if type(x) is Expression:
+        expression = x
+        if expression.block is not None:
+            return part_of(expression.block, axis, start, stop)
+        part = Expression.__new__(Expression)
+        part.function, part.dtype, part.origin = expression.function, expression.dtype, expression.origin
+        part.operands = [part_of(operand, axis, start, stop) for operand in expression.operands]
+        part.axis = -1
+        for operand in part.operands:
+            if type(operand) is Pieces:
+                part.axis = axis
+            elif type(operand) is Expression and (<Expression>operand).axis >= 0:
+                part.axis = axis
+        part.count, part.memories = expression.count, list(expression.memories)
+        part.shape = (*expression.shape[:axis], stop - start, *expression.shape[axis + 1:])
+        _begin(part)
+        return part
+    if type(x) is Pieces:
+        pieces = x
+        parts = [
+            (max(low, start) - start, min(high, stop) - start,
+             part_of(its, axis, max(low, start) - low, min(high, stop) - low))
+            for low, high, its in pieces.parts if low < stop and start < high
+        ]
+        return parts[0][2] if len(parts) == 1 else Pieces(axis, parts)
+    if type(x) is ndarray:
+        return x[(slice(None),) * axis + (slice(start, stop),)]
+    return x
+
+
+def array_of(x):
+    """Return the elements of what `part_of` returns for an array or an expression."""
+    return evaluate(<Expression>x) if type(x) is Expression else x

@@ -1,7 +1,7 @@
 from collections.abc import Callable
 
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays.spec import TensorSpec
 
@@ -33,3 +33,6 @@ class Call:
     def run(self) -> Value: ...
 
 def completed(made: Value) -> Value: ...
+
+def waiting(function: Callable[..., object], operands: list[Value], owners: list[Value], spec: TensorSpec) -> Value: ...
+def can_wait(operands: list[Value], lengths: Shape, dtypes: list[DType]) -> bool: ...

@@ -210,6 +210,43 @@ cdef object deferred(function, tuple operands, tuple lengths, spec, out):
     return result
 
 
+def waiting(function, list operands, list owners, spec):
+    """Return the tensor that an elementwise operation makes, which waits; None if it may not.
+
+    Parameters
+    ----------
+    function: takes a piece of each operand, and where to write the result
+    operands: tensors in the layout of the result, `Pieces`, arrays that nobody else has, and numbers
+    owners: the tensor in whose memory an operand is; None for others
+    spec: of the result
+    """
+    cdef list values = [], memories = []
+    cdef Stored result
+    for x, owner in zip(operands, owners):
+        if type(x) is _KIND:
+            add_operand(values, memories, <Stored>x)
+        else:
+            values.append(x)
+            memories.append(None if owner is None else (<Stored>owner)._storage)
+    result = tensor_of(None, spec, None)
+    lengths = spec.layout.block_shape(spec.shape, spec.mesh.rank)
+    result._expression = expression_of(function, values, memories, lengths, spec.dtype)
+    return result
+
+
+def can_wait(list operands, tuple lengths, list dtypes):
+    """Return whether an operation may wait. *lengths* is the shape of the block of its result.
+
+    *operands* are all that it reads, *dtypes* those of the operands and the result.
+    """
+    if not is_large(lengths, dtypes) or not may_wait():
+        return False
+    for x in operands:
+        if type(x) is _KIND and not (has_block(<Stored>x) and ((<Stored>x)._expression is not None or is_alone(x))):
+            return False
+    return True
+
+
 cdef int add_operand(list values, list memories, Stored tensor) except -1:
     """Add what an expression reads of a *tensor*: its expression, its block, or its only element."""
     if tensor._expression is not None:

@@ -75,6 +75,8 @@ def seen() -> bool:
 def may_wait() -> bool:
     """Return whether conditions are ignored, or warnings that are shown as text: then operations may wait."""
     handling = {*np.geterr().values()}
+    if type(np.geterrcall()) is NumericalWarnings:  # within a call of the program, these become warnings
+        handling = {"warn" if how == "log" else how for how in handling}
     if not handling <= {"ignore", "warn"}:
         return False
     return "warn" not in handling or (_called_for_warnings() == _first and not _raises_warnings())
