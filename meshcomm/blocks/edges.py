@@ -23,7 +23,10 @@ import numpy as np
 from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.rules import sharding, without
 from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Bytes, Shape
+from meshcomm.core.arrays._expressions import Pieces, array_of, part_of
+from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.replicas import comparing_replicas
 from meshcomm.core.arrays.spec import TensorSpec
@@ -132,29 +135,36 @@ class Edges:
         """Return what the block of a *device* wants of the only tensor: see `pieces`. None outside of the mesh."""
         return None if device is None else self.pieces([tensor], name, device)
 
+    def lazily(self, tensor: DTensor, name: str, device: int) -> Pieces:
+        """Return what `taken` does; what stays may be expressions that wait, if that of *tensor* does."""
+        return Pieces(self.axis, self._pieces([lazy_block_of(tensor)], name, device))
+
     def pieces(self, tensors: Sequence[DTensor], name: str, device: int) -> list[Piece]:
         """Return what the block of *device* wants, in pieces along the axis. Collective if something moves.
 
         *name* is the operation, *device* that of this rank. An empty block has no pieces.
         """
-        own, blocks = self._own.get(device) or self._of(device), [tensor._block for tensor in tensors]
+        return self._pieces([tensor._block for tensor in tensors], name, device)
+
+    def _pieces(self, blocks: Sequence[Value], name: str, device: int) -> list[tuple[int, int, Value]]:
+        own = self._own.get(device) or self._of(device)
         came, begins = NOTHING, iter(own.came)
         if self.messages:
             mesh, call = self.layout.mesh, (name, self)
             found = _EXCHANGE(name, (mesh, mesh), call, call, (self._sent(own, blocks),))
             assert found is not None
             came = found
-        dtype, pieces = self.specs[0].dtype, list[Piece]()
+        dtype, pieces = self.specs[0].dtype, list[tuple[int, int, Value]]()
         for start, stop, which, at in own.pieces:
             if at is None:
                 begin, shape = next(begins)
                 pieces.append((start, stop, np.ndarray(shape, dtype, came, begin)))
             else:
-                pieces.append((start, stop, blocks[which][at]))
+                pieces.append((start, stop, part_of(blocks[which], self.axis, at[-1].start, at[-1].stop)))
         return pieces
 
-    def _sent(self, own: _Own, blocks: Sequence[Array]) -> Bytes:
-        some = [blocks[which][at] for which, at in own.sends]
+    def _sent(self, own: _Own, blocks: Sequence[Value]) -> Bytes:
+        some = [array_of(part_of(blocks[which], self.axis, at[-1].start, at[-1].stop)) for which, at in own.sends]
         if len(some) < 2:
             return as_bytes(contiguous(some[0])) if some else NOTHING
         return np.concatenate([as_bytes(contiguous(each)) for each in some])  # of elements it would give native ones
@@ -369,11 +379,9 @@ _EXCHANGE = Collective[Bytes](_text, _built, form=_form)
 
 # -- functions of pieces ----------------------------------------------------------------------------------------------
 
-Pieces: TypeAlias = list[Piece]
-
 
 def in_pieces(
-    function: Callable[..., object], blocks: Sequence[Array | Pieces | object], into: Array, axis: int, ends: list[int]
+    function: Callable[..., object], blocks: Sequence[Array | list[Piece] | object], into: Array, axis: int, ends: list[int]
 ) -> None:
     """Write what a universal *function* makes of *blocks* to *into*: some are in pieces along *axis*.
 
@@ -399,6 +407,6 @@ def _within(block: object, stretch: Interval, axis: int, ndim: int) -> object:
     return block[(slice(None),) * along + (slice(*stretch),)]
 
 
-def apart(pieces: Pieces, target: Array) -> Pieces:
+def apart(pieces: list[Piece], target: Array) -> list[Piece]:
     """Return *pieces* that share no memory with *target*."""
     return [(a, b, exact_copy(piece) if np.may_share_memory(piece, target) else piece) for a, b, piece in pieces]

@@ -27,7 +27,6 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._expressions import Pieces
 from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, can_wait, completed, waiting
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
@@ -138,9 +137,8 @@ class _Mapping(NamedTuple):
         for x, edges in zip(operands, self.edges, strict=True):
             owner, value = None, x
             if isinstance(x, DTensor) and edges is not None:
-                parts = edges.taken(x, self.name, self.device)
-                assert parts is not None
-                owner, value = x, Pieces(edges.axis, parts)
+                assert self.device is not None
+                owner, value = x, edges.lazily(x, self.name, self.device)
             elif isinstance(x, DTensor):
                 value = relaid(x, aligned_axes(x.shape, self.shape, self.layout), self.name)
             elif not isinstance(x, NUMBERS):

@@ -105,7 +105,7 @@ class Tiles(NamedTuple):
             number = 0
             for piece, count in zip(pieces, counts, strict=True):
                 number = number * count + piece.number
-            local: Any = (..., *[piece._block for piece in pieces])
+            local: Any = (..., *[piece.local for piece in pieces])
             target, drawn = block[local], tuple([piece.drawn for piece in pieces])
             whole = target.shape == tuple([each.stop - each.start for each in drawn])
             made = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)

@@ -63,6 +63,11 @@ cdef class Pieces:
     def __init__(self, Py_ssize_t axis, list parts not None):
         self.axis, self.parts = axis, parts
 
+    @property
+    def waits(self):
+        """Whether some parts are expressions."""
+        return any([type(part) is Expression for _, _, part in self.parts])
+
 
 cdef class Expression:
     """An elementwise operation whose block is not there yet.
@@ -299,7 +304,7 @@ cdef int _evaluate(Expression top, target) except -1:
             _unlink(each)
             _release(each)
             each.operands, each.memories = [], []
-    for origin, text in evaluation.notes:
+    for (_, text), origin in evaluation.notes.items():
         code, line, names, errors, filters = origin
         tell(Line(code.co_filename, line, names), errors, filters, text)
     return 0
@@ -421,7 +426,7 @@ cdef class Evaluation:
 
     def write(self, text):
         """Note what NumPy logs of a floating-point error: once for an operation."""
-        self.notes[self.origin, text] = None
+        self.notes[id(self.origin), text] = self.origin
 
     cdef int prepare(self) except -1:
         """Find what is computed, and what is stored."""

@@ -23,7 +23,7 @@ from meshcomm.core.memory.copies import is_same_memory
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
-cdef object ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
+cdef object copyto = np.copyto, ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
 cdef object _KIND = None  # DTensor
 cdef object _guarded = _calling
 cdef Py_ssize_t _pooled = POOLED_FROM, _waiting_from = WAITING_FROM
@@ -157,6 +157,13 @@ cdef class OnBlocks(Recipe):
 # -- operations that wait ---------------------------------------------------------------------------------------------
 
 
+def let_wait_from(Py_ssize_t size):
+    """Let operations wait from blocks of *size* bytes on; return the size before."""
+    global _waiting_from
+    before, _waiting_from = _waiting_from, size
+    return before
+
+
 cdef tuple lengths_of(Stored tensor):
     """Return the shape of the block of this rank."""
     return tensor._array.shape if tensor._expression is None else tensor._expression.shape
@@ -171,7 +178,7 @@ cdef bint is_large(tuple lengths, list dtypes) except -1:
         size = max(size, <Py_ssize_t>each.itemsize)
     for n in lengths:
         size *= <Py_ssize_t>n
-    return size >= _waiting_from
+    return size >= _waiting_from and len(lengths) > 0
 
 
 cdef object deferred(function, tuple operands, tuple lengths, spec, out):
@@ -232,6 +239,16 @@ def waiting(function, list operands, list owners, spec):
     lengths = spec.layout.block_shape(spec.shape, spec.mesh.rank)
     result._expression = expression_of(function, values, memories, lengths, spec.dtype)
     return result
+
+
+def write_pieces(block, pieces, tensor):
+    """Write `Pieces` to a *block*, with whose memory they may overlap. They are those of *tensor*."""
+    expression = expression_of(_copied, [pieces], [(<Stored>tensor)._storage], block.shape, block.dtype)
+    evaluate_into(expression, block)
+
+
+def _copied(x, out):
+    copyto(out, x, casting="unsafe")
 
 
 def can_wait(list operands, tuple lengths, list dtypes):

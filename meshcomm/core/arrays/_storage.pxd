@@ -32,6 +32,7 @@ cdef class Stored:
     cdef object __weakref__
 
 cdef object block_of(Stored tensor)
+cpdef object lazy_block_of(Stored tensor)
 cdef bint has_block(Stored tensor)
 cdef bint is_alone(Stored tensor) except -1
 cdef int lend(Stored tensor) except -1

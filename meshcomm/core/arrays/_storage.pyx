@@ -154,6 +154,13 @@ cdef object block_of(Stored tensor):
     return tensor._array
 
 
+cpdef object lazy_block_of(Stored tensor):
+    """Return the block of this rank; or if it waits, and the program drops the tensor after this call, its expression.
+    """
+    cdef bint is_only = tensor._expression is not None and Py_REFCNT(<PyObject *>tensor._expression) == 1
+    return tensor._expression if is_only and tensor._is_dropped else block_of(tensor)
+
+
 cdef bint has_block(Stored tensor):
     """Return whether this rank is in the mesh."""
     return tensor._array is not None or tensor._expression is not None

@@ -234,16 +234,24 @@ cdef object _unary(ufunc, TensorBase tensor):
 
 cdef object _binary(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
+    note_dropped(tensor)
+    note_dropped(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
+    result = _operated(tensor, (ufunc, tensor._spec, its), (tensor, other), None)
+    forget_dropped(other)
+    return result
 
 
 cdef object _reflected(ufunc, TensorBase tensor, other, long_way):
     cdef object its = _operand(other)
+    note_dropped(tensor)
+    note_dropped(other)
     if its is _NONE:
         return long_way(tensor, other)
-    return _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None)
+    result = _operated(tensor, (ufunc, its, tensor._spec), (other, tensor), None)
+    forget_dropped(other)
+    return result
 
 
 cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
@@ -258,6 +266,7 @@ cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
 
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out):
     made = _attending(_by_operator, tensor, key, operands, out, None)
+    tensor._is_dropped = False
     return made if script is None or out is not None else script(made)
 
 

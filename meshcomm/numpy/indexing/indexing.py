@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
-from meshcomm.blocks.edges import Edges, Pieces, apart, edges_of
+from meshcomm.blocks.edges import Edges, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
@@ -21,7 +21,7 @@ from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, vie
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays._indices import At
-from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed
+from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
 from meshcomm.core.arrays._storage import count_write, send_home, strides_of
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
@@ -329,22 +329,24 @@ class _Assigning(NamedTuple):
 
         The slice begins at *starts* along each axis of the tensor; None: it is the first one of its signature.
         """
-        pieces: Pieces | None = None
+        pieces = None
         found: Operand = value
         if isinstance(value, DTensor):
             if self.edges is not None:
-                pieces = self.edges.taken(value, self.name, self.device)
+                pieces = None if self.device is None else self.edges.lazily(value, self.name, self.device)
             else:
                 found = (value if self.axes is None else relaid(value, self.axes, self.name))._block
         if self.device is None:
             return tensor
         block = tensor._block[self.at.of(starts)].reshape(self.lengths)  # a view: only axes of length 1 come and go
-        if pieces is None or self.edges is None:
+        if pieces is None:
             _copy(block, found)
-            return tensor
-        before = (slice(None),) * self.edges.axis
-        for start, stop, piece in apart(pieces, block):
-            _copy(block[(*before, slice(start, stop))], piece)
+        elif pieces.waits:
+            write_pieces(block, pieces, value)
+        else:
+            before = (slice(None),) * pieces.axis
+            for start, stop, piece in apart(pieces.parts, block):
+                _copy(block[(*before, slice(start, stop))], piece)
         return tensor
 
 
