@@ -22,8 +22,8 @@ import numpy as np
 
 from meshcomm.blocks.reduce import group_along
 from meshcomm.blocks.rules import sharding, without
-from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
 from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
 from meshcomm.core._types import Array, Bytes, Shape
 from meshcomm.core.arrays._expressions import Pieces, array_of, part_of
 from meshcomm.core.arrays._storage import lazy_block_of
@@ -381,7 +381,11 @@ _EXCHANGE = Collective[Bytes](_text, _built, form=_form)
 
 
 def in_pieces(
-    function: Callable[..., object], blocks: Sequence[Array | list[Piece] | object], into: Array, axis: int, ends: list[int]
+    function: Callable[..., object],
+    blocks: Sequence[Array | list[Piece] | object],
+    into: Array,
+    axis: int,
+    ends: list[int],
 ) -> None:
     """Write what a universal *function* makes of *blocks* to *into*: some are in pieces along *axis*.
 

@@ -8,8 +8,11 @@ import numpy as np
 
 from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
+from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
+from meshcomm.core.arrays._expressions import Expression, array_of, reduce_pieces
 from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe
+from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
@@ -64,13 +67,13 @@ def run_partial(partial: Partial, tensor: DTensor, layout: Layout, shape: Shape)
     Collective over the mesh if there is something to reduce over.
     """
     mesh, dtype = layout.mesh, partial.dtype
-    if tensor._block is None:
+    if mesh.rank is None:
         return DTensor(None, layout, shape, dtype)
     if tensor.dtype.kind in "SU":
         partial, tensor = _computed_by_all(partial, tensor, layout, shape)
     if not partial.names:
-        return DTensor(partial.finish(partial.compute(tensor._block)), layout, shape, dtype)
-    subject, arguments = (partial, tensor, layout, shape), (tensor._block, partial.compute)
+        return DTensor(partial.finish(partial.compute(lazy_block_of(tensor))), layout, shape, dtype)
+    subject, arguments = (partial, tensor, layout, shape), (lazy_block_of(tensor), partial.compute)
     reduced = _REDUCE(partial.text, (mesh, mesh), partial.key, subject, arguments)
     assert reduced is not None
     return DTensor(partial.finish(reduced), layout, shape, dtype)
@@ -200,7 +203,8 @@ def reducing(how: Reduction, tensor: DTensor, keepdims: bool = False) -> Call:
 
     if of_devices.names or keepdims or tensor.dtype.kind in "SU":
         return Call(Recipe(run), (tensor,))
-    return Call(OnBlocks(of_devices.compute, TensorSpec(layout, shape, of_devices.dtype)), (tensor,))
+    spec = TensorSpec(layout, shape, of_devices.dtype)
+    return Call(OnBlocks(of_devices.compute, spec, is_lazy=True), (tensor,))
 
 
 def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
@@ -223,6 +227,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     options = "".join(f", {option}" for option in how.options)
     text = f"{how.name} over axes {axes}{options} in {how.dtype}"
     run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
+    run = _of_lazy(run, axes, dtype if names else how.dtype)
     layout, form = source.delete(axes), None
     if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
         form = ("shares", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
@@ -236,6 +241,20 @@ def _all_filled(cut: AnyCut) -> bool:
 def _whole(how: Reduction) -> Callable[[Array], Array]:
     def compute(block: Array) -> Array:
         return np.asarray(in_stretches(how.whole, block, how.axes), how.dtype, order="C")
+
+    return compute
+
+
+def _of_lazy(reduce: Callable[[Array], Array], axes: tuple[int, ...], dtype: DType) -> Callable[[Value], Array]:
+    """Return *reduce* as a function that takes expressions, too: it goes over them in pieces where it can."""
+
+    def compute(block: Value) -> Array:
+        if isinstance(block, Expression):
+            result = reduce_pieces(block, reduce, axes, dtype)
+            if result is not None:
+                return result
+            block = array_of(block)
+        return reduce(block)
 
     return compute
 

@@ -289,14 +289,42 @@ cdef int evaluate_into(Expression top, target) except -1:
     return 0
 
 
+def reduce_pieces(Expression top not None, reduce, tuple axes, dtype):
+    """Return a reduction of an expression, which is stored nowhere; None if pieces have no axis of *axes* as a whole.
+
+    Parameters
+    ----------
+    reduce: takes an array, and reduces it over *axes*
+    axes: which are reduced, ascending
+    dtype: of the result
+    """
+    cdef Evaluation evaluation = Evaluation.__new__(Evaluation)
+    if top.block is not None or 0 in axes or top.axis in axes:
+        return None
+    evaluation.top, evaluation.reduce = top, reduce
+    evaluation.kept = [axis for axis in range(len(top.shape)) if axis not in axes]
+    evaluation.prepare()
+    if 0 in top.shape or <Py_ssize_t>axes[0] < evaluation.first_whole:
+        return None
+    evaluation.target = np.empty([top.shape[axis] for axis in evaluation.kept], dtype)
+    _finish(evaluation)
+    return evaluation.target
+
+
 cdef int _evaluate(Expression top, target) except -1:
-    cdef Expression each
     cdef Evaluation evaluation = Evaluation.__new__(Evaluation)
     evaluation.top, evaluation.target = top, target
     evaluation.prepare()
+    return _finish(evaluation)
+
+
+cdef int _finish(Evaluation evaluation) except -1:
+    """Run an evaluation, and note what it has computed."""
+    cdef Expression each, top = evaluation.top
     with np.errstate(all="log", call=evaluation):
         evaluation.run()
-    top.block = target
+    if evaluation.reduce is None:
+        top.block = evaluation.target
     for each, block in evaluation.stored.values():
         each.block = block
     for each in evaluation.order:
@@ -414,11 +442,16 @@ cdef class Evaluation:
     order: what is computed: the expressions of this shape, operands first
     stored: those whose blocks are kept, with these, by their identities
     programs: one for each stretch along the axis of pieces
+    boxes: the pieces in the order of memory: of each the number of its program, its slices, and its lengths
+    first_whole: this axis and those behind it are whole in each piece
+    reduce: takes a piece, and reduces it; None: pieces go to the target as they are
+    kept: the axes that it keeps
     """
 
     cdef Expression top
-    cdef object target, memory, origin
-    cdef list order, programs
+    cdef object target, memory, origin, reduce
+    cdef list order, programs, boxes, kept
+    cdef Py_ssize_t first_whole
     cdef dict stored, notes
     cdef tuple shape
     cdef Py_ssize_t axis, widest, largest, rotating
@@ -454,7 +487,7 @@ cdef class Evaluation:
             # The list has one reference; others than those of these expressions are tensors', or of later expressions.
             if i == count - 1 or Py_REFCNT(PyList_GET_ITEM(self.order, i)) > 1 + <Py_ssize_t>uses[i]:
                 each = self.order[i]
-                if i < count - 1 or self.target is None:
+                if i < count - 1 or (self.target is None and self.reduce is None):
                     stored[id(each)] = each, new_block(self.shape, each.dtype)
                 each = None
         self.widest = 1
@@ -465,23 +498,25 @@ cdef class Evaluation:
             program.add(self.top, 0)
             self.widest = max(self.widest, program.widest)
             self.programs.append(program)
+        self._cut()
         return 0
 
     cdef int run(self) except -1:
         """Compute all pieces."""
         cdef Program program = self.programs[0]
-        cdef list boxes
+        cdef list boxes = self.boxes
         cdef object target = self.target
         cdef Py_ssize_t late
         if 0 in self.shape:
             return 0
-        self.is_direct = target is not None and target.dtype == self.top.dtype
+        self.is_direct = target is not None and target.dtype == self.top.dtype and self.reduce is None
+        if self.reduce is not None:
+            return self._pieces(boxes, 0)
         if len(program.order) == 1 and self.axis < 0 and (target is None or self.is_direct):
             self.origin = self.top.origin
             out = self.stored[id(self.top)][1] if target is None else target
             self.top.function(*[program.leaves[-1 - <Py_ssize_t>k] for k in program.inputs[0]], out)
             return 0
-        boxes = self._boxes()
         late = 0 if target is None else self._lateness(boxes)
         if late < 0:  # all pieces are computed before one is written
             block = new_block(self.shape, self.top.dtype)
@@ -514,7 +549,9 @@ cdef class Evaluation:
                 out = ndarray(sizes, self.top.dtype, self.memory, self.largest * (number % self.rotating))
             self._piece(program, box, sizes, out)
             number += 1
-            if self.rotating:
+            if self.reduce is not None:
+                self.target[tuple([box[axis] for axis in self.kept])] = self.reduce(out)
+            elif self.rotating:
                 pending.append((box, out))
                 if len(pending) > late:
                     at, array = pending.pop(0)
@@ -564,8 +601,8 @@ cdef class Evaluation:
                 each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], result)
         return 0
 
-    cdef list _boxes(self):
-        """Return the pieces in the order of memory: the number of the program, the slices, and the lengths of each."""
+    cdef int _cut(self) except -1:
+        """Find the pieces."""
         cdef Py_ssize_t count = max(1, _piece_bytes // self.widest), ndim = len(self.shape), axis, inner = 1, step, i
         cdef list runs = [], boxes = [], borders
         cdef Program program
@@ -573,6 +610,7 @@ cdef class Evaluation:
         while axis and inner * <Py_ssize_t>self.shape[axis - 1] <= count:
             axis -= 1
             inner *= <Py_ssize_t>self.shape[axis]
+        self.first_whole = axis
         for i in range(ndim):
             n = self.shape[i]
             step = n
@@ -590,10 +628,11 @@ cdef class Evaluation:
             borders = sorted(ends)
             runs.append([(slice(start, stop), stop - start) for start, stop in _stretches(borders)])
         _nested(runs, 0, (), (), boxes)
-        if self.axis < 0:
-            return [(0, box, sizes) for box, sizes in boxes]
         starts = [(<Program>each).start for each in self.programs]
-        return [(bisect_right(starts, box[self.axis].start) - 1, box, sizes) for box, sizes in boxes]
+        self.boxes = [
+            (0 if self.axis < 0 else bisect_right(starts, box[self.axis].start) - 1, box, sizes) for box, sizes in boxes
+        ]
+        return 0
 
     cdef Py_ssize_t _lateness(self, list boxes) except -2:
         """Return how many pieces late the target may be written, so that no operand is read after it was; -1 if none.

@@ -15,7 +15,7 @@ from meshcomm.core._callers import guarded as _calling
 from meshcomm.core._tuning import POOLED_FROM, WAITING_FROM
 from meshcomm.core.arrays._conditions cimport may_wait
 from meshcomm.core.arrays._expressions cimport evaluate_into, expression_of
-from meshcomm.core.arrays._storage cimport Storage, Stored, block_of, has_block, is_alone
+from meshcomm.core.arrays._storage cimport Storage, Stored, block_of, has_block, is_alone, lazy_block_of
 from meshcomm.core.arrays.spec import View
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import is_same_memory
@@ -88,15 +88,16 @@ cdef class OnBlocks(Recipe):
     spec: of the result
     takes_out: whether *run* is a universal function
     guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
+    is_lazy: whether *run* also takes an expression instead of a block
     """
 
     cdef readonly object spec
-    cdef readonly bint takes_out, guarded
+    cdef readonly bint takes_out, guarded, is_lazy
     cdef tuple lengths
     cdef bint is_large
 
-    def __init__(self, run, spec, takes_out=False, guarded=False):
-        self.run, self.spec, self.takes_out = run, spec, takes_out
+    def __init__(self, run, spec, takes_out=False, guarded=False, is_lazy=False):
+        self.run, self.spec, self.takes_out, self.is_lazy = run, spec, takes_out, is_lazy
         self.guarded = guarded or type(run) is FunctionType
 
     cdef object make(self, tuple operands, out):
@@ -116,7 +117,7 @@ cdef class OnBlocks(Recipe):
                 each = x
                 if not has_block(each):  # outside of the mesh
                     return tensor_of(None, self.spec, None) if out is None else out
-                blocks.append(block_of(each))
+                blocks.append(lazy_block_of(each) if self.is_lazy else block_of(each))
                 is_view = is_view or each._view is not None
                 if shape is None or (<Stored>shape)._spec.shape != self.spec.shape:
                     shape = each

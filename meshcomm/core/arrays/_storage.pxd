@@ -26,7 +26,7 @@ cdef class Source:
 cdef class Stored:
     cdef object _array
     cdef Expression _expression
-    cdef bint _is_dropped
+    cdef bint _is_dropped, _may_be_dropped
     cdef readonly object _spec, _view
     cdef readonly Storage _storage
     cdef object __weakref__

@@ -136,7 +136,7 @@ cdef class Stored:
     """The block of this rank, the spec, and the storage: what a tensor has in memory.
 
     The block may be an expression that waits. Whoever asks for the block gets it. `_is_dropped` says that the program
-    has the tensor no more when the call ends to which it was given.
+    has the tensor no more when the call ends to which it was given, `_may_be_dropped` that this is likely.
     """
 
     @property
@@ -158,7 +158,7 @@ cpdef object lazy_block_of(Stored tensor):
     """Return the block of this rank; or if it waits, and the program drops the tensor after this call, its expression.
     """
     cdef bint is_only = tensor._expression is not None and Py_REFCNT(<PyObject *>tensor._expression) == 1
-    return tensor._expression if is_only and tensor._is_dropped else block_of(tensor)
+    return tensor._expression if is_only and (tensor._is_dropped or tensor._may_be_dropped) else block_of(tensor)
 
 
 cdef bint has_block(Stored tensor):

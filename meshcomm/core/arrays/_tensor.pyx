@@ -21,6 +21,8 @@ program, as no line of ours is on the way.
 # it, and it may be dropped at any time. What it may depend on is in the signature. What may change between calls is
 # checked in each: whether a mesh is closed, and whether a tensor may be written to.
 
+from cpython.ref cimport PyObject
+
 from operator import getitem as _getitem, setitem as _setitem
 import numpy as np
 
@@ -46,6 +48,13 @@ cdef extern from *:
     #endif
     """
     bint is_temporary(object)
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
+
+cdef Py_ssize_t OF_METHOD = 2, OF_FUNCTION = 4
+"""References to the tensor of a method, and of a function of NumPy, that the call itself holds: counted in CPython 3.11
+with NumPy 2. If that is wrong elsewhere, a reduction computes again what it could have stored, or stores in vain."""
 
 cdef object dtype = np.dtype
 cdef object _numbers = frozenset(
@@ -135,6 +144,7 @@ cdef class TensorBase(Stored):
 
     def _made_by(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
+        self._may_be_dropped = Py_REFCNT(<PyObject *>self) <= OF_METHOD
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
@@ -149,6 +159,7 @@ cdef class TensorBase(Stored):
     def __array_function__(self, func, types, tuple args, dict kwargs):
         if func in LIKE:  # like= is this tensor, and not in the arguments
             kwargs = {**kwargs, "like": self}
+        self._may_be_dropped = Py_REFCNT(<PyObject *>self) <= OF_FUNCTION
         # In a fused function, NumPy calls the other class.
         return NotImplemented if any([hasattr(t, "is_fused") for t in types]) else _function(self, func, args, kwargs)
 
@@ -286,6 +297,7 @@ script = None  # what gives results to a script of NumPy, if it is one: see mesh
 
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
     made = _attending(_by_function, tensor, function, None, args, kwargs)
+    tensor._may_be_dropped = False
     return made if script is None or kwargs.get("out") is not None else script(made, function)
 
 
