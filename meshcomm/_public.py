@@ -11,6 +11,7 @@ from meshcomm import logical_devices as logical_devices
 from meshcomm import ndimage as ndimage
 from meshcomm import numpy as numpy
 from meshcomm import random as random
+from meshcomm.core.arrays.barrier import barrier as barrier
 from meshcomm.core.arrays.collectives import all_gather as all_gather
 from meshcomm.core.arrays.collectives import all_reduce as all_reduce
 from meshcomm.core.arrays.collectives import all_to_all as all_to_all
@@ -46,7 +47,6 @@ from meshcomm.core.layouts.specs import Cuts as Cuts
 from meshcomm.core.layouts.specs import Cyclic as Cyclic
 from meshcomm.core.plans.plan import Plan as Plan
 from meshcomm.core.plans.plan import plan_relayout as plan_relayout
-from meshcomm.core.ranks.barrier import barrier as barrier
 from meshcomm.core.ranks.meshes import create_mesh as create_mesh
 from meshcomm.core.ranks.meshes import default_mesh as default_mesh
 from meshcomm.core.ranks.meshes import get_default_mesh as get_default_mesh

@@ -7,7 +7,14 @@ import pytest
 
 pytest.register_assert_rewrite("support")
 
-pytest_plugins = ["support.waiting", "support.patience", "support.sampling", "support.jobs", "support.optional", "support.verdicts"]
+pytest_plugins = [
+    "support.waiting",
+    "support.patience",
+    "support.sampling",
+    "support.jobs",
+    "support.optional",
+    "support.verdicts",
+]
 collect_ignore = ["jobs/programs", "fft/shims"]  # tests launch them
 
 

@@ -75,17 +75,19 @@ def mapping(
     shape: Shape | None = None,
     dtype: DType | None = None,
     guarded: bool = False,
+    writes: Callable[..., object] | None = None,
 ) -> Call:
     """Return the call that makes what `mapped` does: its *function* depends on the blocks only.
 
-    *guarded* says that NumPy's warnings in it need to be told that the line is that of the program.
+    *guarded* says that NumPy's warnings in it need to be told that the line is that of the program, *writes* how it
+    waits: see `OnBlocks`.
     """
     spec = TensorSpec(
         tensor.layout if layout is None else layout,
         tensor.shape if shape is None else shape,
         tensor.dtype if dtype is None else dtype,
     )
-    return Call(OnBlocks(function, spec, guarded=guarded), (tensor, *others))
+    return Call(OnBlocks(function, spec, guarded=guarded, writes=writes), (tensor, *others))
 
 
 def filled(

@@ -135,7 +135,8 @@ class _Mapping(NamedTuple):
         """Return the result, which waits. What has to move does so now."""
         values, owners = list[Value](), list[DTensor | None]()
         for x, edges in zip(operands, self.edges, strict=True):
-            owner, value = None, x
+            owner: DTensor | None = None
+            value: Value = x
             if isinstance(x, DTensor) and edges is not None:
                 assert self.device is not None
                 owner, value = x, edges.lazily(x, self.name, self.device)
@@ -145,7 +146,8 @@ class _Mapping(NamedTuple):
                 value = np.array(aligned_block(self.name, x, self.shape, self.layout))
             values.append(value)
             owners.append(owner)
-        return waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
+        result: DTensor = waiting(self.function, values, owners, TensorSpec(self.layout, self.shape, self.dtypes[0]))
+        return result
 
     def _computed(self, blocks: list[Value], targets: list[Array]) -> list[Array | None]:
         edges = [each for each in self.edges if each is not None]

@@ -39,7 +39,7 @@ class Partial(NamedTuple):
     Parameters
     ----------
     key, text: what tells the call from others, for this rank and for all of them
-    compute: makes the share of a device from its block
+    compute: makes the share of a device from its block, or from the expression of that
     names: the mesh dimensions to reduce over; without them the share is the result
     op: how to reduce: ``sum``, ``prod``, ``min`` or ``max``, or a function for shares of several fields
     dtype: of the result
@@ -51,7 +51,7 @@ class Partial(NamedTuple):
 
     key: Hashable
     text: str
-    compute: Callable[[Array], Array]
+    compute: Callable[[Value], Array]
     names: Names
     op: str | Merge
     dtype: DType

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import meshcomm as mc
 from meshcomm import Layout, ShapeError, gradients
-from meshcomm.core.ranks.barrier import barrier
+from meshcomm.core.arrays.barrier import barrier
 from meshcomm.errors import CollectiveTimeout
 from support import indexing
 from support.migrations import migrations

@@ -1,8 +1,11 @@
 """Operations that wait, in tests: with ``--waiting`` the smallest ones do, too."""
 
+from contextlib import contextmanager
+
 import pytest
 
 from meshcomm.core.arrays import conditions
+from meshcomm.core.arrays._expressions import let_cut
 from meshcomm.core.arrays._recipes import let_wait_from
 
 
@@ -15,8 +18,18 @@ def operations_wait(request):
     """Let operations wait, as in a program: pytest records the warnings of each test, and they count as shown."""
     conditions.begin()
     if request.config.getoption("--waiting"):
-        before = let_wait_from(1)
-        yield
-        let_wait_from(before)
+        with all_waiting():
+            yield
     else:
         yield
+
+
+@contextmanager
+def all_waiting(piece=100):
+    """Let elementwise operations of all sizes wait, and be computed in pieces of so many bytes."""
+    size, piece = let_wait_from(1), let_cut(piece)
+    try:
+        yield
+    finally:
+        let_wait_from(size)
+        let_cut(piece)

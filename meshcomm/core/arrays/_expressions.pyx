@@ -86,6 +86,13 @@ cdef class Expression:
             _release(self)
 
 
+def let_cut(Py_ssize_t size):
+    """Let pieces have *size* bytes; return the size before."""
+    global _piece_bytes
+    before, _piece_bytes = _piece_bytes, size
+    return before
+
+
 # -- which expressions wait -------------------------------------------------------------------------------------------
 
 cdef void *_newest = NULL  # of a list through all expressions that wait, linked by their addresses

@@ -23,7 +23,7 @@ from meshcomm.core.memory.copies import is_same_memory
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
-cdef object copyto = np.copyto, ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
+cdef object copyto = np.copyto, where = np.where, ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
 cdef object _KIND = None  # DTensor
 cdef object _guarded = _calling
 cdef Py_ssize_t _pooled = POOLED_FROM, _waiting_from = WAITING_FROM
@@ -79,6 +79,13 @@ cdef tuple tensors_in(args):
     return tuple([y for x in args for y in (x if type(x) is list or type(x) is tuple else (x,)) if type(y) is _KIND])
 
 
+def _where(condition, x, y, out):
+    copyto(out, where(condition, x, y))
+
+
+cdef dict _WRITE = {np.where: _where}
+
+
 cdef class OnBlocks(Recipe):
     """What a function makes of blocks that are aligned already.
 
@@ -89,15 +96,17 @@ cdef class OnBlocks(Recipe):
     takes_out: whether *run* is a universal function
     guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
     is_lazy: whether *run* also takes an expression instead of a block
+    writes: does the same to pieces of the blocks, and writes it to its last argument; None: then the call cannot wait
     """
 
-    cdef readonly object spec
+    cdef readonly object spec, writes
     cdef readonly bint takes_out, guarded, is_lazy
     cdef tuple lengths
     cdef bint is_large
 
-    def __init__(self, run, spec, takes_out=False, guarded=False, is_lazy=False):
+    def __init__(self, run, spec, takes_out=False, guarded=False, is_lazy=False, writes=None):
         self.run, self.spec, self.takes_out, self.is_lazy = run, spec, takes_out, is_lazy
+        self.writes = run if takes_out else _WRITE.get(run) if writes is None else writes
         self.guarded = guarded or type(run) is FunctionType
 
     cdef object make(self, tuple operands, out):
@@ -105,11 +114,11 @@ cdef class OnBlocks(Recipe):
         cdef Stored each
         cdef bint is_view = False
         cdef object shape = None, result
-        if self.takes_out:
+        if self.writes is not None:
             if self.lengths is None:
                 self.measure(operands)
             if self.is_large:
-                result = deferred(self.run, operands, self.lengths, self.spec, out)
+                result = deferred(self.writes, operands, self.lengths, self.spec, out)
                 if result is not None:
                     return result
         for x in operands:
@@ -244,11 +253,12 @@ def waiting(function, list operands, list owners, spec):
 
 def write_pieces(block, pieces, tensor):
     """Write `Pieces` to a *block*, with whose memory they may overlap. They are those of *tensor*."""
-    expression = expression_of(_copied, [pieces], [(<Stored>tensor)._storage], block.shape, block.dtype)
+    expression = expression_of(converted, [pieces], [(<Stored>tensor)._storage], block.shape, block.dtype)
     evaluate_into(expression, block)
 
 
-def _copied(x, out):
+def converted(x, out):
+    """Write *x* to *out*, in the dtype of that."""
     copyto(out, x, casting="unsafe")
 
 

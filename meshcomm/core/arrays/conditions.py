@@ -19,7 +19,7 @@ from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, prog
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _conditions
 from meshcomm.core.arrays._recipes import completed
-from meshcomm.core.failures.launchers import is_on
+from meshcomm.core.failures.launchers import EAGER, is_on
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
@@ -85,7 +85,7 @@ def may_wait() -> bool:
 def begin() -> None:
     """Let operations wait. What Python calls for each warning now shows it as text."""
     _first[:] = _called_for_warnings()
-    _conditions.let_wait(None if is_on("MESHCOMM_EAGER") else may_wait)
+    _conditions.let_wait(None if is_on(EAGER) else may_wait)
 
 
 def _called_for_warnings() -> list[object]:

@@ -2,6 +2,7 @@
 
 import warnings
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy._core.umath import _extobj_contextvar
@@ -13,8 +14,8 @@ _KINDS = {"divide by zero": "divide", "overflow": "over", "underflow": "under", 
 
 
 @lru_cache(64)
-def handled(errors: object) -> dict[str, str]:
-    """Return which kinds of floating-point errors are not ignored where *errors* is what NumPy had kept of errstate."""
+def handled(errors: Any) -> dict[str, Any]:
+    """Return how NumPy handles floating-point errors, but for ignored ones; *errors* is what it has of errstate."""
     token = _extobj_contextvar.set(errors)
     try:
         return {kind: how for kind, how in np.geterr().items() if how != "ignore"}
@@ -38,6 +39,6 @@ def tell(line: Line, errors: object, filters: object, text: str) -> None:
         line.warn(text, RuntimeWarning)
         return
     with warnings.catch_warnings():
-        warnings.filters = filters  # type: ignore[misc,assignment]
-        warnings._filters_mutated()  # type: ignore[attr-defined]
+        warnings.filters = filters  # type: ignore[assignment]
+        warnings._filters_mutated()  # type: ignore[attr-defined]  # noqa: SLF001 - as warnings itself does
         line.warn(text, RuntimeWarning)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 ALONE = "MESHCOMM_ALONE"
 """The environment variable that allows copies of a program that know nothing of each other."""
 
+EAGER = "MESHCOMM_EAGER"
+"""The environment variable that lets no elementwise operation wait."""
+
 TRACE_FOLDER = "MESHCOMM_TRACE"
 """The environment variable that names the folder for traces of whole programs."""
 

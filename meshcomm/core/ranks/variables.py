@@ -15,13 +15,14 @@ from meshcomm.errors import MeshcommError
 KNOWN = (
     *hosts.ALIKE,
     "MESHCOMM_SHARED_MEMORY",
+    launchers.EAGER,
     flights.FOLDER,
     hosts.MACHINE_FILE,
     launchers.ALONE,
     TRACE_FOLDER,
 )
 
-SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE)
+SWITCHES = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", launchers.ALONE, launchers.EAGER)
 
 
 def _check_folder(variable: str, what: str) -> None:

@@ -15,7 +15,7 @@ from meshcomm.blocks.small import together
 from meshcomm.blocks.views import check_writable, outline, outline_alike, viewing, with_strides
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._types import Array
-from meshcomm.core.arrays._recipes import Call
+from meshcomm.core.arrays._recipes import Call, converted
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import Cuts
@@ -43,7 +43,8 @@ def astype(
     if tensor.dtype.kind in "SU" and kind.kind not in "SUV":
         call = f"astype of {tensor.shape} {tensor.dtype} to {kind}"
         return together("astype", tensor.mesh, call, lambda: mapped(convert, tensor, dtype=kind))
-    return mapping(convert, tensor, dtype=kind, guarded=True)
+    is_real = tensor.dtype.kind != "c" or kind.kind == "c"  # else NumPy warns
+    return mapping(convert, tensor, dtype=kind, guarded=True, writes=converted if is_real else None)
 
 
 @operation(np.ndarray.view)

@@ -1,17 +1,19 @@
 """Barriers."""
 
 from meshcomm.core._arguments import quote
+from meshcomm.core.arrays._expressions import compute_waiting
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree, compare_known, fingerprint
 from meshcomm.core.ranks.calls import collective
-from meshcomm.core.ranks.meshes import location_text
+from meshcomm.core.ranks.meshes import location_text, mesh_of_program
 from meshcomm.core.ranks.teams import Team
 from meshcomm.errors import CollectiveTimeout, MeshError
 
 
-def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
-    """Wait until all ranks of *mesh* are here. Collective over the mesh.
+def barrier(mesh: Mesh | None = None, barrier_name: str | None = None, timeout_in_ms: int | None = None) -> None:
+    """Wait until all ranks of *mesh* are here, by default all of the program. Collective over the mesh.
 
+    Elementwise operations of this rank that wait are computed first: so a clock that is read afterwards counts them.
     Ranks outside of the mesh go on at once. A rank that has waited longer than *timeout_in_ms* raises
     ``CollectiveTimeout``, which names the ranks that may be missing. A rank that arrives later does not wait for ranks
     that have left. Ranks that pass different names raise ``CollectiveMismatch``; with *timeout_in_ms* they do so at
@@ -25,6 +27,8 @@ def barrier(mesh: Mesh, barrier_name: str | None = None, timeout_in_ms: int | No
     ...     world.run(lambda: barrier(mesh, "start", timeout_in_ms=1000))
     [None, None]
     """
+    compute_waiting()
+    mesh = mesh_of_program() if mesh is None else mesh
     if not isinstance(mesh, Mesh):
         raise MeshError(f"a barrier is on a Mesh, not on {quote(mesh)}")
     name = "barrier" if barrier_name is None else f"barrier {barrier_name!r}"
