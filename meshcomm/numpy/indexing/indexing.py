@@ -31,7 +31,7 @@ from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
-from meshcomm.numpy.indexing import elements, fields, index_arrays
+from meshcomm.numpy.indexing import elements, fields, index_arrays, shares
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, result_shape
@@ -225,7 +225,8 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
     asked = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _taken(tensor, asked.items)
-    index_arrays.put(name, base, asked, value, how)
+    if how is None or value is None or not shares.combined(name, base, asked, value, how):
+        index_arrays.put(name, base, asked, value, how)
     count_write(base)
     send_home(base)  # if its elements had to move
 
