@@ -181,7 +181,7 @@ def test_values_are_combined_where_they_are():
     """Into a whole target, by cut indices or values: no index and no value travels. Zeros keep signs."""
 
     def program(how, kind, place):
-        mesh = mc.create_mesh([("x", 3)])
+        mesh = mc.create_mesh([("x", 3)], devices=[0, 1, 2])
         rows, whole = Layout([Cyclic("x", 5) if place else "x"], mesh), Layout.replicated(mesh, 1 + place)
         numbers = np.arange(500)
         i, v = numbers * 7919 % 100 % 9 - place, (numbers * 31 % 11 - 3).astype(kind)
@@ -195,14 +195,14 @@ def test_values_are_combined_where_they_are():
         for each in (v, v, np.array(3, kind)):
             how.at(x, index, np.broadcast_to(each, x[index].shape).copy())
         check(t, x)
-        assert np.array_equal(np.signbit(t.local), np.signbit(x))
+        assert mesh.rank is None or np.array_equal(np.signbit(t.local), np.signbit(x))
         return c.bytes
 
     for how in (np.add, np.subtract, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin):
         for kind, place in (("i8", 0), ("f8", 1)):
-            assert max(on(3, program, how, kind, place)) < 8 * 500
+            assert max(on(4, program, how, kind, place)) < 8 * 500
     for how in (np.bitwise_or, np.bitwise_and):
-        assert max(on(3, program, how, "i8", 1)) < 8 * 500
+        assert max(on(4, program, how, "i8", 1)) < 8 * 500
 
 
 @on_ranks(2)

@@ -74,15 +74,15 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
     shape = (*((1,) * len(asked.shape) if repeats else asked.shape), *row)
     to = Layout((*(((),) * len(asked.shape) if repeats else layout.axes), *((),) * len(row)), base.mesh)
     rows = local_rows(name, spread, shape, to, None)
-    # NumPy's function reads beyond an array of values that is shorter than the index.
-    rows = rows.reshape(()) if rows.size == 1 else np.broadcast_to(rows, (*layout.block_shape(asked.shape), *row))
     first = {layout.block_numbers(0), layout.block_numbers(base.mesh.rank or 0)}
 
     def share(block: Array) -> Array:
         begins = way.neutral is None or len(first) == 1
         out = block.copy() if begins else np.full(block.shape, way.neutral, block.dtype)
+        # NumPy's function reads beyond an array of values that is shorter than the index.
+        own = rows.reshape(()) if rows.size == 1 else np.broadcast_to(rows, (*layout.block_shape(asked.shape), *row))
         try:
-            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(each.array for each in index), rows)
+            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(each.array for each in index), own)
         except IndexError:
             for each, axis in zip(index, asked.axes, strict=True):
                 in_bounds(each, axis, base.shape[axis])  # its error says where
@@ -92,9 +92,9 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
     text = call_text(name, base, asked)
     if not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
-    own = together(name, base.mesh, text, lambda: on_blocks(share, base))
+    combined_here = together(name, base.mesh, text, lambda: on_blocks(share, base))
     values = make(None, layout, asked.shape, base.dtype)  # how they are cut
-    result = added_up(name, values, own, base.shape, base.dtype, op=way.merge)
+    result = added_up(name, values, combined_here, base.shape, base.dtype, op=way.merge)
     on_blocks(lambda block, new: np.copyto(block, new), base, result)
     return True
 
