@@ -171,8 +171,22 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     data: on *device*, as many bytes as an element has; on others it does not count
     device: whose it is
     """
+    return shares_of_all(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
+
+
+def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, most: int) -> Callable[[int], bytes]:
+    """Return a function that returns the bytes *data* of a device, filled up to *most*. Collective over the mesh.
+
+    Other arguments are those of `one_of_all`.
+    """
+    size = short.HEADER + most
     with collective(name, spec.mesh) as here:
         assert here is not None
-        came = short.exchanged(here.team, number ^ short.number_of("t[index]", spec), lambda: name, data)
-        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + short.HEADER
-        return came[begin : begin + spec.dtype.itemsize]
+        came = short.exchanged(here.team, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
+        positions = here.team.ranks
+
+    def of_device(device: int) -> bytes:
+        begin = positions.index(spec.mesh.ranks[device]) * size
+        return came[begin + short.HEADER : begin + size]
+
+    return of_device

@@ -62,7 +62,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
     """
     items = parsed(index, tensor.shape)
     if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
-        element = elements.element_of(tensor, items)
+        element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
             return element
     if not result_shape(items) and not _has_ellipsis(index) and tensor.dtype.names is None:
