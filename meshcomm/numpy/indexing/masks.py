@@ -6,7 +6,7 @@ with one mask in its first turn only.
 """
 
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import NamedTuple
 from weakref import ref
@@ -81,7 +81,7 @@ def axes_in_order(layout: Layout, ndim: int) -> Axes:
     """Return how a tensor is cut whose blocks are in the order of its elements, for a mask with *ndim* axes."""
     axes = list(layout.undealt(range(len(layout.axes))))
     if any(count > 1 for count in layout.shape[1:ndim]):
-        axes[:ndim] = [tuple(chain.from_iterable(axes[:ndim])), *((),) * (ndim - 1)]
+        axes[:ndim] = [tuple(name for names in axes[:ndim] for name in names), *((),) * (ndim - 1)]
     return tuple(axes)
 
 

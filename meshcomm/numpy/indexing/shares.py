@@ -18,6 +18,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.index_arrays import (
     Request,
+    as_combined,
     call_text,
     in_bounds,
     in_front,
@@ -80,7 +81,8 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
         begins = way.neutral is None or len(first) == 1
         out = block.copy() if begins else np.full(block.shape, way.neutral, block.dtype)
         # NumPy's function reads beyond an array of values that is shorter than the index.
-        own = rows.reshape(()) if rows.size == 1 else np.broadcast_to(rows, (*layout.block_shape(asked.shape), *row))
+        own = as_combined(how, rows, block)
+        own = own.reshape(()) if own.size == 1 else np.broadcast_to(own, (*layout.block_shape(asked.shape), *row))
         try:
             how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(each.array for each in index), own)
         except IndexError:
