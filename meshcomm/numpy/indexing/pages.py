@@ -19,8 +19,8 @@ page, too, as all ranks know it.
 # The first element of an array comes alone. From then on, where three reads in a row that no page has are at one
 # distance from each other, and not a short one, a run of elements at that distance comes; else the line where the
 # element is. What has been read goes on: after a run comes one of the same step, also in another column, after a line
-# the next ones; and both get longer. Pages that nobody reads before the next one has to come, three times in a row, are
-# no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
+# the next ones; and both get longer. Pages that nobody reads before the next one has to come, three times in a row,
+# are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
 
 from collections.abc import Sequence
 from weakref import ref
