@@ -39,7 +39,7 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> Value:
             pages.hits += 1
             names = _getframe(1).f_globals
             if names is not pages.asker:
-                if names["__name__"].startswith(_OURS):
+                if str(names.get("__name__")).startswith(_OURS):
                     return _as_tensor(page[0][page[1]], tensor._spec)
                 pages.asker = names
             return page[0][page[1]]
