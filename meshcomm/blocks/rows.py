@@ -160,7 +160,11 @@ def fetch(ranks: Ranks | None, block: Array, axes: int, wanted: Owned, into: Arr
     into: has one axis for the rows, and those of a row
     """
     if ranks is None:
-        opaque(into)[...] = _rows_at(block, axes, wanted.row_numbers)
+        if not (block.flags.c_contiguous and into.flags.c_contiguous and block.size):
+            opaque(into)[...] = _rows_at(block, axes, wanted.row_numbers)
+            return
+        lines = opaque(block).reshape(prod(block.shape[:axes]), *block.shape[axes:])
+        lines.take(wanted.row_numbers, axis=0, out=opaque(into), mode="clip")  # into no buffer: they are in bounds
         return
     row = block.dtype.itemsize * prod(block.shape[axes:])
     in_order = block.flags.c_contiguous and into.flags.c_contiguous

@@ -112,19 +112,38 @@ def of_rows(name: str, block: Array | None, mesh: Mesh, names: Names) -> DTensor
         return of_lengths(name, block, mesh, [names, *((),) * (0 if block is None else block.ndim - 1)])
     row = block.shape[1:]
     layout = Layout([tuple(names), *((),) * len(row)], mesh)
-    cut, total = layout.axes, len(block)
+    call = f"{name}: blocks with rows of {row} {block.dtype} along {names} on {location_text(mesh)}"
+    ends = ends_of_rows(name, call, layout, len(block))
+    return DTensor(np.ascontiguousarray(block), cut_by_ends(layout, ends), (ends[-1], *row), block.dtype)
+
+
+def ends_of_rows(name: str, call: str, layout: Layout, count: int) -> tuple[int, ...]:
+    """Return where the rows of each block end, after a 0, in the order of the blocks. Collective over the mesh.
+
+    Parameters
+    ----------
+    name: of the operation
+    call: what the ranks compare
+    layout: how the first axis is cut
+    count: of the rows of this rank
+    """
+    mesh = layout.mesh
     with collective(name, mesh) as here:
         assert here is not None
-        if layout.num_shards(0) > 1:
-            call = f"{name}: blocks with rows of {row} {block.dtype} along {names} on {location_text(mesh)}"
-            counts = told_counts(here.team, call, len(block))
-            of_blocks = {
-                layout.block_numbers(device)[0]: counts[here.team.ranks.index(rank)]
-                for device, rank in enumerate(mesh.ranks)
-            }
-            ends = [0, *accumulate(of_blocks[number] for number in range(len(of_blocks)))]
-            cut, total = (cut_at(tuple(names), ends, ends[-1]), *layout.axes[1:]), ends[-1]
-    return DTensor(np.ascontiguousarray(block), layout._recut(cut), (total, *row), block.dtype)
+        if layout.num_shards(0) == 1:
+            return 0, count
+        counts = told_counts(here.team, call, count)
+        of_blocks = {
+            layout.block_numbers(device)[0]: counts[here.team.ranks.index(rank)]
+            for device, rank in enumerate(mesh.ranks)
+        }
+        return 0, *accumulate(of_blocks[number] for number in range(len(of_blocks)))
+
+
+def cut_by_ends(layout: Layout, ends: Sequence[int]) -> Layout:
+    """Return *layout* with the first axis cut where the rows of its blocks end, as `ends_of_rows` says."""
+    names, *rest = layout.axes
+    return layout._recut((cut_at(tuple(names), ends, ends[-1]) if len(ends) > 2 else names, *rest))
 
 
 def is_passing(tensor: DTensor) -> bool:
@@ -152,8 +171,22 @@ def one_of_all(name: str, spec: TensorSpec, number: int, data: bytes, device: in
     data: on *device*, as many bytes as an element has; on others it does not count
     device: whose it is
     """
+    return shares_of_all(name, spec, number, data, SMALL_MESSAGE - short.HEADER)(device)[: spec.dtype.itemsize]
+
+
+def shares_of_all(name: str, spec: TensorSpec, number: int, data: bytes, most: int) -> Callable[[int], bytes]:
+    """Return a function that returns the bytes *data* of a device, filled up to *most*. Collective over the mesh.
+
+    Other arguments are those of `one_of_all`.
+    """
+    size = short.HEADER + most
     with collective(name, spec.mesh) as here:
         assert here is not None
-        came = short.exchanged(here.team, number ^ short.number_of("t[index]", spec), lambda: name, data)
-        begin = here.team.ranks.index(spec.mesh.ranks[device]) * SMALL_MESSAGE + short.HEADER
-        return came[begin : begin + spec.dtype.itemsize]
+        came = short.exchanged(here.team, number ^ short.number_of("t[index]", spec), lambda: name, data, size)
+        positions = here.team.ranks
+
+    def of_device(device: int) -> bytes:
+        begin = positions.index(spec.mesh.ranks[device]) * size
+        return came[begin + short.HEADER : begin + size]
+
+    return of_device

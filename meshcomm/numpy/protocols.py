@@ -8,9 +8,10 @@ mesh agree on a digest of their bytes, and then each rank uses the block that it
 no block.
 """
 
+import operator
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
-from operator import is_
 
 import numpy as np
 
@@ -35,7 +36,17 @@ from meshcomm.numpy.contractions import products
 from meshcomm.numpy.elementwise import applied, texts, values  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.elementwise.signatures import FUNCTIONS, Function, decision, implements
 from meshcomm.numpy.elementwise.where import where
-from meshcomm.numpy.indexing import choosing, diagonals, elements, fields, indexing, nonzero, putting, taking  # noqa: F401
+from meshcomm.numpy.indexing import (  # noqa: F401
+    choosing,
+    diagonals,
+    elements,
+    fields,
+    indexing,
+    masks,
+    nonzero,
+    putting,
+    taking,
+)
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
 from meshcomm.numpy.namespace.gathering import Unfit, by_gathering
@@ -62,6 +73,11 @@ def numpy_protocol(
     method: the method of a universal function that is called; None for other functions
     args, kwargs: the arguments of the call
     """
+    quick = _BY_MASK.get(function)
+    if quick is not None:
+        by_mask = quick(*args)
+        if by_mask is not None:
+            return by_mask
     begun = watch.count
     try:
         return guarded(_called, (function, method, args, kwargs), {})
@@ -93,7 +109,7 @@ def _called(
             return _ufunc(function, method, args, kwargs)
         held = tuple(map(unwrapped, given))  # what a variable holds
         made = _ufunc(function, method, args, {**kwargs, "out": held})
-        if all(map(is_, held, given)):
+        if all(map(operator.is_, held, given)):
             return made
         made = completed(made)
         return given[0] if len(given) == 1 and made is held[0] else made
@@ -247,6 +263,9 @@ def _dtype_of(x: Value) -> Value:
     held = unwrapped(untraced(x))
     return held.dtype if isinstance(held, DTensor) else x
 
+
+_BY_MASK: dict[object, Callable[..., object]] = {operator.getitem: masks.taken, operator.setitem: masks.put}
+"""The short ways of calls of which none is kept: they return None where the function of ours has to look."""
 
 _ELSEWHERE = {"numpy.fft": "meshcomm.fft.protocols", "numpy.linalg": "meshcomm.linalg.protocols"}
 """The modules that define more functions when they are imported, by the module of NumPy that has these."""

@@ -175,3 +175,41 @@ def test_rows_of_the_tensor_itself_travel_before_others_are_written(monkeypatch,
     expected = np.empty(shape)
     expected[index] = whole
     check(t, expected)
+
+
+def test_values_are_combined_where_they_are():
+    """Into a whole target, by cut indices or values: no index and no value travels. Zeros keep signs."""
+
+    def program(how, kind, place):
+        mesh = mc.create_mesh([("x", 3)], devices=[0, 1, 2])
+        rows, whole = Layout([Cyclic("x", 5) if place else "x"], mesh), Layout.replicated(mesh, 1 + place)
+        numbers = np.arange(500)
+        i, v = numbers * 7919 % 100 % 9 - place, (numbers * 31 % 11 - 3).astype(kind)
+        x = -np.zeros((4, 9)[not place :], kind)
+        ours, theirs = mc.distribute(i, rows), mc.distribute(v, rows)
+        t, index = mc.distribute(x, whole), (slice(1, None), i) if place else i
+        with mc.count() as c:
+            how.at(t, (slice(1, None), ours) if place else ours, theirs)
+            how.at(t, index, theirs)
+            how.at(t, (slice(1, None), ours) if place else ours, 3)
+        for each in (v, v, np.array(3, kind)):
+            how.at(x, index, np.broadcast_to(each, x[index].shape).copy())
+        check(t, x)
+        assert mesh.rank is None or np.array_equal(np.signbit(t.local), np.signbit(x))
+        return c.bytes
+
+    for how in (np.add, np.subtract, np.multiply, np.maximum, np.minimum, np.fmax, np.fmin):
+        for kind, place in (("i8", 0), ("f8", 1)):
+            assert max(on(4, program, how, kind, place)) < 8 * 500
+    for how in (np.bitwise_or, np.bitwise_and):
+        assert max(on(4, program, how, "i8", 1)) < 8 * 500
+
+
+@on_ranks(2)
+def test_an_index_that_is_out_of_bounds_leaves_the_target():
+    mesh = mc.create_mesh([("x", 2)])
+    t = mc.distribute(np.arange(3), Layout([U], mesh))
+    index = mc.distribute(np.array([0, 1, 2, 3, 1, 1, 1]), Layout(["x"], mesh))
+    with pytest.raises(IndexError, match=r"index 3 is out of bounds for axis 0 with size 3, at \(3,\)"):
+        np.add.at(t, index, 1)
+    check(t, np.arange(3))

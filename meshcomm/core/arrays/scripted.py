@@ -79,6 +79,8 @@ def for_script(made: Value, function: object = None, index: Value = None) -> Val
     function: which function of NumPy, if it is no universal function
     index: of an element or a slice
     """
+    if isinstance(made, np.generic):
+        return made
     if isinstance(made, TensorBase):
         if not made.layout.is_fully_replicated() or not _asked_by_program():
             return made

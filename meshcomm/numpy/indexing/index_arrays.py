@@ -217,7 +217,7 @@ def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
 # -- where the rows are -----------------------------------------------------------------------------------------------
 
 
-class _Share(NamedTuple):
+class Share(NamedTuple):
     """What this rank needs of an index array, and which box of it that is."""
 
     array: Indices
@@ -252,7 +252,7 @@ def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
     return _Axis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
 
 
-def _owned(axes: Sequence[_Axis], indices: Sequence[_Share], shape: Shape, of_base: Sequence[int]) -> Owned:
+def _owned(axes: Sequence[_Axis], indices: Sequence[Share], shape: Shape, of_base: Sequence[int]) -> Owned:
     """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for one that is out of bounds.
@@ -264,6 +264,10 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[_Share], shape: Shape, of_ba
     of_base: the numbers of the axes, for messages
     """
     axis, cut = axes[0], axes[0].cut
+    if len(axes) == 1 and cut.blocks == 1:
+        here = in_bounds(indices[0], of_base[0], cut.length)
+        flat = np.ascontiguousarray(np.broadcast_to(here, shape), dtype=np.intp).reshape(-1)
+        return Owned(np.zeros(len(flat), np.int32), flat)
     if len(axes) == 1 and cut.is_consecutive:
         flat = np.ascontiguousarray(np.broadcast_to(indices[0].array, shape), dtype=np.int64).reshape(-1)
         owners, row_numbers = np.empty(len(flat), np.int32), np.empty(len(flat), np.intp)
@@ -272,7 +276,7 @@ def _owned(axes: Sequence[_Axis], indices: Sequence[_Share], shape: Shape, of_ba
         if wrong < 0:
             return Owned(owners, row_numbers)
     checked = [
-        _in_bounds(each, number, axis.cut.length) for axis, each, number in zip(axes, indices, of_base, strict=True)
+        in_bounds(each, number, axis.cut.length) for axis, each, number in zip(axes, indices, of_base, strict=True)
     ]
     owners, row_numbers = np.zeros((), dtype=np.int32), np.zeros((), dtype=np.intp)
     for axis, each in zip(axes, checked, strict=True):
@@ -289,11 +293,11 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     """
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
-    found = [_Share(each, ((0, len(each)),)) for each in np.unravel_index(indices, tensor.shape)]
+    found = [Share(each, ((0, len(each)),)) for each in np.unravel_index(indices, tensor.shape)]
     return _owned([_axis(tensor, axis, names) for axis in axes], found, indices.shape, axes)
 
 
-def _in_bounds(share: _Share, axis: int, length: int) -> Indices:
+def in_bounds(share: Share, axis: int, length: int) -> Indices:
     """Return indices from 0 on; ``IndexError`` for one that is out of bounds."""
     indices = share.array
     if not indices.size:
@@ -309,7 +313,8 @@ def _in_bounds(share: _Share, axis: int, length: int) -> Indices:
     return np.where(indices < 0, indices + length, indices).astype(np.intp)
 
 
-def _text(name: str, base: DTensor, asked: Request) -> str:
+def call_text(name: str, base: DTensor, asked: Request) -> str:
+    """Return what the ranks compare about a call with an index."""
     specs = base.layout.specs_text
     index = ", ".join(
         f"{each.shape} {each.layout.specs_text if isinstance(each, DTensor) else 'plain'}" for each in asked.indices
@@ -317,7 +322,7 @@ def _text(name: str, base: DTensor, asked: Request) -> str:
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, list[_Share]]) -> Owned:
+def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, list[Share]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
@@ -342,8 +347,8 @@ def get(name: str, base: DTensor, asked: Request) -> DTensor:
     asked: the index
     """
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
-    layout = _index_layout(base, asked, rest)
-    index = [_local_index(name, each, asked.shape, layout) for each in asked.indices]
+    layout = index_layout(base, asked, rest)
+    index = [local_index(name, each, asked.shape, layout) for each in asked.indices]
     at, count = asked.at, len(asked.shape)
     axes = [base.layout.axes[axis] for axis in rest]
     specs = (*axes[:at], *layout.axes, *axes[at:])
@@ -351,7 +356,7 @@ def get(name: str, base: DTensor, asked: Request) -> DTensor:
     shape = (*lengths[:at], *asked.shape, *lengths[at:])
     result = Layout(specs, base.mesh)
     names = _names(base, asked.axes)
-    text = _text(name, base, asked)
+    text = call_text(name, base, asked)
 
     def fetched(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
@@ -372,7 +377,7 @@ def _names(base: DTensor, axes: Sequence[int]) -> Names:
     return base.layout.dims_along(axes)
 
 
-def _index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
+def index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
     """Return how the axes of the index are cut, by mesh dimensions that the other axes do not have."""
     used = {name for axis in rest for name in base.layout.axes[axis]}
     tensors = [each for each in asked.indices if isinstance(each, DTensor)]
@@ -391,12 +396,12 @@ def _index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
     return Layout(found, base.mesh)
 
 
-def _local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> _Share:
+def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> Share:
     """Return the share of an index array that this rank needs. Collective if a tensor has to move."""
     axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
     box = Layout(axes, layout.mesh).block_box(index.shape, device)
     local = relaid(index, axes, name, layout.mesh)._block if isinstance(index, DTensor) else cut_out(index, box)
-    return _Share(np.asarray(local), box)
+    return Share(np.asarray(local), box)
 
 
 # -- set --------------------------------------------------------------------------------------------------------------
@@ -416,20 +421,20 @@ def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np
     """
     rest = [axis for axis in range(base.ndim) if axis not in asked.axes]
     names, count = _names(base, asked.axes), len(asked.axes)
-    spread = None if value is None else _in_front(name, base, asked, rest, value)
+    spread = None if value is None else in_front(name, base, asked, rest, value)
     constant = spread is None or all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
     plain = not any(isinstance(each, DTensor) for each in asked.indices)
     # Each rank may know all indices and rows: then it writes those that it owns, and nothing travels.
     everywhere = not names or (plain and (constant or not isinstance(spread, DTensor)))
     layout = _flat_layout(base, asked, () if everywhere else names)
-    index = [_local_index(name, each, asked.shape, layout) for each in asked.indices]
+    index = [local_index(name, each, asked.shape, layout) for each in asked.indices]
     own_rows: Array | None = None
     if spread is not None:
         cut = [()] * len(asked.shape) if constant else layout.axes
         to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
         shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
-        own_rows = _local_rows(name, spread, shape, to, base.dtype if how is None else None)
-    text = _text(name, base, asked)
+        own_rows = local_rows(name, spread, shape, to, base.dtype if how is None else None)
+    text = call_text(name, base, asked)
     if value is not None and not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
 
@@ -462,9 +467,18 @@ def _writer(block: Array, constant: Array | None, how: np.ufunc | None) -> Write
             assert given is not None
             opaque(block)[index] = opaque(given)
         else:
-            how.at(block, index, *(() if given is None else (given,)))
+            how.at(block, index, *(() if given is None else (as_combined(how, given, block),)))
 
     return write
+
+
+def as_combined(how: np.ufunc, values: Array, block: Array) -> Array:
+    """Return *values* in the dtype in which NumPy combines them with elements of *block*.
+
+    NumPy converts them one after the other, which takes ten times as long.
+    """
+    kinds = how.resolve_dtypes((block.dtype, values.dtype, None))
+    return values.astype(kinds[1], copy=False) if kinds[0] == kinds[2] == block.dtype else values
 
 
 def _lines(rows: Array, own: Shape | None, block: Array, count: int) -> Array:
@@ -490,7 +504,7 @@ def _flat_layout(base: DTensor, asked: Request, names: Names) -> Layout:
     return Layout([names if axis == first else () for axis in range(len(asked.shape))], base.mesh)
 
 
-def _in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: Operand) -> Operand:
+def in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: Operand) -> Operand:
     """Return *value* with the axes of the index first, and those of a row then; some may have length 1."""
     lengths, at, count = [base.shape[axis] for axis in rest], asked.at, len(asked.shape)
     shape = (*lengths[:at], *asked.shape, *lengths[at:])
@@ -510,7 +524,7 @@ def _in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: 
     return np.moveaxis(value, tuple(range(at, at + count)), tuple(range(count)))  # type: ignore[type-var]
 
 
-def _local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: DType | None) -> Array:
+def local_rows(name: str, value: Operand, shape: Shape, layout: Layout, dtype: DType | None) -> Array:
     """Return what this rank needs of the *value*, with axes of length 1 where it repeats. Collective if it moves.
 
     Parameters

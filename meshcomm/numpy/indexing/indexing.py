@@ -6,17 +6,15 @@ copies it.
 """
 
 import operator
-from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from meshcomm.blocks.align import agree_on_plain, relaid
 from meshcomm.blocks.edges import Edges, apart, edges_of
-from meshcomm.blocks.make import changed, cut, mapped, on_blocks, refuse_outside
+from meshcomm.blocks.make import changed, cut, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
 from meshcomm.blocks.rules import Operand, aligned_axes, is_operand, shape_of
-from meshcomm.blocks.small import of_lengths, of_rows
 from meshcomm.blocks.views import check_writable, offset_of, sliced_outline, viewed
 from meshcomm.core._arguments import as_array, refuse_masked
 from meshcomm.core._types import Array, Shape
@@ -31,7 +29,7 @@ from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
-from meshcomm.numpy.indexing import elements, fields, index_arrays
+from meshcomm.numpy.indexing import elements, fields, index_arrays, masks, shares
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, result_shape
@@ -49,9 +47,9 @@ def getitem(tensor: DTensor, index: object) -> DTensor:
         one = fields.field(tensor, names)
         return one if tensor.ndim or one.ndim else one.copy()  # of a record, as of NumPy's, it is no view
     if has_arrays(index):
-        mask = _mask_in(index, tensor.shape)
+        mask = masks.mask_in(index, tensor.shape)
         if mask is not None:
-            return _compressed(tensor, mask)
+            return masks.compressed(tensor, mask)
         return indexed(GET, tensor, index)
     result: DTensor = completed(slice_of(tensor, index))
     return result
@@ -64,7 +62,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
     """
     items = parsed(index, tensor.shape)
     if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
-        element = elements.element_of(tensor, items)
+        element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
             return element
     if not result_shape(items) and not _has_ellipsis(index) and tensor.dtype.names is None:
@@ -213,7 +211,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
 def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
     if not has_arrays(index):
         return _assigning(tensor, parsed(index, tensor.shape), operand)
-    mask = _mask_in(index, tensor.shape)
+    mask = masks.mask_in(index, tensor.shape)
     if mask is not None:
         _assign_where(tensor, mask, operand)
     else:
@@ -225,7 +223,8 @@ def update(name: str, tensor: DTensor, index: object, value: Operand | None, how
     """Write *value* where an *index* with arrays says, as `index_arrays.put` does. Collective over the mesh."""
     asked = index_arrays.request(name, tensor, index, indices_of_mask)
     base = _taken(tensor, asked.items)
-    index_arrays.put(name, base, asked, value, how)
+    if how is None or value is None or not shares.combined(name, base, asked, value, how):
+        index_arrays.put(name, base, asked, value, how)
     count_write(base)
     send_home(base)  # if its elements had to move
 
@@ -422,67 +421,14 @@ def _copy(block: Array, value: Operand | None) -> None:
 # -- masks ------------------------------------------------------------------------------------------------------------
 
 
-def _mask_in(index: object, shape: Shape) -> DTensor | Array | None:
-    """Return the mask that *index* is, if it is one; ``IndexError`` if it does not fit a tensor of *shape*."""
-    if isinstance(index, tuple) and len(index) == 1:
-        index = index[0]
-    index = index_arrays.as_array_of(unwrapped(index))
-    if isinstance(index, list) and index:
-        index = index_arrays.as_index(index)
-    if not isinstance(index, DTensor | np.ndarray) or index.ndim == 0 or index.dtype != bool:
-        return None
-    if index.shape != shape[: index.ndim]:
-        raise IndexError(
-            f"a mask of shape {index.shape} for a tensor of shape {shape}: the shape of a mask is that of the tensor, "
-            "or of its first axes"
-        )
-    return index
-
-
-def _compressed(tensor: DTensor, mask: DTensor | Array) -> DTensor:
-    """Return the elements where *mask* is true, on one axis with `Cuts`. Collective over the mesh."""
-    rows, chosen = _in_rows(tensor, mask)
-    return _picked(rows, chosen, mask.ndim)
-
-
-def _picked(rows: DTensor, chosen: Array | None, ndim: int) -> DTensor:
-    refuse_outside("t[mask]", rows.mesh, "how many elements are chosen")
-    specs = [tuple(names) for names in (rows.layout.axes[0], *rows.layout.axes[ndim:])]
-    if any(specs[1:]):
-        return of_lengths(GET, np.ascontiguousarray(rows._block[chosen]), rows.mesh, specs)
-    return of_rows(GET, rows._block[chosen], rows.mesh, specs[0])
-
-
-def _in_rows(tensor: DTensor, mask: DTensor | Array) -> tuple[DTensor, Array | None]:
-    """Return *tensor*, with blocks in the order of the array, and the block of its mask. Collective over the mesh.
-
-    The axes of the mask are sharded along the first one only, and no axis is dealt round.
-    """
-    blocks = tensor.layout.shape
-    axes = list(tensor.layout.undealt(range(tensor.ndim)))
-    if any(count > 1 for count in blocks[1 : mask.ndim]):
-        axes[: mask.ndim] = [tuple(chain.from_iterable(axes[: mask.ndim])), *((),) * (mask.ndim - 1)]
-    rows = relaid(tensor, tuple(axes), GET)
-    return rows, _block_of_mask(mask, rows)
-
-
-def _block_of_mask(mask: DTensor | Array, tensor: DTensor) -> Array | None:
-    """Return the mask of the block of *tensor*. Collective over the mesh if *mask* has to move, or is an array."""
-    layout = tensor.layout.take(range(mask.ndim))
-    if isinstance(mask, DTensor):
-        return relaid(mask, layout.axes, GET, tensor.mesh)._block
-    (agreed,) = agree_on_plain(GET, [mask], tensor.mesh)
-    return cut(np.asarray(agreed), layout)._block
-
-
 def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> None:
     """Run ``tensor[mask] = value``. Collective over the mesh if *mask* has to move, or *value* has axes."""
     if not isinstance(value, DTensor) and not shape_of(value):
-        chosen = _block_of_mask(mask, tensor)
+        chosen = masks.block_of_mask(mask, tensor)
         on_blocks(lambda block: operator.setitem(block, chosen, value), tensor)
         return
-    rows, chosen = _in_rows(tensor, mask)
-    picked = _picked(rows, chosen, mask.ndim)
+    rows, chosen = masks.in_rows(tensor, mask)
+    picked = masks.picked(rows, chosen, mask.ndim)
     _assign(picked, parsed(Ellipsis, picked.shape), value)
     changed(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:

@@ -57,23 +57,31 @@ def bincount(x: DTensor | ArrayLike, /, weights: DTensor | ArrayLike | None = No
     kind = np.bincount(_few(tensor), None if loads is None else _few(loads), min(least, 0)).dtype  # NumPy's errors
     factors = None if loads is None else weights_like(name, tensor, loads)
     refuse_outside(name, tensor.mesh, "the largest element")
-    # Two numbers in one reduction: whether there are negative elements, as which NumPy counts too large ones, and the
-    # largest element.
-    ends = np.array([0, -1], np.int64)
-    if tensor._block.size:
-        low, high = int(tensor._block.min()), int(tensor._block.max())
-        ends = np.array([low < 0 or high > _MOST, min(high, _MOST)], np.int64)
-    below, most = added_up(name, tensor, ends, (2,), ends.dtype, op="max")._block.tolist()
-    if below:
-        raise ShapeError("'list' argument must have no negative elements")
-    length = max(most + 1, least)
-    its_weights = None if factors is None else factors._block
     with unstopped():
-        counts = np.bincount(tensor._block, its_weights, length).astype(kind)  # NumPy counts no elements in integers
-    return added_up(name, tensor, counts, (length,), kind)
+        counts, wrong = _counted(tensor._block, None if factors is None else factors._block, least)
+    ends = np.array([wrong, 0 if counts is None else len(counts)], np.int64)
+    failed, length = added_up(name, tensor, ends, (2,), ends.dtype, op="max")._block.tolist()
+    if failed == 1:
+        raise ShapeError("'list' argument must have no negative elements")
+    if failed:
+        raise MemoryError(f"{name}: an element is too large, as the result has one number for each up to it")
+    share = np.zeros(length, kind)
+    if counts is not None:  # NumPy counts no elements in integers
+        share[: len(counts)] = counts
+    return added_up(name, tensor, share, (length,), kind)
 
 
-_MOST = np.iinfo(np.int64).max
+def _counted(block: Array, weights: Array | None, least: int) -> tuple[Array | None, int]:
+    """Return the counts in a block; or None, and 1 for negative elements, 2 for too large ones.
+
+    An error of one rank must not stop it alone.
+    """
+    try:
+        return np.bincount(block, weights, least), 0
+    except MemoryError:
+        return None, 2
+    except ValueError as error:
+        return None, 1 if "negative" in str(error) else 2
 
 
 def _like(array: Operand, other: Operand | None) -> DTensor:

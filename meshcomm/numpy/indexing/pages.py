@@ -1,0 +1,200 @@
+"""Elements that a loop of a script reads, one after the other: the ranks send each other pages of them.
+
+An element of a cut array is on one rank, and all need it: a message for each takes 20 µs and more. So what comes is a
+page: elements that follow in memory, or, where a loop goes over a diagonal or a column, those that come next in it.
+All ranks keep it, and read it until the array is written. A number that is written to one element is written to the
+page, too, as all ranks know it.
+"""
+# Why all ranks read the same pages
+# =================================
+#
+# A rank that finds an element in a page sends nothing, so all must find it, or none. All ranks of a script make the
+# same calls on the same arrays. What is here depends on the indices of these calls, the shape, and the version of the
+# storage, which counts calls: on no element, no block and no memory of one rank. So nobody reads from its own block
+# what others do not have.
+#
+# When pages are fetched
+# ======================
+#
+# The first element of an array comes alone. From then on, where three reads in a row that no page has are at one
+# distance from each other, and not a short one, a run of elements at that distance comes; else the line where the
+# element is. What has been read goes on: after a run comes one of the same step, also in another column, after a line
+# the next ones; and both get longer. Pages that nobody reads before the next one has to come, three times in a row,
+# are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
+
+from collections.abc import Sequence
+from weakref import ref
+
+import numpy as np
+
+from meshcomm.blocks.small import shares_of_all
+from meshcomm.core._types import Array, Indices, Shape
+from meshcomm.core.arrays._storage import Storage
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.layouts.partition import Consecutive
+
+LINE = 10
+"""Bits of the index of an element in its line: lines have 1024 elements. A message of 8 KiB takes hardly longer than
+one of an element."""
+
+LINES_KEPT = 64
+"""Lines that are kept for a tensor, before all of them are dropped: 512 KiB of doubles."""
+
+LINES_AT_ONCE, RUN_FROM, RUN_UP_TO = 8, 64, 2**13
+"""Lines of a message at most; elements of the first run, and of the longest one."""
+
+WASTED, ALONE, ALONE_DOUBLED = 3, 32, 8
+"""How many pages in a row may be fetched in vain. Then so many elements come alone, twice as many each time after it,
+up to so many times. A compromise: a loop that reads at random loses 3 % in the end."""
+
+MASK = (1 << LINE) - 1
+
+
+class Pages:
+    """The pages of one tensor, and what its reads were like."""
+
+    __slots__ = (
+        *(
+            "alone",
+            "asker",
+            "coming",
+            "count",
+            "difference",
+            "first",
+            "hits",
+            "last",
+            "lines",
+            "longer",
+            "next_line",
+            "owner",
+            "scalar",
+        ),
+        *("shape", "size", "step", "storage", "values", "version", "wasted"),
+    )
+
+    def __init__(self, tensor: DTensor) -> None:
+        self.storage: Storage = tensor._storage
+        self.shape: Shape = tensor.shape
+        self.size = tensor.size
+        self.scalar = tensor.dtype.type
+        self.lines: dict[int, Array] = {}
+        self.last, self.difference = -1, 0  # of the reads that no page had
+        self.wasted = self.alone = self.hits = 0
+        self.longer, self.next_line = 1, -1  # lines, or elements of a run; the line after those
+        self.first = self.step = self.count = 0  # of the run
+        self.coming = 0  # elements of the run that was wanted last; 0: lines were
+        self.values: Array = np.empty(0, tensor.dtype)
+        self.version = self.storage.version
+        self.asker: object = None  # the global names of the program that read last
+        key = id(tensor)
+        self.owner = ref(tensor, lambda _, pages=PAGES: pages.pop(key, None))  # type: ignore[misc]
+
+    def find(self, index: Sequence[int]) -> tuple[Array, int] | None:
+        """Return the array that has an element, and where; None if no page has it."""
+        flat = 0
+        for i, n in zip(index, self.shape):  # noqa: B905 - as many, and this is on the way of each element
+            if 0 <= i < n:
+                flat = flat * n + i
+            elif -n <= i < 0:
+                flat = flat * n + i + n
+            else:
+                return None
+        line = self.lines.get(flat >> LINE)
+        if line is not None:
+            return line, flat & MASK
+        if self.count:
+            number, rest = divmod(flat - self.first, self.step)
+            if not rest and 0 <= number < self.count:
+                return self.values, number
+        return None
+
+    def write(self, index: Sequence[int], value: object) -> None:
+        """Write what a call, which has been counted, writes to an element, or drop the pages."""
+        if self.version != self.storage.version - 1:
+            return  # they are not up to date
+        at = self.find(index)
+        if at is not None:
+            if type(value) not in (int, float, bool) and not np.can_cast(type(value), self.scalar):
+                return  # to convert it is not for the page to do
+            at[0][at[1]] = value
+        self.version += 1
+
+    def wanted(self, flat: int) -> Indices | None:
+        """Return which elements are to come for one that no page has, in C order; None for this one alone."""
+        if self.version != self.storage.version:
+            self._drop()
+            self.version = self.storage.version
+        if self.alone:
+            self.alone -= 1
+            return None
+        is_first, difference = self.last < 0, flat - self.last
+        again, self.last, self.difference = difference == self.difference, flat, difference
+        if is_first:
+            return None
+        self.wasted = 0 if self.hits else self.wasted + 1
+        if self.wasted > WASTED:
+            self.alone = ALONE << min(self.wasted - WASTED - 1, ALONE_DOUBLED)
+            self._drop()
+            return None
+        goes_on, is_even = self.hits > 0 and self.coming > 0, again and self.hits == 0 and abs(difference) > MASK >> 4
+        self.hits = 0
+        if goes_on or is_even:
+            self.step = self.step if goes_on else difference
+            ahead = (self.size - 1 - flat if self.step > 0 else flat) // abs(self.step) + 1
+            self.longer = min(2 * self.longer, RUN_UP_TO) if goes_on else RUN_FROM
+            self.first, self.count, self.coming = flat, 0, min(ahead, self.longer)
+            return flat + self.step * np.arange(self.coming)
+        number, self.coming = flat >> LINE, 0
+        self.longer = min(2 * self.longer, LINES_AT_ONCE) if number == self.next_line else 1
+        self.next_line = number + self.longer
+        return np.arange(number << LINE, min(self.next_line << LINE, self.size))
+
+    def came(self, values: Array, flats: Indices) -> None:
+        """Keep the *values* of the elements that were wanted."""
+        if self.coming:
+            self.values, self.count = values, self.coming
+            return
+        if len(self.lines) >= LINES_KEPT:
+            self.lines.clear()
+        for begin in range(0, len(flats), MASK + 1):
+            self.lines[int(flats[begin]) >> LINE] = values[begin : begin + MASK + 1]
+
+    def _drop(self) -> None:
+        self.lines.clear()
+        self.count = 0
+
+
+PAGES: dict[int, Pages] = {}
+"""By the ids of tensors that are there."""
+
+
+def fetched(tensor: DTensor, flats: Indices, cuts: Sequence[Consecutive], owners: dict[tuple[int, ...], int]) -> Array:
+    """Return elements of a tensor on all ranks. Collective over the mesh.
+
+    Parameters
+    ----------
+    tensor: with consecutive blocks
+    flats: which elements, in C order
+    cuts: of its axes
+    owners: the first device that has each block, by its numbers
+    """
+    at, numbers = list(np.unravel_index(flats, tensor.shape)), []
+    for axis, cut in enumerate(cuts):
+        starts = np.array([cut.start(number) for number in range(cut.blocks)])
+        number = np.searchsorted(starts, at[axis], "right") - 1
+        at[axis] = at[axis] - starts[number]
+        numbers.append(number)
+    which = np.ravel_multi_index(numbers, [cut.blocks for cut in cuts])
+    mesh, layout, shares = tensor.mesh, tensor.layout, dict[int, Indices]()
+    for block in np.unique(which).tolist():
+        device = owners[tuple(map(int, np.unravel_index(block, [cut.blocks for cut in cuts])))]
+        shares[device] = np.flatnonzero(which == block)
+    own = shares.get(mesh.rank or 0)
+    mine = b"" if own is None else tensor._block[tuple(each[own] for each in at)].tobytes()
+    longest = max(map(len, shares.values())) * tensor.dtype.itemsize
+    which_ones = hash((int(flats[0]), int(flats[-1]), len(flats)))
+    came = shares_of_all(f"t{layout.specs_text}: elements", tensor._spec, which_ones, mine, longest)
+    values = np.empty(len(flats), tensor.dtype)
+    for device, share in shares.items():
+        values[share] = np.frombuffer(came(device), tensor.dtype, len(share))
+    return values
