@@ -131,7 +131,7 @@ def relaid(tensor: DTensor, axes: Axes, operation: str, mesh: Mesh | None = None
     same = target is tensor.mesh or (target == tensor.mesh and target.world is tensor.mesh.world)
     if tensor.layout.axes == axes and same:
         return tensor
-    if target is tensor.mesh and tensor._block is not None:
+    if target is tensor.mesh and tensor._has_block:
         layout = tensor.layout._recut(axes)
         if tensor.layout.is_fully_replicated():
             if not checks_every_call():  # which compares replicas

@@ -199,7 +199,7 @@ def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor
     """
     tensors = [x for x in (*operands, *out) if type(x) is DTensor]
     first = next((x for x in tensors if x.shape), tensors[0] if tensors else None)
-    if first is None or first._block is None:
+    if first is None or not first._has_block:
         return None
     layout, shape, mesh = first.layout, first.shape, first.mesh
     for x in tensors:

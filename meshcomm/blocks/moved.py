@@ -41,7 +41,7 @@ def moved_from(
     fetch: takes *tensor*, and returns the elements again; by default the strides of *of* find them. Collective
     send: takes *tensor* and the elements of the view, and writes them to *tensor*. Collective
     """
-    local = None if copied._block is None else contiguous(copied._block)  # to be reshaped as NumPy's array can be
+    local = None if not copied._has_block else contiguous(copied._block)  # to be reshaped as NumPy's array can be
     begin = _begin(tensor) + offset_of(of, tensor)
     base = tensor
     if fetch is None:

@@ -136,7 +136,7 @@ def as_number(x: Value) -> Value:
     """Return the number in a tensor of one element, 0 on a rank outside of its mesh; anything else as it is."""
     if not isinstance(x, DTensor):
         return x
-    return x.dtype.type(0) if x._block is None else x.item()
+    return x.dtype.type(0) if not x._has_block else x.item()
 
 
 def result_dtype(

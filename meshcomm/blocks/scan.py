@@ -59,7 +59,7 @@ def accumulated(scan: Scan, tensor: DTensor) -> DTensor:
 def _scanned(scan: Scan, tensor: DTensor) -> DTensor:
     """Return the scan of a tensor whose blocks are consecutive. Collective over the mesh if the axis is sharded."""
     mesh, layout, shape = tensor.mesh, tensor.layout, tensor.shape
-    if tensor._block is None:
+    if not tensor._has_block:
         return DTensor(None, layout, shape, scan.dtype)
     if not sharding(mesh, layout.axes[scan.axis]):
         local = scan.function(tensor._block, axis=scan.axis, dtype=scan.dtype)

@@ -100,7 +100,7 @@ def sharing(take: Callable[[Array], Array], tensor: DTensor, layout: Layout, of:
     """Return a view whose block *take* makes of that of *tensor*, *offset* bytes behind it in NumPy's global array."""
     view, writeable = tensor._view, of.flags.writeable
     root, begin = (tensor, 0) if view is None else (tensor if view.root is None else view.root, view.begin)
-    local = None if tensor._block is None else marked(take(tensor._block), writeable)
+    local = None if not tensor._has_block else marked(take(tensor._block), writeable)
     return DTensor(local, layout, of.shape, _dtype_of(of, tensor), View(root, of.strides, writeable, begin + offset))
 
 

@@ -90,7 +90,7 @@ class Program:
         self.lines.append(line)
         for names, local in ((self.arrays, _write), (self.tensors, _write_local)):
             with np.errstate(all="ignore"):
-                exec(line, {"np": np, "local": local}, names)  # noqa: S102 - a line of ours
+                exec(line, {"np": np, "local": local}, names)
 
     def _compare(self, name: str) -> None:
         expected, tensor = self.arrays[name], self.tensors[name]

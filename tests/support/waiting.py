@@ -1,5 +1,6 @@
 """Operations that wait, in tests: with ``--waiting`` the smallest ones do, too."""
 
+import warnings
 from contextlib import contextmanager
 
 import pytest
@@ -26,10 +27,15 @@ def operations_wait(request):
 
 @contextmanager
 def all_waiting(piece=100):
-    """Let elementwise operations of all sizes wait, and be computed in pieces of so many bytes."""
+    """Let elementwise operations of all sizes wait, and be computed in pieces of so many bytes.
+
+    Nothing waits where warnings are errors, as they are in these tests.
+    """
     size, piece = let_wait_from(1), let_cut(piece)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", RuntimeWarning)
+            yield
     finally:
         let_wait_from(size)
         let_cut(piece)

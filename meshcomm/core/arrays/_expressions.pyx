@@ -74,7 +74,7 @@ cdef class Expression:
 
     Parameters
     ----------
-    function: takes a piece of each operand, and where to write the result
+    function: takes a piece of each operand, and as *out* where to write the result
     operands: expressions, blocks, `Pieces` and numbers
     memories: those of the operands, None for numbers
     shape, dtype: of the block
@@ -522,7 +522,7 @@ cdef class Evaluation:
         if len(program.order) == 1 and self.axis < 0 and (target is None or self.is_direct):
             self.origin = self.top.origin
             out = self.stored[id(self.top)][1] if target is None else target
-            self.top.function(*[program.leaves[-1 - <Py_ssize_t>k] for k in program.inputs[0]], out)
+            self.top.function(*[program.leaves[-1 - <Py_ssize_t>k] for k in program.inputs[0]], out=out)
             return 0
         late = 0 if target is None else self._lateness(boxes)
         if late < 0:  # all pieces are computed before one is written
@@ -599,13 +599,13 @@ cdef class Evaluation:
             if len(entries) == 2:
                 j, k = entries[0], entries[1]
                 each.function(
-                    results[j] if j >= 0 else arrays[-1 - j], results[k] if k >= 0 else arrays[-1 - k], result
+                    results[j] if j >= 0 else arrays[-1 - j], results[k] if k >= 0 else arrays[-1 - k], out=result
                 )
             elif len(entries) == 1:
                 j = entries[0]
-                each.function(results[j] if j >= 0 else arrays[-1 - j], result)
+                each.function(results[j] if j >= 0 else arrays[-1 - j], out=result)
             else:
-                each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], result)
+                each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], out=result)
         return 0
 
     cdef int _cut(self) except -1:

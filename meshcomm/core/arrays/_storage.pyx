@@ -144,6 +144,16 @@ cdef class Stored:
         """The block of this rank, for this package: whoever writes to it counts that first."""
         return block_of(self)
 
+    @property
+    def _has_block(self):
+        """Whether this rank has a block: whether it is in the mesh."""
+        return has_block(self)
+
+    @property
+    def _waits(self):
+        """Whether the block is not computed yet."""
+        return self._expression is not None and self._expression.block is None
+
 
 cdef object block_of(Stored tensor):
     """Return the block of this rank, which is computed if it waits; None outside of the mesh."""

@@ -98,7 +98,7 @@ class Contents(NumpyMethods):
                 f"a tensor of shape {self.shape} has {counted(self.size, 'element')}; a number is just one"
             )
         refresh(self)
-        if self._block is None:
+        if not self._has_block:
             raise LayoutError(
                 f"this rank is outside of the mesh and does not hold the element of the {self._summary}: check "
                 "first that t.mesh.rank is not None"
@@ -222,7 +222,7 @@ class Contents(NumpyMethods):
             self[...] = self.byteswap()
             return self
         made = self.copy()
-        if made._block is not None:
+        if made._has_block:
             made._block.byteswap(inplace=True)
         return made
 

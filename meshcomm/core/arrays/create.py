@@ -270,14 +270,14 @@ def full(
     if np.ndim(fill_value) != 0:
         raise ShapeError(f"fill_value must be a scalar, not an array of shape {np.shape(fill_value)}")
     if isinstance(fill_value, DTensor):
-        value = np.zeros((), fill_value.dtype) if fill_value._block is None else fill_value._block
+        value = np.zeros((), fill_value.dtype) if not fill_value._has_block else fill_value._block
         return full(shape, value, dtype, layout)
     tensor = empty(shape, np.asarray(fill_value).dtype if dtype is None else dtype, layout)
     try:
         value = np.full((), fill_value, tensor.dtype)
     except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(f"fill_value {quote(fill_value)} does not convert to {tensor.dtype}: {error}") from None
-    if tensor._block is not None:
+    if tensor._has_block:
         tensor._block[...] = value
     return tensor
 
@@ -294,7 +294,7 @@ def zeros(shape: ShapeLike, dtype: DTypeLike = float, layout: Layout | None = No
     [[0, 0], [0]]
     """
     tensor = empty(shape, dtype, layout)
-    if tensor._block is not None:
+    if tensor._has_block:
         as_bytes(tensor._block).fill(0)
     return tensor
 

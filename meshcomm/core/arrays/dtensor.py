@@ -193,7 +193,7 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         ([7, 0, 0], [0, 0, 0])
         """
         refresh(self)
-        local = None if self._block is None else exact_copy(self._block)
+        local = None if not self._has_block else exact_copy(self._block)
         return DTensor(local, self.layout, self.shape, self.dtype)
 
     def __float__(self) -> float:
@@ -266,9 +266,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
             libraries.refuse_windows()
         refresh(self)
         whole = self.layout.is_fully_replicated()
-        if self._block is None or not (whole or self.nbytes <= WHOLE_ARRAY):
+        if not self._has_block or not (whole or self.nbytes <= WHOLE_ARRAY):
             size = f"it is sharded over its ranks, and has {self.nbytes:,} bytes of at most {WHOLE_ARRAY:,}"
-            why = "this rank is outside of its mesh" if self._block is None else size
+            why = "this rank is outside of its mesh" if not self._has_block else size
             raise TypeError(
                 f"the {self._summary} cannot become a NumPy array by itself, because {why}: {meant_by_caller()}use "
                 "t.local for the block of this rank, or t.to_numpy() for the global array (Collective)"
@@ -311,9 +311,9 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return format(self.item(), spec) if spec else str(self)
 
     def __str__(self) -> str:
-        if is_scripted() and self._block is not None:
+        if is_scripted() and self._has_block:
             return np.array_str(self)  # type: ignore[arg-type]
-        known = not self.shape and self._block is not None and self.layout.is_fully_replicated()
+        known = not self.shape and self._has_block and self.layout.is_fully_replicated()
         return str(self.item()) if known else repr(self)
 
     @property
@@ -323,10 +323,10 @@ class DTensor(TensorBase, Contents, StandardMethods, Operators):
         return f"DTensor of {self.shape} {self.dtype} in {self.layout.specs_text} on mesh {mesh}"
 
     def __repr__(self) -> str:
-        if is_scripted() and self._block is not None:
+        if is_scripted() and self._has_block:
             is_record = not self.shape and self.dtype.names is not None
             return repr(np.asarray(self)[()]) if is_record else np.array_repr(self)  # type: ignore[arg-type]
-        if self._block is None:
+        if not self._has_block:
             holds = "this rank is outside of the mesh"
         elif self._storage.is_stale():
             holds = "its block is not up to date: t.refresh() brings it"

@@ -2,19 +2,19 @@
 
 import warnings
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy._core.umath import _extobj_contextvar
 
 from meshcomm.core._callers import Line
+from meshcomm.core._tracing import Value
 
 _KINDS = {"divide by zero": "divide", "overflow": "over", "underflow": "under", "invalid value": "invalid"}
 """How NumPy's texts of floating-point errors begin, and what `numpy.errstate` calls them."""
 
 
 @lru_cache(64)
-def handled(errors: Any) -> dict[str, Any]:
+def handled(errors: Value) -> dict[str, Value]:
     """Return how NumPy handles floating-point errors, but for ignored ones; *errors* is what it has of errstate."""
     token = _extobj_contextvar.set(errors)
     try:

@@ -213,7 +213,7 @@ def start_relayout(
 
 
 def _fill(result: DTensor, block: Array | None) -> None:
-    if block is not None and result._block is not None and block is not result._block:
+    if block is not None and result._has_block and block is not result._block:
         np.copyto(opaque(result._block), opaque(block))
 
 

@@ -43,7 +43,7 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     if out is None:
         return tensor
     check_out(out, tensor, tensor.layout)
-    if out._block is not None and not out._block.flags.writeable:
+    if out._has_block and not out._block.flags.writeable:
         raise LayoutError(READ_ONLY)
     return filled(out, tensor._block)
 
@@ -104,7 +104,7 @@ def wrong_out(tensor: DTensor, out: object, layout: Layout) -> MeshcommError | N
         return None
     if not block.flags.writeable:
         return LayoutError(READ_ONLY)
-    if tensor._block is not None and _overlap(block, tensor._block):
+    if tensor._has_block and _overlap(block, tensor._block):
         return LayoutError(OVERLAPPING)
     return None
 
@@ -116,10 +116,10 @@ def wrong_outs(moves: Sequence[Into]) -> MeshcommError | None:
             check_out(out, tensor, layout)
     except MeshcommError as error:
         return error
-    written = [out._block for _, out, _ in moves if out._block is not None]
+    written = [out._block for _, out, _ in moves if out._has_block]
     if any(not block.flags.writeable for block in written):
         return LayoutError(READ_ONLY)
-    read = [tensor._block for tensor, _, _ in moves if tensor._block is not None]
+    read = [tensor._block for tensor, _, _ in moves if tensor._has_block]
     whole = [[as_bytes(block) for block in blocks if block.flags.c_contiguous] for blocks in (written, read)]
     strided = [block for block in written if not block.flags.c_contiguous]
     others = [block for block in read if not block.flags.c_contiguous]

@@ -100,7 +100,7 @@ def _number(x: Value) -> Value:
     """Return the number of a tensor without axes, and of another one what a script gets."""
     if not isinstance(x, TensorBase):
         return x
-    if x.shape != () or x._block is None:
+    if x.shape != () or not x._has_block:
         return _hooks.call("whole", x)
     if x.dtype.names is None:
         return x._block[()]

@@ -32,12 +32,12 @@ def refusal(tensor: DTensor, index: object = None) -> str | None:
 
 def at_once(out: DTensor | None) -> Array | None:
     """Return the block of *out* if an exchange can write to it: it is in one piece. Else see `filled`."""
-    return None if out is None or out._block is None or not out._block.flags.c_contiguous else out._block
+    return None if out is None or not out._has_block or not out._block.flags.c_contiguous else out._block
 
 
 def filled(out: DTensor, block: Array | None) -> DTensor:
     """Return *out* with the elements of *block*, which may be its own block. Collective if *out* had to move."""
-    if block is not None and out._block is not None and block is not out._block:
+    if block is not None and out._has_block and block is not out._block:
         np.copyto(opaque(out._block), opaque(block))
     send_home(out)
     return out
@@ -66,6 +66,6 @@ def memory_order(tensor: DTensor) -> tuple[int, ...] | None:
 def in_memory_order(tensor: DTensor) -> tuple[Array | None, tuple[int, ...] | None]:
     """Return the block of *tensor*, with axes as they are in memory, and the `memory_order` if it has one."""
     order = memory_order(tensor)
-    if order is None or tensor._block is None:
+    if order is None or not tensor._has_block:
         return tensor._block, order
     return tensor._block.transpose(np.argsort(order)), order

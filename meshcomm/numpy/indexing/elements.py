@@ -91,7 +91,7 @@ def _paged(tensor: DTensor, index: Sequence[int], where: "_Where") -> Value:
 
 def is_element(items: Items, tensor: DTensor) -> TypeGuard[tuple[int, ...]]:
     """Return whether an index is one integer for each axis, and this rank has a block."""
-    return tensor._block is not None and tensor.ndim > 0 and all(type(item) is int for item in items)
+    return tensor._has_block and tensor.ndim > 0 and all(type(item) is int for item in items)
 
 
 def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Array, tuple[Any, ...]] | None:

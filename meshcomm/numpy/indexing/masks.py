@@ -175,7 +175,7 @@ def _mask(tensor: DTensor, index: Value) -> Mask | None:
         rest, index = len(index) - 1, index[0]
     else:
         rest = 0
-    if tensor._block is None or not (type(index) is DTensor or hasattr(index, "as_tensor") or _is_plain(index)):
+    if not tensor._has_block or not (type(index) is DTensor or hasattr(index, "as_tensor") or _is_plain(index)):
         return None
     fits = index.dtype == np.bool_ and index.ndim and index.ndim + rest <= tensor.ndim
     return index if fits and index.shape == tensor.shape[: index.ndim] else None

@@ -73,7 +73,7 @@ def for_program(tensor: DTensor) -> Value:
     A view whose elements had to move stays a tensor, which knows where they are.
     """
     is_read_only = tensor._view is not None and not tensor._view.writeable
-    if is_read_only or is_moved(tensor) or tensor._block is None or not has_arrays(tensor):
+    if is_read_only or is_moved(tensor) or not tensor._has_block or not has_arrays(tensor):
         return tensor
     return whole_array(tensor._block)
 

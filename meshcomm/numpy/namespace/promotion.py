@@ -79,7 +79,7 @@ class Promotion:
             if is_read:
                 note(x, self._home.mesh)
             tensor = self._home.make(x)
-            if not x.flags.writeable and tensor._block is not None:
+            if not x.flags.writeable and tensor._has_block:
                 tensor._block.flags.writeable = False
             self._pairs[id(x)] = x, tensor
         return self._pairs[id(x)][1]

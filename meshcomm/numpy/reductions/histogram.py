@@ -91,7 +91,7 @@ def histogram_bin_edges(a: DTensor, bins: ArrayLike = 10, range: tuple[float, fl
 
 def ends(given: Value) -> Value:
     """Return the range of a histogram, whose ends may be tensors, as numbers; None on a rank outside of their mesh."""
-    if given is None or any(isinstance(each, DTensor) and each._block is None for each in given):
+    if given is None or any(isinstance(each, DTensor) and not each._has_block for each in given):
         return None
     return tuple(map(as_number, given))
 

@@ -227,7 +227,7 @@ def _self_test(rank: int, size: int) -> str:
         back = meshcomm.relayout(there, rows)
         for tensor in (there, back):
             expected = array[tensor.layout.block_slices(shape, rank)]
-            if tensor._block is None or not np.array_equal(tensor._block, expected):
+            if not tensor._has_block or not np.array_equal(tensor._block, expected):
                 return f"wrong values in layout {tensor.layout.specs_text}"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
