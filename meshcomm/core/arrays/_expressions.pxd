@@ -11,7 +11,7 @@ cdef class Expression:
     cdef readonly tuple shape
     cdef list operands, memories
     cdef Py_ssize_t axis, count
-    cdef object origin
+    cdef object origin, rank
     cdef bint is_next
     cdef void *newer
     cdef void *older

@@ -34,6 +34,7 @@ from numpy._core.umath import _extobj_contextvar as _errstate
 from meshcomm.core._callers import Line
 from meshcomm.core._tuning import LINE, PIECE_BYTES, WAITING_LEAVES, WAITING_OPERATIONS
 from meshcomm.core.arrays.logged import tell
+from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.scratch import scratch
 
@@ -78,6 +79,7 @@ cdef class Expression:
     operands: expressions, blocks, `Pieces` and numbers
     memories: those of the operands, None for numbers
     shape, dtype: of the block
+    rank: the simulated rank that it is of; None for real ones
     """
 
     def __dealloc__(self):
@@ -182,11 +184,16 @@ cdef bint _reads(Expression expression, Memory memory):
 
 
 cpdef int compute_waiting() except -1:
-    """Compute all expressions of this process that wait."""
+    """Compute all expressions of this rank that wait."""
     cdef Expression expression
-    while _newest != NULL:
-        expression = <Expression>_newest
-        evaluate(expression)
+    cdef void *each = _newest
+    while each != NULL:
+        expression = <Expression>each
+        if expression.rank is watch.simulated:
+            evaluate(expression)
+            each = _newest
+        else:
+            each = expression.older
     return 0
 
 
@@ -222,13 +229,13 @@ cdef Expression expression_of(function, list operands, list memories, tuple shap
         if axis >= 0:
             expression.axis = axis
     expression.function, expression.operands, expression.memories = function, operands, memories
-    expression.shape, expression.dtype = shape, dtype
+    expression.shape, expression.dtype, expression.rank = shape, dtype, watch.simulated
     expression.origin = _origin()
     _begin(expression)
     for n in shape:
         size = n if size == 0 else size * <Py_ssize_t>n
-    if _kept_alive(expression) > _most_leaves * size * <Py_ssize_t>dtype.itemsize:
-        evaluate(expression)
+    if _kept() > _most_leaves * size * <Py_ssize_t>dtype.itemsize:
+        compute_waiting()
     return expression
 
 
@@ -241,19 +248,20 @@ cdef int _begin(Expression expression) except -1:
     return 0
 
 
-cdef Py_ssize_t _kept_alive(Expression expression) except -1:
-    """Return the bytes of blocks that no tensor has any more, and that are there for an expression only."""
+cdef Py_ssize_t _kept() except -1:
+    """Return the bytes of blocks that no tensor has any more, and that are there for expressions only."""
     cdef Py_ssize_t size = 0, i
     cdef PyObject *memory
-    for i in range(len(expression.operands)):
-        x = expression.operands[i]
-        if type(x) is Expression:
-            if (<Expression>x).block is None:
-                size += _kept_alive(<Expression>x)
-        elif type(x) is ndarray:
-            memory = PyList_GET_ITEM(expression.memories, i)
-            if memory != <PyObject *>None and Py_REFCNT(memory) <= (<Memory>memory).waiting:
-                size += x.nbytes
+    cdef Expression expression
+    cdef void *each = _newest
+    while each != NULL:
+        expression = <Expression>each
+        for i in range(len(expression.operands) if expression.rank is watch.simulated else 0):
+            if type(expression.operands[i]) is ndarray:
+                memory = PyList_GET_ITEM(expression.memories, i)
+                if memory != <PyObject *>None and Py_REFCNT(memory) <= (<Memory>memory).waiting:
+                    size += expression.operands[i].nbytes
+        each = expression.older
     return size
 
 
@@ -306,7 +314,7 @@ def reduce_pieces(Expression top not None, reduce, tuple axes, dtype):
     dtype: of the result
     """
     cdef Evaluation evaluation = Evaluation.__new__(Evaluation)
-    if top.block is not None or 0 in axes or top.axis in axes:
+    if top.block is not None or not axes or 0 in axes or top.axis in axes:
         return None
     evaluation.top, evaluation.reduce = top, reduce
     evaluation.kept = [axis for axis in range(len(top.shape)) if axis not in axes]
@@ -756,6 +764,7 @@ cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop):
             return part_of(expression.block, axis, start, stop)
         part = Expression.__new__(Expression)
         part.function, part.dtype, part.origin = expression.function, expression.dtype, expression.origin
+        part.rank = expression.rank
         part.operands = [part_of(operand, axis, start, stop) for operand in expression.operands]
         part.axis = -1
         for operand in part.operands:
