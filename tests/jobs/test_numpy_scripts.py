@@ -112,6 +112,18 @@ def test_what_is_cut_is_numpys_or_an_error(launch, tmp_path):
     assert ran.text == expected.text + refused.replace("\n    ", " "), ran
 
 
+def test_pages_are_true_of_the_size_that_programs_have(launch):
+    """Tests cut smaller arrays: what pages and docstrings say is cut is so for users, too."""
+    pages = ROOT / "tests" / "project" / "test_pages.py"
+    shown = [f"test_pages_run_and_print_what_they_show[docs/{page}.md]" for page in ("one-import", "array-api")]
+    tests = [f"{pages}::{name}" for name in (*shown, "test_programs_of_the_readme_print_what_they_show")]
+    folder = ROOT / "meshcomm" / "numpy"
+    job = launch(
+        None, "-m", "pytest", "-q", *tests, folder / "namespace", folder / "__init__.py", MESHCOMM_WHOLE_BELOW=""
+    )
+    assert job.code == 0, job
+
+
 def test_the_three_ways_of_the_page(launch, script):
     program, layouts = (
         each.replace("n = 2000", "n = 200") for each in re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
