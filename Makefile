@@ -69,7 +69,7 @@ KERNEL := $(sort $(shell find meshcomm -name '*.pyx' -o -name '*.pxd' -o -name '
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 .PHONY: help run test test-all nightly test-pure test-slow test-mpi test-jobs test-scenarios test-mismatches test-unshared test-array-api test-clients test-mpi4py-fft \
-    check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare bench-calls bench-programs examples \
+    check format docs asan asan-modules fuzz soak resources variants variant-no-simd variant-streams bench bench-compare bench-calls bench-programs bench-scripts examples \
     dist wheels test-wheels lock list-pythons clean
 
 help:
@@ -98,6 +98,7 @@ help:
 	@echo "make bench-compare BASE=COMMIT  compare the speed of COMMIT with that of these files; BENCH=--quick for a part"
 	@echo "make bench-calls  what small calls cost beyond NumPy's; BENCH='--side 256' for larger arrays"
 	@echo "make bench-programs NPBENCH=PATH  npbench's programs on tensors: right or wrong, and times; BENCH='--size M'"
+	@echo "make bench-scripts NPBENCH=PATH   npbench's programs by run --numpy, over NumPy: hours; BENCH='--sizes M --programs jacobi'"
 	@echo "make variants   tests of the kernel without SSE2, and writing past the caches always"
 	@echo "make wheels     the source archive and a wheel for each Python 3.11 to 3.14 found here, and what is in it, in dist/; ARCH=aarch64 for ARM"
 	@echo "make lock       pin the newest versions of what makes wheels, with hashes, in packaging/build.lock"
@@ -261,7 +262,7 @@ examples: $(EXAMPLES_READY) $(WITH_SCALAPACK)
 	@$(MPIEXEC) -n 4 $(BIN)/python mpi_examples/navier_stokes.py --dimensions 3 --pencils
 
 # Here ranks wait as they do for users.
-BENCHES := bench bench-compare bench-calls bench-programs
+BENCHES := bench bench-compare bench-calls bench-programs bench-scripts
 $(BENCHES): export MPIR_CVAR_ENABLE_HEAVY_YIELD := 0
 $(BENCHES): export OMPI_MCA_threads_pthreads_yield_strategy := sched_yield
 
@@ -294,10 +295,14 @@ bench-calls: $(TESTING)
 
 # The programs of npbench, from a checkout of it.
 NPBENCH :=
+define RUN_NPBENCH
+	@test -d "$(NPBENCH)/bench_info" || { echo "make $@ needs NPBENCH=, a checkout of github.com/spcl/npbench"; exit 2; }
+	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/$(@:bench-%=%).py --npbench "$(NPBENCH)" $(BENCH)
+endef
 bench-programs: $(TESTING)
-	@test -d "$(NPBENCH)/bench_info" || { echo "make bench-programs needs" \
-	    "NPBENCH=, a checkout of github.com/spcl/npbench"; exit 2; }
-	@MPIEXEC="$(MPIEXEC)" $(BIN)/python benchmarks/programs.py --npbench "$(NPBENCH)" $(BENCH)
+	$(RUN_NPBENCH)
+bench-scripts: $(TESTING)
+	$(RUN_NPBENCH)
 
 # What builds and checks packages, and the Pythons to build for: those of this machine, also pyenv's.
 PACKAGING := .venv/packaging

@@ -14,7 +14,8 @@ import meshcomm.numpy as np
 WIDTH, HEIGHT, SHOWN = 70, 24, (0, 1, 4, 6)  # the picture, and the digits in it
 
 digits = load_digits()
-images = np.array(digits.data)
+mesh = mc.create_mesh([("x", -1)])
+images = np.array(digits.data, layout=mc.Layout(["x", mc.UNSHARDED], mesh))  # small arrays are whole by default
 
 centred = images - images.mean(axis=0)
 u, s, components = np.linalg.svd(centred, full_matrices=False)

@@ -38,8 +38,7 @@ def advance(plate):
 
 def run(folder, mesh, until=STEPS, kill_at=None, pause=0.0):
     """Go on from the latest checkpoint in *folder*, if there is one, and return the plate after *until* steps."""
-    with mc.run_on(mesh):
-        step, plate = 0, np.zeros(SHAPE)  # its rows are cut over the ranks of the mesh
+    step, plate = 0, np.zeros(SHAPE, layout=mc.Layout([mesh.dim_names[0], mc.UNSHARDED], mesh))
     plate[0] = 100.0
     checkpoints = mc.Checkpoints(folder, keep=2, save_on="SIGUSR1")
     with suppress(FileNotFoundError):

@@ -1,9 +1,13 @@
 """The plugins of the tests; what they do is in ``support``."""
 
 import gc
+import os
 import tempfile
 
 import pytest
+
+# Arrays that take a test milliseconds are cut: before the first import of meshcomm. Jobs get it from `support.jobs`.
+os.environ.setdefault("MESHCOMM_WHOLE_BELOW", "64KiB")
 
 pytest.register_assert_rewrite("support")
 

@@ -6,11 +6,11 @@ are NumPy's own, which take tensors. All ranks run the same program with the sam
 >>> import meshcomm as mc
 >>> import meshcomm.numpy as np
 >>> def program():
-...     x = np.arange(100_000.0)
+...     x = np.arange(200_000.0)
 ...     return x.local.size, float((2 * x).max())
 >>> with mc.simulate(2) as world:
 ...     print(world.run(program))
-[(50000, 199998.0), (50000, 199998.0)]
+[(100000, 399998.0), (100000, 399998.0)]
 """
 
 import sys as _sys

@@ -1,8 +1,8 @@
 """The names of numpy.random for `meshcomm.numpy`: small draws are NumPy's own, large ones are cut.
 
-A draw of less than 64 KiB is the same array on every rank: NumPy's own generator makes it, so with a seed the
-numbers are NumPy's. Larger ones are made block by block, by `meshcomm.random`, from streams of the same seed. Both are
-the same on any number of ranks. Without a seed, rank 0 draws one for all.
+A draw of less than 1 MiB (`WHOLE_BELOW`) is the same array on every rank: NumPy's own generator makes it, so with a
+seed the numbers are NumPy's. Larger ones are made block by block, by `meshcomm.random`, from streams of the same seed.
+Both are the same on any number of ranks. Without a seed, rank 0 draws one for all.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.random import MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence
 
 from meshcomm.blocks.small import looked_up
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.failures.watch import watch
@@ -26,6 +25,7 @@ from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.numpy.namespace.homes import home
 from meshcomm.numpy.namespace.making import for_program, in_script, is_on_all_ranks, small
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 from meshcomm.random import generator
 
 NAMES = frozenset(np.random.__all__)
@@ -42,7 +42,7 @@ _TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draw
 
 
 def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether method *name* draws less than 64 KiB, and takes no more. It depends on the arguments only.
+    """Return whether method *name* draws less than `WHOLE_BELOW`, and takes no more. It depends on the arguments only.
 
     *at* is the position of the argument ``size``.
     """

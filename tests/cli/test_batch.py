@@ -21,6 +21,7 @@ CASES = [
     ["--time", "2-01:00:05", "--partition", "p", "--account", "a.b-c", *NASTY],
     ["--requeue", "--array", "0-9", "-m", "package.module", "arg"],
     ["--container", "my image.sif", "--requeue", "x.py"],
+    ["--numpy", "x.py"],
 ]
 FOR_SLURM = [["--mpi", "mpiexec", "--requeue", "x.py"], ["--pmi", "pmix", "x.py"], ["--array", "1,4-9:2%3", "x.py"]]
 SCRIPTS = [[system, *case] for system in SYSTEMS for case in CASES] + [["slurm", *case] for case in FOR_SLURM]
@@ -75,6 +76,12 @@ def test_arguments_arrive_as_they_were_given(system, tmp_path):
     assert info[-4:] == ["python", "-m", "meshcomm", "info"]
     assert run[-len(NASTY) - 4 :] == ["python", "-m", "meshcomm", "run", *NASTY]
     assert ("--cpu-bind=cores" if system == "slurm" else "--bind-to") in run
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_script_of_numpy_runs_as_one(system, tmp_path):
+    _, run = launched(printed(system, "--numpy", "x.py", "--numpy"), tmp_path)
+    assert run[-6:] == ["-m", "meshcomm", "run", "--numpy", "x.py", "--numpy"]
 
 
 def test_mpiexec_in_slurm_gets_the_number_of_ranks(tmp_path):

@@ -162,6 +162,7 @@ def test_switches_that_are_neither_on_nor_off(name, environment):
     [
         ("MESHCOMM_TIMEOUT", "soon", "must be a number of seconds, or 0 for ever, not 'soon'"),
         ("MESHCOMM_SHARED_MEMORY", "lots", "must be a size such as 500M or 2G, or 0, not 'lots'"),
+        ("MESHCOMM_WHOLE_BELOW", "few", "must be a size such as 64KiB or 2M, not 'few'"),
         ("MESHCOMM_MACHINE", "nowhere.json", "python -m meshcomm calibrate FILE writes"),
         ("MESHCOMM_MACHINE", __file__, "python -m meshcomm calibrate FILE writes"),
         ("MESHCOMM_FLIGHTS", f"{__file__}/below", "it is a file, or in one"),

@@ -1,5 +1,6 @@
 """Scripts of NumPy that nobody changed, by ``run --numpy``: what they print, their errors, and their exit codes."""
 
+import platform
 import re
 import sys
 
@@ -110,6 +111,35 @@ def test_what_is_cut_is_numpys_or_an_error(launch, tmp_path):
     ran = launch(2, *COMMAND, TABLES, DATA / "cut_arrays.txt", "20000")
     assert ran.code == 0, ran
     assert ran.text == expected.text + refused.replace("\n    ", " "), ran
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc gives memory back so early")
+def test_small_arrays_of_a_loop_take_no_new_memory(launch, script):
+    """They are whole on each rank, as NumPy makes them: an array of 800 kB has 200 pages."""
+    script.write_text(
+        "import numpy as np, resource\n"
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "x = np.ones(100_000)\n"
+        "for turn in range(30):\n"
+        "    before = faults() if turn == 10 else before if turn else 0\n"
+        "    y = (x + 1) * (x + 2) + (x + 3) * (x + 4)\n"
+        "assert type(y).__name__ == 'ndarray' and faults() - before < 500, faults() - before\n"
+    )
+    for ranks in (None, 2):
+        ran = launch(ranks, *COMMAND, script, MESHCOMM_WHOLE_BELOW="")
+        assert ran.code == 0, ran
+
+
+def test_pages_are_true_of_the_size_that_programs_have(launch):
+    """Tests cut smaller arrays: what pages and docstrings say is cut is so for users, too."""
+    pages = ROOT / "tests" / "project" / "test_pages.py"
+    shown = [f"test_pages_run_and_print_what_they_show[docs/{page}.md]" for page in ("one-import", "array-api")]
+    tests = [f"{pages}::{name}" for name in (*shown, "test_programs_of_the_readme_print_what_they_show")]
+    folder = ROOT / "meshcomm" / "numpy"
+    job = launch(
+        None, "-m", "pytest", "-q", *tests, folder / "namespace", folder / "__init__.py", MESHCOMM_WHOLE_BELOW=""
+    )
+    assert job.code == 0, job
 
 
 def test_the_three_ways_of_the_page(launch, script):

@@ -13,7 +13,7 @@ import pytest
 import meshcomm as mc
 from meshcomm.core.failures import abort
 from meshcomm.core.layouts.dtype_text import dtype_of_text, dtype_text
-from meshcomm.core.ranks import hosts, rendezvous
+from meshcomm.core.ranks import hosts, rendezvous, sizes
 from support.inputs import texts, wires
 from support.patience import cpu_factor
 from support.sampling import counted
@@ -113,6 +113,7 @@ PARSERS = {
         setting("MESHCOMM_SHARED_MEMORY", rendezvous.shared_limit),
         texts(SIZES, ["K", "GiB", "T"]),
     ),
+    "MESHCOMM_WHOLE_BELOW": (setting("MESHCOMM_WHOLE_BELOW", sizes.whole_below), texts(SIZES, ["KiB", "T"])),
     "MESHCOMM_TIMEOUT": (setting("MESHCOMM_TIMEOUT", abort.timeout_seconds), texts(SIZES, ["e", "inf", "nan"])),
     "MESHCOMM_MACHINE": (
         machine_file,

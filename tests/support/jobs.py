@@ -26,6 +26,7 @@ SETTINGS = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_threads_pthreads_yield_strategy": "nanosleep",
+    "MESHCOMM_WHOLE_BELOW": os.environ.get("MESHCOMM_WHOLE_BELOW", ""),  # as in the tests: see conftest.py
 }
 MARK = "JOB_OF_A_TEST"
 PR_SET_TIMERSLACK = 29  # of Linux

@@ -189,7 +189,7 @@ cpdef int compute_waiting() except -1:
     cdef void *each = _newest
     while each != NULL:
         expression = <Expression>each
-        if expression.rank is watch.simulated:
+        if expression.rank == watch.simulated:
             evaluate(expression)
             each = _newest
         else:
@@ -256,7 +256,7 @@ cdef Py_ssize_t _kept() except -1:
     cdef void *each = _newest
     while each != NULL:
         expression = <Expression>each
-        for i in range(len(expression.operands) if expression.rank is watch.simulated else 0):
+        for i in range(len(expression.operands) if expression.rank == watch.simulated else 0):
             if type(expression.operands[i]) is ndarray:
                 memory = PyList_GET_ITEM(expression.memories, i)
                 if memory != <PyObject *>None and Py_REFCNT(memory) <= (<Memory>memory).waiting:

@@ -15,12 +15,13 @@ from meshcomm.core._types import Ranks
 from meshcomm.core.failures.messages import alike, some
 from meshcomm.core.layouts.machine import Machine, checked_constants, node_map
 from meshcomm.core.ranks.communicator import Communicator
+from meshcomm.core.ranks.sizes import WHOLE
 from meshcomm.errors import MeshError
 
 MACHINE_FILE = "MESHCOMM_MACHINE"
 """The environment variable that names the file with the constants of the machine, as ``calibrate`` writes it."""
 
-ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT")
+ALIKE = ("MESHCOMM_ABORT", "MESHCOMM_CHECK", "MESHCOMM_TIMEOUT", WHOLE)
 """Variables that all ranks must have alike. Of others, ranks agree on what they say, or use them alone."""
 
 

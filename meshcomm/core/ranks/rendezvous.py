@@ -16,13 +16,10 @@ the same, so all agree on what comes next:
 3. whether it could map the pools of its local peers
 """
 
-import math
 import os
-import re
 from collections.abc import Sequence
 from typing import TypedDict
 
-from meshcomm.core._arguments import quote
 from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.messages import alike
 from meshcomm.core.memory._pool import Mapping, Memory
@@ -30,9 +27,8 @@ from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.memory.pools import all_memory, own, reservable, share, unshare
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.hosts import this_host
+from meshcomm.core.ranks.sizes import size_in
 from meshcomm.errors import MeshcommError
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 _mappings: dict[str, Mapping] = {}  # of the pools of other processes, by their tokens; to the end of the program
 _why_not: str | None = None  # the last reason not to share memory; "" once this process has shared some
@@ -140,14 +136,8 @@ def _introduction() -> Introduction:
 
 def shared_limit() -> int:
     """Return how many bytes the ranks of this node may share; ``MeshcommError`` if the variable is no size."""
-    text = os.environ.get("MESHCOMM_SHARED_MEMORY", "")
-    if not text:
-        return all_memory() // 2
-    size = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    nbytes = float(size[1]) * _UNITS[size[2].upper()] if size else math.inf
-    if nbytes >= 2**63:
-        raise MeshcommError(f"MESHCOMM_SHARED_MEMORY must be a size such as 500M or 2G, or 0, not {quote(text)}")
-    return int(nbytes)
+    nbytes = size_in("MESHCOMM_SHARED_MEMORY", "500M or 2G, or 0")
+    return all_memory() // 2 if nbytes is None else nbytes
 
 
 def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | None:

@@ -9,7 +9,7 @@ from functools import cache, partial
 from meshcomm.core._arguments import quote
 from meshcomm.core.failures import abort, flights, launchers
 from meshcomm.core.failures.launchers import TRACE_FOLDER, folder_in
-from meshcomm.core.ranks import hosts, rendezvous
+from meshcomm.core.ranks import hosts, rendezvous, sizes
 from meshcomm.errors import MeshcommError
 
 KNOWN = (
@@ -41,6 +41,7 @@ _RAISE = {
     "MESHCOMM_TIMEOUT": abort.timeout_seconds,
     "MESHCOMM_SHARED_MEMORY": rendezvous.shared_limit,
     hosts.MACHINE_FILE: hosts.stored_constants,
+    sizes.WHOLE: sizes.whole_below,
 }
 """What reads the value of a variable before ranks communicate, and raises ``MeshcommError`` if it is wrong."""
 

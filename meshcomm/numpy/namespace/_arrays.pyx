@@ -9,8 +9,8 @@ microsecond.
 
 import numpy as np
 
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 ctypedef object (*_Binary)(object, object)
 
@@ -83,18 +83,42 @@ cdef object _number(_Binary numpys_way, object ufunc, object a, object b):
 cdef object _larger(object ufunc, object a, object b):
     """Return a result that is cut, NotImplemented if another class decides, or None if NumPy is to compute."""
     cdef object first = type(a), second = type(b), one, other
-    cdef Py_ssize_t size = 16  # bytes of an element, at most
+    cdef double elements
     if (first is not _kind and first is not _ndarray) or (second is not _kind and second is not _ndarray):
         # A class that derives from NumPy's arrays decides first, and it does not derive from ours.
         return NotImplemented if first is _kind and second is not _kind and isinstance(b, _ndarray) else None
     one, other = a.shape, b.shape
     if one == other:
         return None
-    for n in <tuple>one:
-        size *= <Py_ssize_t>n
-    for n in <tuple>other:
-        size *= <Py_ssize_t>n
-    return None if size < _limit else _grown(ufunc, a, b)
+    elements = _of_product(one, other) if ufunc is np_matmul else _of_broadcast(one, other)
+    if elements * 16 < _limit or elements * max(8, <Py_ssize_t>a.itemsize, <Py_ssize_t>b.itemsize) < _limit:
+        return None
+    return _grown(ufunc, a, b)
+
+
+cdef double _of_broadcast(tuple one, tuple other):
+    """Return how many elements the result of two shapes has at most."""
+    cdef Py_ssize_t i, n = len(one), m = len(other)
+    cdef double elements = 1
+    if n < m:
+        one, other, n, m = other, one, m, n
+    for i in range(n - m):
+        elements *= <Py_ssize_t>one[i]
+    for i in range(m):
+        elements *= max(<Py_ssize_t>one[n - m + i], <Py_ssize_t>other[i])
+    return elements
+
+
+cdef double _of_product(tuple one, tuple other):
+    """Return how many elements a product of matrices has at most: all axes but the two that are summed over."""
+    cdef Py_ssize_t i, n = len(one), m = len(other)
+    cdef double elements = 1
+    for i in range(n - 1):
+        elements *= <Py_ssize_t>one[i]
+    for i in range(m):
+        if i != max(0, m - 2):
+            elements *= <Py_ssize_t>other[i]
+    return elements
 
 
 cdef object _compared(object a, object b, int how):

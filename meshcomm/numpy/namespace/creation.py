@@ -18,7 +18,6 @@ from numpy.typing import DTypeLike
 from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
@@ -29,6 +28,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
 from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data, small
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 Made = TypeVar("Made", bound=Callable[..., Any])
 

@@ -15,10 +15,11 @@ from meshcomm.blocks.small import looked_up
 from meshcomm.core._arguments import quote
 from meshcomm.core._files import resolved
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_ARRAY, WHOLE_BELOW
+from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace.making import by_blocks, of_array
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
 

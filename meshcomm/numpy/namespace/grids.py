@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, own
 from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.numpy.namespace.making import by_blocks
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 _numpys: Any = np
 

@@ -8,12 +8,11 @@ from typing import TypeAlias
 import numpy as np
 
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_growing
 from meshcomm.numpy.namespace.making import by_blocks
-from meshcomm.numpy.namespace.rule import layout_for
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 Growing: TypeAlias = Callable[..., Value]
 

@@ -16,7 +16,6 @@ from meshcomm.blocks.rules import aligned_axes
 from meshcomm.core import _hooks
 from meshcomm.core._arguments import as_shape
 from meshcomm.core._tracing import Value
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import Array, ShapeLike
 from meshcomm.core.arrays import create
 from meshcomm.core.arrays.dtensor import DTensor
@@ -27,7 +26,7 @@ from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
 from meshcomm.numpy.namespace.homes import Home, home, home_of
-from meshcomm.numpy.namespace.rule import layout_for
+from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 
 def _made(home: Home, array: Array) -> Value:

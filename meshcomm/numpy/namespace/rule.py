@@ -2,7 +2,7 @@
 
 It is a pure function of shape, dtype and mesh:
 
-1. What has less than 64 KiB (`WHOLE_BELOW`) is whole on every rank.
+1. What has less than 1 MiB (`WHOLE_BELOW`) is whole on every rank.
 2. Of anything larger, the first axis with 8 elements or more for each rank (`LONG_ENOUGH`) is cut over the whole mesh,
    over all its dimensions.
 3. If no axis is so long, the longest one is cut, if it has an element for each rank.
@@ -13,10 +13,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from math import prod
 
-from meshcomm.core._tuning import WHOLE_BELOW
 from meshcomm.core._types import DType, Names, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
+from meshcomm.core.ranks.sizes import whole_below
+
+WHOLE_BELOW = whole_below()
+"""Bytes: the environment is read once, because all arrays of a program follow one rule."""
 
 LONG_ENOUGH = 8
 """Elements for each rank. A new array is cut along the first axis that has so many: blocks differ by an eighth.
@@ -26,7 +29,7 @@ A compromise: small first axes, such as the colours of a picture, stay whole."""
 def axis_to_cut(shape: Shape, itemsize: int, ranks: int) -> int | None:
     """Return the axis of an array of *shape* that is cut over so many *ranks*; None if it is whole on each.
 
-    >>> axis_to_cut((100,), 8, 4), axis_to_cut((3, 100_000), 8, 4), axis_to_cut((10, 6, 5, 400), 8, 16)
+    >>> axis_to_cut((100,), 8, 4), axis_to_cut((3, 100_000), 8, 4), axis_to_cut((10, 6, 5, 800), 8, 16)
     (None, 1, 3)
     """
     if ranks == 1 or not shape or prod(shape) * itemsize < WHOLE_BELOW:

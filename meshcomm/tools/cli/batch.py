@@ -65,6 +65,7 @@ class Job(NamedTuple):
     environment: the folder with the commands of a virtual environment
     modules: to load
     python: the command
+    numpy: whether the program is a script of NumPy
     """
 
     program: tuple[str, ...]
@@ -81,6 +82,7 @@ class Job(NamedTuple):
     environment: str | None = None
     modules: tuple[str, ...] = ()
     python: str = "python"
+    numpy: bool = False
 
     @property
     def name(self) -> str:
@@ -126,6 +128,7 @@ def script_command(system: str) -> Command:
             Argument("--array", metavar="NUMBERS", help=f"many jobs: {examples}".replace("%", "%%")),
             Argument("--partition", "--queue", metavar="NAME", help="the partition or queue"),
             Argument("--account", metavar="NAME", help="the account or project that pays"),
+            Argument("--numpy", action="store_true", help="the program is a script of NumPy, as of run --numpy"),
             *(launchers if system == "slurm" else ()),
             *PROGRAM,
         ),
@@ -168,6 +171,7 @@ def _job(options: argparse.Namespace) -> Job:
         pmi=pmi,
         environment=str(Path(sys.prefix) / "bin") if isolated else None,
         modules=loaded_modules(),
+        numpy=options.numpy,
         python="python" if isolated or options.container else Path(sys.executable).name,
     )
 
@@ -358,7 +362,7 @@ def _values(system: str, job: Job) -> dict[str, object]:
         "srun": srun,
         "pmi2": job.pmi == "pmi2",
         "launcher": launcher + (f" apptainer exec {shlex.quote(job.container)}" if job.container else ""),
-        "program": shlex.join(job.program),
+        "program": "--numpy " * job.numpy + shlex.join(job.program),
     }
 
 

@@ -26,6 +26,7 @@ from meshcomm.core.arrays.conditions import let_see
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, set_scripted
 from meshcomm.core.failures import abort
+from meshcomm.core.memory.heap import keep_freed
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.storage.files import at_files
 from meshcomm.tools.cli.script_warnings import ShownOnce
@@ -48,6 +49,7 @@ class Script:
         """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
         rank, size = abort.comm_world()
         set_scripted(True, alone=size == 1)
+        keep_freed()
         DTensor.__module__, DTensor.__name__, DTensor.__qualname__ = (
             "numpy",
             "ndarray",
