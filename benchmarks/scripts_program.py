@@ -32,7 +32,7 @@ mesh = meshcomm and meshcomm.create_mesh()
 def clock() -> float:
     """Return the seconds, once all ranks are here and have computed everything."""
     if meshcomm:
-        meshcomm.barrier(mesh)
+        meshcomm.barrier()
     return time.perf_counter()
 
 

@@ -49,8 +49,7 @@ _UNCHECKED = frozenset(("einsum",))
 """Functions in which NumPy does not look for conditions."""
 
 _usual: list[object] = []
-_first: list[object] = []
-"""What shows warnings as text, while the program records none: in a script, and where operations wait."""
+"""What shows warnings as text, while the program records none."""
 
 
 def let_see(on: bool) -> None:
@@ -79,12 +78,12 @@ def may_wait() -> bool:
         handling = {"warn" if how == "log" else how for how in handling}
     if not handling <= {"ignore", "warn"}:
         return False
-    return "warn" not in handling or (_called_for_warnings() == _first and not _raises_warnings())
+    return "warn" not in handling or (_called_for_warnings() == _usual and not _raises_warnings())
 
 
 def begin() -> None:
     """Let operations wait. What Python calls for each warning now shows it as text."""
-    _first[:] = _called_for_warnings()
+    _usual[:] = _called_for_warnings()
     _conditions.let_wait(None if is_on(EAGER) else may_wait)
 
 
