@@ -123,13 +123,14 @@ class _Mapping(NamedTuple):
     def _can_wait(self, operands: Sequence[Operand]) -> bool:
         if self.device is None or not self.single or not isinstance(self.function, np.ufunc):
             return False
-        lengths, dtypes = self.layout.block_shape(self.shape, self.device), [*self.dtypes]
-        for x in operands:
-            if isinstance(x, DTensor):
-                dtypes.append(x.dtype)
-            elif not isinstance(x, NUMBERS) and 4 * x.size > prod(lengths):
-                return False  # an array that is too large for a copy
-        return can_wait([*operands], lengths, dtypes)
+        lengths = self.layout.block_shape(self.shape, self.device)
+        arrays = [(x, edges) for x, edges in zip(operands, self.edges, strict=True) if not isinstance(x, NUMBERS)]
+        if not can_wait(lengths, [*self.dtypes, *(x.dtype for x, _ in arrays)]):
+            return False
+        return all(
+            (isinstance(x, DTensor) and x._is_alone) or (edges is None and _is_small(x, lengths))
+            for x, edges in arrays
+        )
 
     def _waiting(self, operands: Sequence[Operand]) -> DTensor:
         """Return the result, which waits. What has to move does so now."""
@@ -140,9 +141,9 @@ class _Mapping(NamedTuple):
             if isinstance(x, DTensor) and edges is not None:
                 assert self.device is not None
                 owner, value = x, edges.lazily(x, self.name, self.device)
-            elif isinstance(x, DTensor):
+            elif isinstance(x, DTensor) and x._is_alone:
                 value = relaid(x, aligned_axes(x.shape, self.shape, self.layout), self.name)
-            elif not isinstance(x, NUMBERS):
+            elif not isinstance(x, NUMBERS):  # the program may write to it later
                 value = np.array(aligned_block(self.name, x, self.shape, self.layout))
             values.append(value)
             owners.append(owner)
@@ -162,6 +163,11 @@ class _Mapping(NamedTuple):
             self.function(*blocks, out=tuple(targets))
             return [*targets]
         return [np.asarray(each, order="C") for each in _several(self.function(*blocks))]
+
+
+def _is_small(x: DTensor | Array, lengths: Shape) -> bool:
+    """Return whether a copy of *x* is nothing beside a block of these lengths."""
+    return 4 * x.size <= prod(lengths)
 
 
 @lru_cache(maxsize=1024)

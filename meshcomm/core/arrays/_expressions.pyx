@@ -32,7 +32,7 @@ from cpython.ref cimport PyObject
 from numpy._core.umath import _extobj_contextvar as _errstate
 
 from meshcomm.core._callers import Line
-from meshcomm.core._tuning import LINE, PIECE_BYTES, WAITING_LEAVES, WAITING_OPERATIONS
+from meshcomm.core._tuning import LINE, PIECE_BYTES, SHORT_AXIS, WAITING_LEAVES, WAITING_OPERATIONS
 from meshcomm.core.arrays.logged import tell
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import new_block
@@ -45,9 +45,10 @@ cdef extern from "Python.h":
         pass
     PyFrameObject *PyEval_GetFrame()
 
+cdef object ascontiguousarray = np.ascontiguousarray, copyto = np.copyto
 cdef object ndarray = np.ndarray, broadcast_to = np.broadcast_to, may_share_memory = np.may_share_memory
 cdef Py_ssize_t _piece_bytes = PIECE_BYTES, _most_operations = WAITING_OPERATIONS, _most_leaves = WAITING_LEAVES
-cdef Py_ssize_t _line = LINE
+cdef Py_ssize_t _line = LINE, _short = SHORT_AXIS
 
 
 cdef class Memory:
@@ -461,6 +462,8 @@ cdef class Evaluation:
     first_whole: this axis and those behind it are whole in each piece
     reduce: takes a piece, and reduces it; None: pieces go to the target as they are
     kept: the axes that it keeps
+    is_turned: whether pieces have the first axis last in memory: so universal functions go over that, and not over few
+        elements of the last one time and again
     """
 
     cdef Expression top
@@ -470,6 +473,7 @@ cdef class Evaluation:
     cdef dict stored, notes
     cdef tuple shape
     cdef Py_ssize_t axis, widest, largest, rotating
+    cdef bint is_turned
     cdef bint is_direct  # the last operation writes to the target
 
     def write(self, text):
@@ -514,6 +518,20 @@ cdef class Evaluation:
             self.widest = max(self.widest, program.widest)
             self.programs.append(program)
         self._cut()
+        self._turn()
+        return 0
+
+    cdef int _turn(self) except -1:
+        """Decide whether pieces have the first axis last in memory: if the last one is short, and some are broadcast."""
+        cdef Program program
+        cdef Py_ssize_t n = len(self.shape), length, stride
+        if n < 2 or <Py_ssize_t>self.shape[n - 1] > _short or self.first_whole != 1 or self.axis > 0:
+            return 0
+        for program in self.programs:
+            for x in program.leaves:
+                if type(x) is ndarray:
+                    for length, stride in zip(x.shape, x.strides):
+                        self.is_turned = self.is_turned or (length > 1 and stride == 0)
         return 0
 
     cdef int run(self) except -1:
@@ -547,8 +565,9 @@ cdef class Evaluation:
         cdef Program program
         cdef bint is_top_stored = id(self.top) in self.stored
         cdef list pending = []
-        self.is_direct = self.is_direct and not late
-        self.rotating = 0 if is_top_stored or self.is_direct else late + 1
+        self.is_direct = self.is_direct and not late and not self.is_turned
+        self.rotating = 0 if (is_top_stored and not self.is_turned) or self.is_direct else late + 1
+        target = self.stored[id(self.top)][1] if is_top_stored else self.target
         self.largest = -(-max([prod(sizes) for _, _, sizes in boxes]) * self.widest // _line) * _line
         for program in self.programs:
             program.share(self.stored)
@@ -556,24 +575,42 @@ cdef class Evaluation:
         self.memory = scratch("expressions", self.largest * (most + self.rotating))
         for i, box, sizes in boxes:
             program = self.programs[i]
-            if is_top_stored:
-                out = self.stored[id(self.top)][1][box]
-            elif self.is_direct:
-                out = self.target[box]
+            if self.rotating:
+                out = self._buffer(sizes, self.top.dtype, number % self.rotating)
             else:
-                out = ndarray(sizes, self.top.dtype, self.memory, self.largest * (number % self.rotating))
+                out = target[box]
             self._piece(program, box, sizes, out)
             number += 1
             if self.reduce is not None:
-                self.target[tuple([box[axis] for axis in self.kept])] = self.reduce(out)
+                target[tuple([box[axis] for axis in self.kept])] = self.reduce(self._reducible(out))
             elif self.rotating:
                 pending.append((box, out))
                 if len(pending) > late:
                     at, array = pending.pop(0)
-                    self.target[at] = array
+                    target[at] = array
         for at, array in pending:
-            self.target[at] = array
+            target[at] = array
         return 0
+
+    cdef object _buffer(self, tuple sizes, dtype, Py_ssize_t place):
+        """Return a buffer as an array of a piece."""
+        cdef Py_ssize_t n = len(sizes)
+        if not self.is_turned:
+            return ndarray(sizes, dtype, self.memory, self.largest * place)
+        turned = ndarray((*sizes[1:], sizes[0]), dtype, self.memory, self.largest * place)
+        return turned.transpose(n - 1, *range(n - 1))
+
+    cdef object _reducible(self, piece):
+        """Return a piece in the order of memory in which a sum has NumPy's digits.
+
+        NumPy adds up less than 8 numbers in memory one after the other, and all others over any axis but the last.
+        """
+        cdef Py_ssize_t short
+        if not self.is_turned:
+            return piece
+        short = 4 if piece.dtype.kind == "c" else 8
+        reduced = [n for axis, n in enumerate(piece.shape) if axis not in self.kept]
+        return piece if len(reduced) == 1 and <Py_ssize_t>reduced[0] < short else ascontiguousarray(piece)
 
     cdef int _piece(self, Program program, tuple box, tuple sizes, out) except -1:
         """Compute one piece of the result, and write it to *out*."""
@@ -585,11 +622,13 @@ cdef class Evaluation:
             its = box[self.axis]
             its = slice(its.start - program.start, its.stop - program.start)
             at = (*box[:self.axis], its, *box[self.axis + 1:])
-        for x in program.leaves:
-            arrays.append(x[at] if type(x) is ndarray else x)
         buffers = program.made.get(sizes)
         if buffers is None:
             buffers = program.made[sizes] = {}
+        for i, x in enumerate(program.leaves):
+            if type(x) is ndarray:
+                x = self._turned(x[at], buffers, -1 - i) if self.is_turned else x[at]
+            arrays.append(x)
         for i in range(count):
             each = program.order[i]
             if i == count - 1:
@@ -600,7 +639,7 @@ cdef class Evaluation:
                 result = buffers.get(i)
                 if result is None:
                     place = <Py_ssize_t>program.buffers[i] + self.rotating
-                    result = buffers[i] = ndarray(sizes, each.dtype, self.memory, self.largest * place)
+                    result = buffers[i] = self._buffer(sizes, each.dtype, place)
             results.append(result)
             entries = program.inputs[i]
             self.origin = each.origin
@@ -615,6 +654,19 @@ cdef class Evaluation:
             else:
                 each.function(*[results[j] if j >= 0 else arrays[-1 - j] for j in entries], out=result)
         return 0
+
+    cdef object _turned(self, array, dict buffers, Py_ssize_t key):
+        """Return a piece of an operand with its first axis last in memory, and without repeated elements."""
+        if array.strides[0] == 0:
+            return array
+        at = tuple([slice(0, 1) if stride == 0 else slice(None) for stride in array.strides])
+        array = array[at]
+        turned = buffers.get(key)
+        if turned is None:
+            turned = np.empty((*array.shape[1:], array.shape[0]), array.dtype)
+            turned = buffers[key] = turned.transpose(array.ndim - 1, *range(array.ndim - 1))
+        copyto(turned, array)
+        return turned
 
     cdef int _cut(self) except -1:
         """Find the pieces."""

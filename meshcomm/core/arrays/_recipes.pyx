@@ -262,17 +262,9 @@ def converted(x, out):
     copyto(out, x, casting="unsafe")
 
 
-def can_wait(list operands, tuple lengths, list dtypes):
-    """Return whether an operation may wait. *lengths* is the shape of the block of its result.
-
-    *operands* are all that it reads, *dtypes* those of the operands and the result.
-    """
-    if not is_large(lengths, dtypes) or not may_wait():
-        return False
-    for x in operands:
-        if type(x) is _KIND and not (has_block(<Stored>x) and ((<Stored>x)._expression is not None or is_alone(x))):
-            return False
-    return True
+def can_wait(tuple lengths, list dtypes):
+    """Return whether an operation may wait: *lengths* is the shape of its block, *dtypes* of operands and result."""
+    return is_large(lengths, dtypes) and may_wait()
 
 
 cdef int add_operand(list values, list memories, Stored tensor) except -1:

@@ -150,6 +150,11 @@ cdef class Stored:
         return has_block(self)
 
     @property
+    def _is_alone(self):
+        """Whether the block waits, or nobody but tensors can have an array in its memory."""
+        return self._expression is not None or is_alone(self)
+
+    @property
     def _waits(self):
         """Whether the block is not computed yet."""
         return self._expression is not None and self._expression.block is None
