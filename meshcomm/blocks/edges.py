@@ -25,7 +25,8 @@ from meshcomm.blocks.rules import sharding, without
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import DEFAULT_SCRATCH, PACKED_AT_ONCE
 from meshcomm.core._types import Array, Bytes, Shape
-from meshcomm.core.arrays._expressions import Pieces, array_of, part_of
+from meshcomm.core.arrays._evaluation import array_of
+from meshcomm.core.arrays._expressions import Pieces, part_of
 from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.replicas import comparing_replicas

@@ -27,7 +27,7 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, can_wait, completed, waiting
+from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, can_wait, completed, is_in_range, waiting
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -126,6 +126,8 @@ class _Mapping(NamedTuple):
         lengths = self.layout.block_shape(self.shape, self.device)
         arrays = [(x, edges) for x, edges in zip(operands, self.edges, strict=True) if not isinstance(x, NUMBERS)]
         if not can_wait(lengths, [*self.dtypes, *(x.dtype for x, _ in arrays)]):
+            return False
+        if not all(is_in_range(x, operands) for x in operands if type(x) is int):
             return False
         return all(
             (isinstance(x, DTensor) and x._is_alone) or (edges is None and _is_small(x, lengths))

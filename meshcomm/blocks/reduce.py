@@ -10,7 +10,8 @@ from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
-from meshcomm.core.arrays._expressions import Expression, array_of, reduce_pieces
+from meshcomm.core.arrays._evaluation import array_of, reduce_pieces
+from meshcomm.core.arrays._expressions import Expression
 from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe
 from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor

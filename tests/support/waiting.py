@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from meshcomm.core.arrays import conditions
-from meshcomm.core.arrays._expressions import let_cut
+from meshcomm.core.arrays._evaluation import let_cut
 from meshcomm.core.arrays._recipes import let_wait_from
 
 

@@ -1,3 +1,5 @@
+cdef void *newest
+
 cdef class Memory:
     cdef Py_ssize_t waiting
     cdef bint is_alone, is_lent
@@ -16,9 +18,8 @@ cdef class Expression:
     cdef void *newer
     cdef void *older
 
-cdef Expression expression_of(function, list operands, list memories, tuple shape, dtype)
-cdef object evaluate(Expression top)
-cdef int evaluate_into(Expression top, target) except -1
-cdef int settle(Memory memory, list next_ones=*) except -1
-cpdef int compute_waiting() except -1
+cdef int begin(Expression expression) except -1
+cdef void unlink(Expression expression) noexcept
+cdef void release(Expression expression) noexcept
+cdef tuple origin_of_call()
 cpdef object part_of(x, Py_ssize_t axis, Py_ssize_t start, Py_ssize_t stop)

@@ -14,7 +14,8 @@ import numpy as np
 from meshcomm.core._callers import guarded as _calling
 from meshcomm.core._tuning import POOLED_FROM, WAITING_FROM
 from meshcomm.core.arrays._conditions cimport may_wait
-from meshcomm.core.arrays._expressions cimport evaluate_into, expression_of
+from meshcomm.core.arrays._evaluation cimport evaluate_into
+from meshcomm.core.arrays._waiting cimport expression_of
 from meshcomm.core.arrays._storage cimport Storage, Stored, block_of, has_block, is_alone, lazy_block_of
 from meshcomm.core.arrays.spec import View
 from meshcomm.core.memory.blocks import new_block
@@ -23,7 +24,8 @@ from meshcomm.core.memory.copies import is_same_memory
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
-cdef object copyto = np.copyto, where = np.where, ndarray = np.ndarray, asarray = np.asarray, may_share_memory = np.may_share_memory
+cdef object copyto = np.copyto, where = np.where, ndarray = np.ndarray, asarray = np.asarray
+cdef object may_share_memory = np.may_share_memory
 cdef object _KIND = None  # DTensor
 cdef object _guarded = _calling
 cdef Py_ssize_t _pooled = POOLED_FROM, _waiting_from = WAITING_FROM
@@ -210,6 +212,8 @@ cdef object deferred(function, tuple operands, tuple lengths, spec, out):
             if tensor._expression is None and not is_alone(tensor):
                 return None
             add_operand(values, memories, tensor)
+        elif type(x) is int and not is_in_range(x, operands):
+            return None
         else:
             values.append(x)
             memories.append(None)
@@ -225,6 +229,16 @@ cdef object deferred(function, tuple operands, tuple lengths, spec, out):
     result = tensor_of(None, spec, None)
     result._expression = expression_of(function, values, memories, lengths, spec.dtype)
     return result
+
+
+cpdef bint is_in_range(number, operands) except -1:
+    """Return whether all tensors of integers among *operands* can hold an integer: else NumPy raises an error now."""
+    for x in operands:
+        if type(x) is _KIND and (<Stored>x)._spec.dtype.kind in "iub":
+            least = 0 if (<Stored>x)._spec.dtype.kind == "u" else -128
+            if not least <= number <= (127 if (<Stored>x)._spec.dtype.itemsize < 4 else 2147483647):
+                return False
+    return True
 
 
 def waiting(function, list operands, list owners, spec):

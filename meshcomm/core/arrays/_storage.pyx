@@ -35,8 +35,10 @@ import numpy as np
 
 from cpython.ref cimport PyObject
 
-from meshcomm.core.arrays._expressions cimport Expression, Memory, evaluate, settle
+from meshcomm.core.arrays._evaluation cimport evaluate
+from meshcomm.core.arrays._expressions cimport Memory
 from meshcomm.core.arrays._indices import sliced
+from meshcomm.core.arrays._waiting cimport settle
 from meshcomm.core.memory._pool import Block
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.agreement import agree

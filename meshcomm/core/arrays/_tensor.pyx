@@ -52,9 +52,9 @@ cdef extern from *:
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject *)
 
+# References to the tensor of a method, and of a function of NumPy, that the call itself holds: counted in CPython 3.11
+# with NumPy 2. If that is wrong elsewhere, a reduction computes again what it could have stored, or stores in vain.
 cdef Py_ssize_t OF_METHOD = 2, OF_FUNCTION = 4
-"""References to the tensor of a method, and of a function of NumPy, that the call itself holds: counted in CPython 3.11
-with NumPy 2. If that is wrong elsewhere, a reduction computes again what it could have stored, or stores in vain."""
 
 cdef object dtype = np.dtype
 cdef object _numbers = frozenset(

@@ -1,7 +1,7 @@
 """Barriers."""
 
 from meshcomm.core._arguments import quote
-from meshcomm.core.arrays._expressions import compute_waiting
+from meshcomm.core.arrays._waiting import compute_waiting
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree, compare_known, fingerprint
 from meshcomm.core.ranks.calls import collective

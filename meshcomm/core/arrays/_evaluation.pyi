@@ -1,0 +1,10 @@
+from collections.abc import Callable
+
+from meshcomm.core._types import Array, DType
+from meshcomm.core.arrays._expressions import Expression
+
+def let_cut(size: int) -> int: ...
+def array_of(x: Expression | Array) -> Array: ...
+def reduce_pieces(
+    top: Expression, reduce: Callable[[Array], Array], axes: tuple[int, ...], dtype: DType
+) -> Array | None: ...

@@ -1,0 +1,146 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, embedsignature=True
+# cython: auto_pickle=False
+"""When elementwise operations that wait are computed; knows no MPI."""
+
+import numpy as np
+
+from cpython.ref cimport PyObject
+
+from meshcomm.core._tuning import WAITING_LEAVES, WAITING_OPERATIONS
+from meshcomm.core.arrays._evaluation cimport evaluate
+from meshcomm.core.arrays._expressions cimport Expression, Memory, Pieces, begin, newest, origin_of_call
+from meshcomm.core.failures.watch import watch
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject *)
+    PyObject *PyList_GET_ITEM(object, Py_ssize_t)
+
+cdef object ndarray = np.ndarray, broadcast_to = np.broadcast_to
+cdef Py_ssize_t _most_operations = WAITING_OPERATIONS, _most_leaves = WAITING_LEAVES
+
+
+cdef int settle(Memory memory, list next_ones=None) except -1:
+    """Compute all expressions that wait for what is in *memory*, which is to be written.
+
+    *next_ones* are computed by the same call, before it writes.
+    """
+    if memory.waiting == 0:
+        return 0
+    if next_ones is None:
+        return _settle(memory)
+    _mark(next_ones, True)
+    try:
+        _settle(memory)
+    finally:
+        _mark(next_ones, False)
+    return 0
+
+
+cdef int _settle(Memory memory) except -1:
+    cdef Expression expression
+    cdef void *each
+    while memory.waiting:
+        each = newest
+        while each != NULL and ((<Expression>each).is_next or not _reads(<Expression>each, memory)):
+            each = (<Expression>each).older
+        if each == NULL:
+            return 0
+        expression = <Expression>each
+        evaluate(expression)
+    return 0
+
+
+cdef int _mark(list expressions, bint is_next) except -1:
+    for each in expressions:
+        if type(each) is Expression:
+            (<Expression>each).is_next = is_next
+            _mark((<Expression>each).operands, is_next)
+        elif type(each) is Pieces:
+            _mark([part for _, _, part in (<Pieces>each).parts], is_next)
+    return 0
+
+
+cdef bint _reads(Expression expression, Memory memory):
+    if expression.block is not None:
+        return False
+    for its in expression.memories:
+        if its is memory:
+            return True
+    for operand in expression.operands:
+        if type(operand) is Expression and _reads(<Expression>operand, memory):
+            return True
+        if type(operand) is Pieces:
+            for _, _, part in (<Pieces>operand).parts:
+                if type(part) is Expression and _reads(<Expression>part, memory):
+                    return True
+    return False
+
+
+cpdef int compute_waiting() except -1:
+    """Compute all expressions of this rank that wait."""
+    cdef Expression expression
+    cdef void *each = newest
+    while each != NULL:
+        expression = <Expression>each
+        if expression.rank == watch.simulated:
+            evaluate(expression)
+            each = newest
+        else:
+            each = expression.older
+    return 0
+
+
+cdef Expression expression_of(function, list operands, list memories, tuple shape, dtype):
+    """Return the expression of an operation: see `Expression` for its parameters."""
+    cdef Expression expression = Expression.__new__(Expression), operand
+    cdef Py_ssize_t i, axis, size = 0
+    expression.axis, expression.count = -1, 1
+    for x in operands:
+        if type(x) is Pieces:
+            expression.axis = (<Pieces>x).axis
+    for i in range(len(operands)):
+        x = operands[i]
+        axis = -1
+        if type(x) is Expression:
+            operand = x
+            if operand.block is None and (
+                operand.shape != shape or expression.count + operand.count > _most_operations
+                or (operand.axis >= 0 and expression.axis >= 0 and operand.axis != expression.axis)
+            ):
+                evaluate(operand)
+            if operand.block is None:
+                axis = operand.axis
+                expression.count += operand.count
+            else:
+                x = operand.block
+        if type(x) is ndarray and x.shape != shape:
+            x = broadcast_to(x, shape)
+        operands[i] = x
+        if axis >= 0:
+            expression.axis = axis
+    expression.function, expression.operands, expression.memories = function, operands, memories
+    expression.shape, expression.dtype, expression.rank = shape, dtype, watch.simulated
+    expression.origin = origin_of_call()
+    begin(expression)
+    for n in shape:
+        size = n if size == 0 else size * <Py_ssize_t>n
+    if _kept() > _most_leaves * size * <Py_ssize_t>dtype.itemsize:
+        compute_waiting()
+    return expression
+
+
+cdef Py_ssize_t _kept() except -1:
+    """Return the bytes of blocks that no tensor has any more, and that are there for expressions only."""
+    cdef Py_ssize_t size = 0, i
+    cdef PyObject *memory
+    cdef Expression expression
+    cdef void *each = newest
+    while each != NULL:
+        expression = <Expression>each
+        for i in range(len(expression.operands) if expression.rank == watch.simulated else 0):
+            if type(expression.operands[i]) is ndarray:
+                memory = PyList_GET_ITEM(expression.memories, i)
+                if memory != <PyObject *>None and Py_REFCNT(memory) <= (<Memory>memory).waiting:
+                    size += expression.operands[i].nbytes
+        each = expression.older
+    return size
