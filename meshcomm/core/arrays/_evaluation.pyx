@@ -168,7 +168,7 @@ cdef class Evaluation:
         for start, stop in intervals(sorted(borders)):
             segment = Segment.__new__(Segment)
             segment.start, segment.stop, segment.axis, segment.widest = start, stop, self.axis, 1
-            segment.order, segment.inputs, segment.leaves, segment.places, segment.made = [], [], [], {}, {}
+            segment.order, segment.inputs, segment.leaves, segment.numbers, segment.made = [], [], [], {}, {}
             segment.add(self.top, 0)
             self.widest = max(self.widest, segment.widest)
             self.segments.append(segment)
@@ -247,12 +247,12 @@ cdef class Evaluation:
             target[at] = array
         return 0
 
-    cdef object _buffer(self, tuple sizes, dtype, Py_ssize_t place):
+    cdef object _buffer(self, tuple sizes, dtype, Py_ssize_t number):
         """Return a buffer as an array of a piece."""
         cdef Py_ssize_t n = len(sizes)
         if not self.is_turned:
-            return ndarray(sizes, dtype, self.memory, self.largest * place)
-        turned = ndarray((*sizes[1:], sizes[0]), dtype, self.memory, self.largest * place)
+            return ndarray(sizes, dtype, self.memory, self.largest * number)
+        turned = ndarray((*sizes[1:], sizes[0]), dtype, self.memory, self.largest * number)
         return turned.transpose(n - 1, *range(n - 1))
 
     cdef object _reducible(self, piece):
@@ -269,7 +269,7 @@ cdef class Evaluation:
 
     cdef int _piece(self, Segment segment, tuple box, tuple sizes, out) except -1:
         """Compute one piece of the result, and write it to *out*."""
-        cdef Py_ssize_t i, j, k, count = len(segment.order), place
+        cdef Py_ssize_t i, j, k, count = len(segment.order), number
         cdef list arrays = [], results = [], entries
         cdef tuple at = box
         cdef Expression each
@@ -293,8 +293,8 @@ cdef class Evaluation:
             else:
                 result = buffers.get(i)
                 if result is None:
-                    place = <Py_ssize_t>segment.buffers[i] + self.rotating
-                    result = buffers[i] = self._buffer(sizes, each.dtype, place)
+                    number = <Py_ssize_t>segment.buffers[i] + self.rotating
+                    result = buffers[i] = self._buffer(sizes, each.dtype, number)
             results.append(result)
             entries = segment.inputs[i]
             self.origin = each.origin
@@ -353,7 +353,8 @@ cdef class Evaluation:
         _nested(runs, 0, (), (), boxes)
         starts = [(<Segment>each).start for each in self.segments]
         self.boxes = [
-            (0 if self.axis < 0 else bisect_right(starts, box[self.axis].start) - 1, box, sizes) for box, sizes in boxes
+            (0 if self.axis < 0 else bisect_right(starts, box[self.axis].start) - 1, box, sizes)
+            for box, sizes in boxes
         ]
         return 0
 
@@ -361,7 +362,7 @@ cdef class Evaluation:
         """Return how many pieces late the target may be written, so that no operand is read after it was; -1 if none.
 
         Operands in the memory of the target that have its strides, and begin some bytes before or after it, read what
-        is that far from where a piece is written. Pieces are in the order of memory.
+        is so many bytes from where a piece is written. Pieces are in the order of memory.
         """
         cdef Py_ssize_t worst = 0, late
         cdef tuple strides = self.target.strides

@@ -16,7 +16,7 @@ cdef class Segment:
     ----------
     start, stop: of the segment
     order: the expressions, operands first
-    inputs: for each expression its operands: places in *order*, or -1, -2, ... for the first, second, ... of *leaves*
+    inputs: for each expression its operands: numbers in *order*, or -1, -2, ... for the first, second, ... of *leaves*
     leaves: what is read: the segment of each array, and numbers
     buffers: the number of the buffer of each expression that is not stored; -1 for others
     """
@@ -27,13 +27,13 @@ cdef class Segment:
         for operand in expression.operands:
             entries.append(self.entry(operand, shift))
         self.widest = max(self.widest, <Py_ssize_t>expression.dtype.itemsize)
-        self.places[id(expression)] = len(self.order)
+        self.numbers[id(expression)] = len(self.order)
         self.order.append(expression)
         self.inputs.append(entries)
         return 0
 
     cdef Py_ssize_t entry(self, operand, Py_ssize_t shift) except? -2:
-        """Return where an operand is: its place among the expressions, or -1 and less among the leaves."""
+        """Return where an operand is: its number among the expressions, or -1 and less among the leaves."""
         cdef Py_ssize_t start = self.start - shift, stop = self.stop - shift
         if type(operand) is Pieces:
             for low, high, part in (<Pieces>operand).parts:
@@ -42,23 +42,23 @@ cdef class Segment:
             raise AssertionError(f"no part has {start} to {stop}")
         if type(operand) is Expression:
             if (<Expression>operand).block is None:
-                if id(operand) not in self.places:
+                if id(operand) not in self.numbers:
                     self.add(<Expression>operand, shift)
-                return self.places[id(operand)]
+                return self.numbers[id(operand)]
             operand = (<Expression>operand).block
         key = id(operand), shift
-        if key not in self.places:
-            self.places[key] = -1 - <Py_ssize_t>len(self.leaves)
+        if key not in self.numbers:
+            self.numbers[key] = -1 - <Py_ssize_t>len(self.leaves)
             if type(operand) is ndarray:
                 self.widest = max(self.widest, <Py_ssize_t>operand.itemsize)
                 if self.axis >= 0:
                     operand = operand[(slice(None),) * self.axis + (slice(start, stop),)]
             self.leaves.append(operand)
-        return self.places[key]
+        return self.numbers[key]
 
     cdef int share(self, dict stored) except -1:
         """Choose the buffers of results that are not *stored*, nor the last: if not needed together, they share."""
-        cdef Py_ssize_t i, k, place, count = len(self.order)
+        cdef Py_ssize_t i, k, number, count = len(self.order)
         cdef list last = list(range(count)), ends = [[] for _ in range(count)], free = []
         cdef Expression each
         for i in range(count):
@@ -71,18 +71,18 @@ cdef class Segment:
         for i in range(count):
             each = self.order[i]
             if id(each) not in stored and i < count - 1:
-                place = -1
+                number = -1
                 for k in ends[i]:  # a universal function may write where it reads an operand of the same dtype
                     if self.buffers[k] >= 0 and (<Expression>self.order[k]).dtype == each.dtype:
-                        place = self.buffers[k]
+                        number = self.buffers[k]
                         (<list>ends[i]).remove(k)
                         break
-                if place < 0 and free:
-                    place = free.pop()
-                if place < 0:
-                    place = self.count
+                if number < 0 and free:
+                    number = free.pop()
+                if number < 0:
+                    number = self.count
                     self.count += 1
-                self.buffers[i] = place
+                self.buffers[i] = number
             for k in ends[i]:
                 if self.buffers[k] >= 0:
                     free.append(self.buffers[k])
@@ -90,7 +90,7 @@ cdef class Segment:
 
 
 cdef int collect(Expression expression, list order, dict numbers) except -1:
-    """Add an expression and those that it needs to *order*, operands first; *numbers* has the place of each there."""
+    """Add an expression and those that it needs to *order*, operands first; *numbers* has the number of each there."""
     for operand in expression.operands:
         if type(operand) is Expression and (<Expression>operand).block is None and id(operand) not in numbers:
             collect(<Expression>operand, order, numbers)
