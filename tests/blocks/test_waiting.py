@@ -100,6 +100,10 @@ def test_nothing_waits_on_a_block_that_the_program_holds():
     del block
     assert not (t + 1)._waits
     del part
+    u = tensor()[0] * 2
+    block = u.local
+    v = u + 1
+    assert not v._waits, "the block of what waited is the program's now"
     t, x = tensor()
     block = t.local
     del block

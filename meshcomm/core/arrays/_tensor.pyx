@@ -113,8 +113,9 @@ cdef class TensorBase(Stored):
         """
         if self._storage.source is not None and self._storage.is_stale():
             raise StaleViewError(STALE)
+        block = block_of(self)
         lend(self)
-        return block_of(self)
+        return block
 
     @property
     def layout(self):
