@@ -5,6 +5,7 @@ rank 0 is shown, and that of another rank only if it fails without rank 0; what 
 once.
 """
 
+import atexit
 import builtins
 import os
 import random
@@ -22,6 +23,7 @@ from typing import TextIO
 import numpy as np
 
 from meshcomm.blocks.small import looked_up
+from meshcomm.core.arrays._waiting import compute_waiting
 from meshcomm.core.arrays.conditions import let_see
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.scripted import is_alone, set_scripted
@@ -67,6 +69,7 @@ class Script:
             let_see(True)
         if rank == 1:
             sys.addaudithook(self._opened)
+        atexit.register(compute_waiting)  # for the warnings of what the script has made and not used
 
     def _find(self, file: str) -> bool:
         path = Path(file).resolve()
