@@ -74,6 +74,24 @@ def test_an_operand_is_written_after_what_waits_for_it():
 
 
 @on_ranks(2)
+def test_operators_in_place_join_a_chain():
+    t, x = tensor()
+    for _ in range(2):  # the first time the long way
+        u, expected = t * 2, x * 2
+        v = u + 1
+        u += t
+        u *= 3
+        np.subtract(u, 1, out=u)
+        expected = (expected + x) * 3 - 1
+    assert u._waits
+    check(v, x * 2 + 1)
+    check(u, expected)
+    u = t > 0.5
+    u |= t < 0.1
+    check(u, (x > 0.5) | (x < 0.1))
+
+
+@on_ranks(2)
 def test_what_a_slice_reads_and_writes_comes_in_one_pass():
     t, x = tensor((40, 9))
     for _ in range(3):

@@ -196,7 +196,7 @@ cdef bint is_large(tuple lengths, list dtypes) except -1:
 cdef object deferred(function, tuple operands, tuple lengths, spec, out):
     """Return what an operation on aligned tensors and numbers makes, if it may wait, or its operands do; else None.
 
-    The result waits, but for one that goes to *out*.
+    The result waits, but for one that goes to the block of *out*.
     """
     cdef list values = [], memories = []
     cdef Stored tensor, result
@@ -221,6 +221,9 @@ cdef object deferred(function, tuple operands, tuple lengths, spec, out):
         if not is_waiting:
             return None
         expression = expression_of(function, values, memories, lengths, spec.dtype)
+        if (<Stored>out)._expression is not None:  # nobody has a view of it: that would have needed the block
+            (<Stored>out)._expression = expression
+            return out
         for x in operands:
             if type(x) is _KIND and (<Stored>x)._is_dropped:
                 (<Stored>x)._expression = None
