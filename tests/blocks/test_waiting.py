@@ -106,6 +106,17 @@ def test_what_a_slice_reads_and_writes_comes_in_one_pass():
     check(t, x[::-1, ::-1] * 2 + x)
 
 
+@on_ranks(3)
+def test_what_a_variable_holds_of_a_value_is_computed_before_the_target_is_written():
+    t, x = tensor()
+    for _ in range(3):  # the first time the long way; edges of the value move
+        u, expected = t[2:] * 2, x[2:] * 2
+        t[1:-1] = u + t[:-2]
+        x[1:-1] = expected + x[:-2]
+        check(u, expected)
+    check(t, x)
+
+
 @on_ranks(1)
 def test_nothing_waits_on_a_block_that_the_program_holds():
     t, x = tensor()

@@ -22,17 +22,19 @@ cdef Py_ssize_t _most_operations = WAITING_OPERATIONS, _most_leaves = WAITING_LE
 cdef int settle(Memory memory, list next_ones=None) except -1:
     """Compute all expressions that wait for what is in *memory*, which is to be written.
 
-    *next_ones* are computed by the same call, before it writes.
+    *next_ones* are computed by the same call, before it writes; so is what only they need.
     """
+    cdef list marked = []
     if memory.waiting == 0:
         return 0
-    if next_ones is None:
-        return _settle(memory)
-    _mark(next_ones, True)
+    if next_ones is not None:
+        for each in next_ones:
+            _mark(<Expression>each, marked)
     try:
         _settle(memory)
     finally:
-        _mark(next_ones, False)
+        for each in marked:
+            (<Expression>each).is_next = False
     return 0
 
 
@@ -50,13 +52,15 @@ cdef int _settle(Memory memory) except -1:
     return 0
 
 
-cdef int _mark(list expressions, bint is_next) except -1:
-    for each in expressions:
-        if type(each) is Expression:
-            (<Expression>each).is_next = is_next
-            _mark((<Expression>each).operands, is_next)
-        elif type(each) is Pieces:
-            _mark([part for _, _, part in (<Pieces>each).parts], is_next)
+cdef int _mark(Expression expression, list marked) except -1:
+    """Mark an expression, and the operands that nobody else holds: the others are stored before their operands change.
+    """
+    cdef Py_ssize_t i
+    expression.is_next = True
+    marked.append(expression)
+    for i in range(len(expression.operands)):
+        if type(expression.operands[i]) is Expression and Py_REFCNT(PyList_GET_ITEM(expression.operands, i)) == 1:
+            _mark(<Expression>expression.operands[i], marked)
     return 0
 
 
