@@ -8,7 +8,6 @@ import numpy as np
 
 n, calls = map(int, sys.argv[1:])
 meshcomm = sys.modules.get("meshcomm")  # not there under plain NumPy
-mesh = meshcomm and meshcomm.create_mesh()
 
 
 def clock() -> float:

@@ -26,7 +26,6 @@ if begun := info.get("init"):
     values.update(zip(names, results if len(names) > 1 else [results], strict=True))
 kernel = getattr(import_module(f"{module}_numpy"), info["func_name"])
 meshcomm = sys.modules.get("meshcomm")  # not there under plain NumPy
-mesh = meshcomm and meshcomm.create_mesh()
 
 
 def clock() -> float:

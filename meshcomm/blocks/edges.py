@@ -161,11 +161,11 @@ class Edges:
                 begin, shape = next(begins)
                 pieces.append((start, stop, np.ndarray(shape, dtype, came, begin)))
             else:
-                pieces.append((start, stop, part_of(blocks[which], self.axis, at[-1].start, at[-1].stop)))
+                pieces.append((start, stop, _part(blocks[which], at)))
         return pieces
 
     def _sent(self, own: _Own, blocks: Sequence[Value]) -> Bytes:
-        some = [array_of(part_of(blocks[which], self.axis, at[-1].start, at[-1].stop)) for which, at in own.sends]
+        some = [array_of(_part(blocks[which], at)) for which, at in own.sends]
         if len(some) < 2:
             return as_bytes(contiguous(some[0])) if some else NOTHING
         return np.concatenate([as_bytes(contiguous(each)) for each in some])  # of elements it would give native ones
@@ -218,6 +218,13 @@ class Edges:
         """Return where the pieces of a *device* begin and end."""
         own = self._own.get(device) or self._of(device)
         return [end for piece in own.pieces for end in piece[:2]]
+
+
+def _part(block: Value, at: Index) -> Value:
+    """Return what an index along the last of its axes takes of a block, or of an expression."""
+    if isinstance(block, np.ndarray):
+        return block[at]
+    return part_of(block, len(at) - 1, at[-1].start, at[-1].stop)
 
 
 @lru_cache(maxsize=1024)

@@ -27,7 +27,8 @@ from meshcomm.blocks.views import check_writable
 from meshcomm.core._arguments import as_dtype
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Casting, DType, Shape
-from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, can_wait, completed, is_in_range, waiting
+from meshcomm.core.arrays._conditions import may_wait
+from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe, completed, is_in_range, is_large, waiting
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.layout import Layout
@@ -84,6 +85,7 @@ class _Mapping(NamedTuple):
     single: whether the function returns no tuple
     edges: for each operand what moves, if only what is next to cuts does
     device: that of this rank; None outside of the mesh
+    is_large: whether the result may wait, by its block and all dtypes
     """
 
     name: str
@@ -94,6 +96,7 @@ class _Mapping(NamedTuple):
     single: bool
     edges: tuple[Edges | None, ...]
     device: int | None
+    is_large: bool
 
     def run_again(self, *operands: Operand, out: tuple[DTensor, ...] = ()) -> DTensor:
         """Return the one result of *operands*. Collective if an operand has to move."""
@@ -101,7 +104,7 @@ class _Mapping(NamedTuple):
 
     def run(self, operands: Sequence[Operand], out: Sequence[DTensor]) -> Sequence[DTensor]:
         """Return the results. Collective if an operand has to move."""
-        if not out and self._can_wait(operands):
+        if self.is_large and not out and may_wait() and self._can_wait(operands):
             return [self._waiting(operands)]
         # All are computed in the layout of the first one.
         targets = [each if each.layout is self.layout else relaid(each, self.layout.axes, self.name) for each in out]
@@ -121,18 +124,18 @@ class _Mapping(NamedTuple):
         return tuple(DTensor(block, self.layout, self.shape, dtype) for block, dtype in made)
 
     def _can_wait(self, operands: Sequence[Operand]) -> bool:
-        if self.device is None or not self.single or not isinstance(self.function, np.ufunc):
-            return False
-        lengths = self.layout.block_shape(self.shape, self.device)
-        arrays = [(x, edges) for x, edges in zip(operands, self.edges, strict=True) if not isinstance(x, NUMBERS)]
-        if not can_wait(lengths, [*self.dtypes, *(x.dtype for x, _ in arrays)]):
-            return False
-        if not all(is_in_range(x, operands) for x in operands if type(x) is int):
-            return False
-        return all(
-            (isinstance(x, DTensor) and x._is_alone) or (edges is None and _is_small(x, lengths))
-            for x, edges in arrays
-        )
+        """Return whether the operands stay what they are until the result is computed."""
+        for x, edges in zip(operands, self.edges, strict=True):
+            if isinstance(x, NUMBERS):
+                if type(x) is int and not is_in_range(x, operands):
+                    return False
+            elif not (isinstance(x, DTensor) and x._is_alone) and (edges is not None or not self._is_small(x)):
+                return False
+        return True
+
+    def _is_small(self, x: DTensor | Array) -> bool:
+        """Return whether a copy of *x* is nothing beside the block of the result."""
+        return 4 * x.size <= prod(self.layout.block_shape(self.shape, self.device))
 
     def _waiting(self, operands: Sequence[Operand]) -> DTensor:
         """Return the result, which waits. What has to move does so now."""
@@ -167,11 +170,6 @@ class _Mapping(NamedTuple):
         return [np.asarray(each, order="C") for each in _several(self.function(*blocks))]
 
 
-def _is_small(x: DTensor | Array, lengths: Shape) -> bool:
-    """Return whether a copy of *x* is nothing beside a block of these lengths."""
-    return 4 * x.size <= prod(lengths)
-
-
 @lru_cache(maxsize=1024)
 def _in_pieces(layout: Layout, shape: Shape, edges: tuple[Edges | None, ...], device: int) -> tuple[Shape, list[int]]:
     """Return the shape of a block, and where the pieces of operands begin and end in it, each end once."""
@@ -197,7 +195,11 @@ def _decided(name: str, function: OfBlocks, operands: Sequence[Operand], out: Se
                 edges[i] = edges_of(x._spec, layout.axes)
         if len({each.axis for each in edges if each is not None}) > 1:
             edges = [None] * len(operands)
-    return _Mapping(name, function, layout, shape, dtypes, not isinstance(made, tuple), tuple(edges), layout.mesh.rank)
+    single, device = not isinstance(made, tuple), layout.mesh.rank
+    waits = single and device is not None and isinstance(function, np.ufunc)
+    kinds = [*dtypes, *(x.dtype for x in operands if isinstance(x, DTensor | np.ndarray))]
+    waits = waits and is_large(layout.block_shape(shape, device), kinds)
+    return _Mapping(name, function, layout, shape, dtypes, single, tuple(edges), device, waits)
 
 
 def _alike(function: OfBlocks, operands: Sequence[object], out: Sequence[DTensor]) -> Call | Sequence[DTensor] | None:

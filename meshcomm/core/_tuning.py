@@ -251,7 +251,9 @@ again took 5 to 9 µs."""
 # -- operations that wait ---------------------------------------------------------------------------------------------
 
 WAITING_FROM = 2**18
-"""Bytes of a block. An elementwise operation on so large ones need not be computed at once."""
+"""Bytes of a block. An elementwise operation on so large ones need not be computed at once. A compromise: by `fuse`,
+eight operations on such blocks took 1.2 times as long in pieces, on 2 MiB as long, on 8 MiB 0.6 times; but temporaries
+are not stored."""
 
 WAITING_OPERATIONS = 32
 """Elementwise operations that wait for one another, at most. A compromise: longer ones gain nothing more."""
@@ -266,4 +268,4 @@ of L2 and 32 MiB of L3: 128 KiB to 512 KiB take the same time, 64 KiB a fifth mo
 
 SHORT_AXIS = 16
 """Elements of a last axis. Up to this length pieces of operands that are broadcast are turned, so that universal
-functions go over the first axis. Measured with (n, 1, 3) - (8, 3): a third of the time."""
+functions go over the first axis. Measured with (n, 1, 4) - (8, 4): 0.4 of the time. The length is a compromise."""

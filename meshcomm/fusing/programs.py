@@ -13,16 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.rules import broadcast_shape
-from meshcomm.core._tuning import LINE
+from meshcomm.core._tuning import LINE, PIECE_BYTES
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.scratch import scratch
 from meshcomm.fusing.functions import TOTALS, Function, Kind, result_dtypes, writing
 from meshcomm.fusing.lines import Origin, Watch
-
-FUSED_BYTES = 2**18
-"""Bytes of an array that a fused function computes at once. Measured with 3 to 13 buffers on a core with 512 KiB of L2
-and 32 MiB of L3: 128 KiB to 512 KiB take the same time, 64 KiB a fifth more, 32 KiB half more."""
 
 FUSED_BUFFERS = 2**22
 """Bytes of all buffers that a fused function keeps: with many of them, pieces are shorter."""
@@ -211,7 +207,7 @@ def _run(
     calls, totals = program.calls, program.totals
     values: list[Any] = [*leaves, *[None] * len(calls)]
     widest = max([1, *program.itemsizes, *(array.itemsize for array in streams.values())])
-    count = max(1, min(FUSED_BYTES // widest, FUSED_BUFFERS // max(1, sum(program.itemsizes))))
+    count = max(1, min(PIECE_BYTES // widest, FUSED_BUFFERS // max(1, sum(program.itemsizes))))
     first, made = next(iter(streams)), None
     shares: list[list[Array]] = [[] for _ in totals]
     with Watch(origins) as watch:

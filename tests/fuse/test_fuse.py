@@ -13,7 +13,7 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core.memory import scratch
 from meshcomm.fusing import programs
 from meshcomm.fusing.fuse import FUSED_FROM
-from meshcomm.fusing.programs import FUSED_BYTES
+from meshcomm.fusing.programs import PIECE_BYTES
 from meshcomm.fusing.reads import reads_of
 from support.fused_programs import alike, on_tensors, program
 from support.sampling import sampled
@@ -21,7 +21,7 @@ from support.tensors import close, mesh_of, on
 
 FILE, U = __file__, mc.UNSHARDED
 MANY = 3 * FUSED_FROM + 7  # elements: more than one piece of any dtype
-PIECE = FUSED_BYTES // 8
+PIECE = PIECE_BYTES // 8
 
 
 def numbers(*shape, seed=0):
@@ -40,7 +40,7 @@ def pieces(request, monkeypatch):
     """Short ones: so small operands have many of them."""
     if request.param == "short":
         monkeypatch.setattr("meshcomm.fusing.fuse.FUSED_FROM", 0)
-        monkeypatch.setattr("meshcomm.fusing.programs.FUSED_BYTES", 1024)
+        monkeypatch.setattr("meshcomm.fusing.programs.PIECE_BYTES", 1024)
 
 
 @pytest.mark.filterwarnings("ignore")

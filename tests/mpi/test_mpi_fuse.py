@@ -17,7 +17,7 @@ SIZE = MPI.COMM_WORLD.size
 def short_pieces(monkeypatch):
     """Small blocks are computed in pieces, too."""
     monkeypatch.setattr("meshcomm.fusing.fuse.FUSED_FROM", 0)
-    monkeypatch.setattr("meshcomm.fusing.programs.FUSED_BYTES", 1024)
+    monkeypatch.setattr("meshcomm.fusing.programs.PIECE_BYTES", 1024)
 
 
 @pytest.mark.filterwarnings("ignore")

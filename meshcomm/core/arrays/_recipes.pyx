@@ -98,7 +98,7 @@ cdef class OnBlocks(Recipe):
     takes_out: whether *run* is a universal function
     guarded: whether a warning of NumPy could name a line of ours, as that of a Python function does
     is_lazy: whether *run* also takes an expression instead of a block
-    writes: does the same to pieces of the blocks, and writes it to its last argument; None: then the call cannot wait
+    writes: does the same to pieces of the blocks, and writes it to *out*; None: then the call cannot wait
     """
 
     cdef readonly object spec, writes
@@ -181,7 +181,7 @@ cdef tuple lengths_of(Stored tensor):
     return tensor._array.shape if tensor._expression is None else tensor._expression.shape
 
 
-cdef bint is_large(tuple lengths, list dtypes) except -1:
+cpdef bint is_large(tuple lengths, list dtypes) except -1:
     """Return whether an operation on blocks of this shape may wait; *dtypes* are those of operands and result."""
     cdef Py_ssize_t size = 0
     for each in dtypes:
@@ -245,11 +245,11 @@ cpdef bint is_in_range(number, operands) except -1:
 
 
 def waiting(function, list operands, list owners, spec):
-    """Return the tensor that an elementwise operation makes, which waits; None if it may not.
+    """Return the tensor that an elementwise operation makes, which waits.
 
     Parameters
     ----------
-    function: takes a piece of each operand, and where to write the result
+    function: takes a piece of each operand, and as *out* where to write the result
     operands: tensors in the layout of the result, `Pieces`, arrays that nobody else has, and numbers
     owners: the tensor in whose memory an operand is; None for others
     spec: of the result
@@ -277,11 +277,6 @@ def write_pieces(block, pieces, tensor):
 def converted(x, out):
     """Write *x* to *out*, in the dtype of that."""
     copyto(out, x, casting="unsafe")
-
-
-def can_wait(tuple lengths, list dtypes):
-    """Return whether an operation may wait: *lengths* is the shape of its block, *dtypes* of operands and result."""
-    return is_large(lengths, dtypes) and may_wait()
 
 
 cdef int add_operand(list values, list memories, Stored tensor) except -1:

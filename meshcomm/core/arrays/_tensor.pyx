@@ -234,9 +234,9 @@ cdef list waiting_in(tuple operands):
     cdef list expressions = None
     for x in operands:
         if type(x) is _KIND and (<TensorBase>x)._expression is not None:
-            expressions = [(<TensorBase>x)._expression] if expressions is None else [
-                *expressions, (<TensorBase>x)._expression
-            ]
+            if expressions is None:
+                expressions = []
+            expressions.append((<TensorBase>x)._expression)
     return expressions
 
 
