@@ -88,6 +88,16 @@ def naming_callers(function: Callable[P, R]) -> Callable[P, R]:
     return called
 
 
+CONDITIONS = {
+    "divide by zero": ("divide", 1),
+    "overflow": ("over", 2),
+    "underflow": ("under", 4),
+    "invalid value": ("invalid", 8),
+}
+"""How NumPy's texts of floating-point errors begin, in the order in which it handles them. For each: what
+`numpy.errstate` calls it, and its flag in the second argument of a function of `numpy.seterrcall`."""
+
+
 class NumericalWarnings:
     """What NumPy logs of divisions by zero and their like, as the warnings that it issues itself: see `warn`."""
 

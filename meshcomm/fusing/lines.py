@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshcomm.core._callers import Line, program_line
-
-_KINDS = {"divide": "divide by zero", "over": "overflow", "under": "underflow", "invalid": "invalid value"}
-_FLAGS = {"divide": 1, "over": 2, "under": 4, "invalid": 8}
+from meshcomm.core._callers import CONDITIONS, Line, program_line
 
 
 def located(text: str) -> str:
@@ -43,7 +40,8 @@ class Origin(NamedTuple):
     def tell(self, text: str) -> None:
         """Warn, raise or call as NumPy would here, about what it has logged."""
         found = text.removeprefix("Warning: ").rstrip()
-        kind = next(kind for kind, begin in _KINDS.items() if found.startswith(begin))
+        condition = found.partition(" encountered")[0]
+        kind, flag = CONDITIONS[condition]
         match self.handling[kind]:
             case "warn":
                 self.line.warn(found, RuntimeWarning)
@@ -54,7 +52,7 @@ class Origin(NamedTuple):
             case "print":
                 sys.stdout.write(text)  # as NumPy prints it
             case "call":
-                self.handler(_KINDS[kind], _FLAGS[kind])
+                self.handler(condition, flag)
             case "log":
                 self.handler.write(text)
 

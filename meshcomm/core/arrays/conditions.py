@@ -15,7 +15,7 @@ from operator import getitem
 import numpy as np
 
 from meshcomm.core import _hooks
-from meshcomm.core._callers import Conditions, NumericalWarnings, let_show, program_line
+from meshcomm.core._callers import CONDITIONS, Conditions, NumericalWarnings, let_show, program_line
 from meshcomm.core._tracing import Value
 from meshcomm.core.arrays import _conditions
 from meshcomm.core.arrays._recipes import completed
@@ -24,15 +24,6 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.agreement import agree
 from meshcomm.core.ranks.calls import collective, exchanging
 from meshcomm.core.ranks.meshes import mesh_of_program
-
-_KINDS = {
-    "divide by zero": ("divide", 1),
-    "overflow": ("over", 2),
-    "underflow": ("under", 4),
-    "invalid value": ("invalid", 8),
-}
-"""How NumPy's texts of conditions begin, in the order in which it handles them. For each: what `numpy.errstate` calls
-it, and its flag in the second argument of a function of `numpy.seterrcall`."""
 
 _MERGING = frozenset(("add", "multiply", "matmul"))
 """What texts name where ranks have computed shares of a result, or merged them."""
@@ -118,7 +109,7 @@ def called(function: object, method: str | None, args: tuple[Value, ...], kwargs
         result = completed(_hooks.call("numpy", function, method, args, kwargs))
     noted = [(_as_numpys(text, name), category) for text, category in conditions.noted]
     noted = _of_all_ranks(mesh_of_program(), name, noted)
-    flags = sum({_KINDS[_condition(text)][1] for text, category in noted if not category})
+    flags = sum({CONDITIONS[_condition(text)][1] for text, category in noted if not category})
     for text, category in noted:
         if category:
             kind: Value = getattr(builtins, category, None) or getattr(np.exceptions, category, RuntimeWarning)
@@ -138,7 +129,7 @@ def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[t
                     return []
                 told = here.team.everyone.communicator().told(noted)
             noted = [(str(text), str(category)) for of_rank in told for text, category in of_rank]
-    order = [*_KINDS]
+    order = [*CONDITIONS]
     return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))
 
 
@@ -155,7 +146,7 @@ def _as_numpys(text: str, name: str) -> str:
 def _handle(text: str, flags: int) -> None:
     """Do what NumPy does for a condition: raise, warn, call, log or print. *flags* are those of all conditions."""
     handling: Mapping[str, Value] = dict(np.geterr())
-    how, handler = handling[_KINDS[_condition(text)][0]], np.geterrcall()
+    how, handler = handling[CONDITIONS[_condition(text)][0]], np.geterrcall()
     if how == "raise":
         raise FloatingPointError(text)
     if how == "warn":

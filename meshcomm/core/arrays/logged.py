@@ -6,11 +6,8 @@ from functools import lru_cache
 import numpy as np
 from numpy._core.umath import _extobj_contextvar
 
-from meshcomm.core._callers import Line
+from meshcomm.core._callers import CONDITIONS, Line
 from meshcomm.core._tracing import Value
-
-_KINDS = {"divide by zero": "divide", "overflow": "over", "underflow": "under", "invalid value": "invalid"}
-"""How NumPy's texts of floating-point errors begin, and what `numpy.errstate` calls them."""
 
 
 @lru_cache(64)
@@ -33,7 +30,7 @@ def tell(line: Line, errors: object, filters: object, text: str) -> None:
     text: as NumPy logs it
     """
     text = text.removeprefix("Warning: ").rstrip()
-    if _KINDS[text.partition(" encountered")[0]] not in handled(errors):
+    if CONDITIONS[text.partition(" encountered")[0]][0] not in handled(errors):
         return
     if warnings.filters is filters:
         line.warn(text, RuntimeWarning)
