@@ -148,7 +148,12 @@ def cut_by_ends(layout: Layout, ends: Sequence[int]) -> Layout:
 
 def is_passing(tensor: DTensor) -> bool:
     """Return whether a tensor is a short row of another one: of many that a loop takes, each of another length."""
-    if tensor._view is None or tensor.ndim > 1 or not 0 < tensor.nbytes <= PASSING or tensor.mesh.size > SMALL_MESHES:
+    return tensor._view is not None and is_short(tensor)
+
+
+def is_short(tensor: DTensor) -> bool:
+    """Return whether a tensor of one axis goes to all devices as it is, without a plan."""
+    if tensor.ndim > 1 or not 0 < tensor.nbytes <= PASSING or tensor.mesh.size > SMALL_MESHES:
         return False
     return not any(map(tensor.layout.cyclic, range(tensor.ndim)))
 

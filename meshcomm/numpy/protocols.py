@@ -24,7 +24,7 @@ from meshcomm.core._callers import guarded
 from meshcomm.core._tracing import Value, is_traced, untraced
 from meshcomm.core._types import DType
 from meshcomm.core.arrays._recipes import completed
-from meshcomm.core.arrays._tensor import set_protocol
+from meshcomm.core.arrays._tensor import set_protocol, set_rows
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.operators import decides
 from meshcomm.core.arrays.scripted import is_scripted
@@ -45,10 +45,12 @@ from meshcomm.numpy.indexing import (  # noqa: F401
     masks,
     nonzero,
     putting,
+    rows,
     taking,
 )
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.joining import joining, padding, rolling, sliding  # noqa: F401 - implement NumPy's functions
+from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.gathering import Unfit, by_gathering
 from meshcomm.numpy.namespace.promotion import Promotion
 from meshcomm.numpy.order import editing, order, searching, sets  # noqa: F401 - implement NumPy's functions
@@ -286,7 +288,9 @@ _LOCAL = {
 }
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
-set_protocol(elements.element_of, elements.to_set, indexing.slice_of)
+set_protocol(elements.element_of, elements.to_set, indexing.slice_of, indexing.write_whole)
+set_rows(rows.note, rows.written, rows.called)
+rows.set_kind(WholeArray)
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))
 implements(np.min, np.amin, partly=True)(ufuncs.with_where(min, np.minimum))

@@ -20,7 +20,14 @@ def set_protocol(
     get: Callable[[T, tuple[int, ...]], T | None],
     put: Callable[[T, tuple[int, ...], object], tuple[Array, tuple[Value, ...]] | None],
     slice_of: Callable[[T, object], T | Call],
+    write: Callable[[T, object, Array], bool],
 ) -> None: ...
+def set_rows(
+    note: Callable[[tuple[Value, ...]], object],
+    written: Callable[[T, object, Value], object],
+    called: Callable[..., Value],
+) -> None: ...
+def let_rows(on: bool) -> None: ...
 
 class TensorBase(TypedTensor):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: object) -> Value: ...

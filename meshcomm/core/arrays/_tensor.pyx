@@ -26,7 +26,7 @@ from cpython.ref cimport PyObject
 from operator import getitem as _getitem, setitem as _setitem
 import numpy as np
 
-from meshcomm.core._tuning import RECIPES
+from meshcomm.core._tuning import PASSING, RECIPES
 from meshcomm.core.arrays._conditions cimport are_seen
 from meshcomm.core.arrays._recipes cimport Call, OfTensors, Recipe, completed, tensors_in
 from meshcomm.core.arrays._storage cimport (
@@ -56,7 +56,7 @@ cdef extern from "Python.h":
 # with NumPy 2. If that is wrong elsewhere, a reduction computes again what it could have stored, or stores in vain.
 cdef Py_ssize_t OF_METHOD = 2, OF_FUNCTION = 4
 
-cdef object dtype = np.dtype
+cdef object dtype = np.dtype, ndarray = np.ndarray
 cdef object _numbers = frozenset(
     [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
 )
@@ -64,7 +64,10 @@ cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None
-cdef object _element_of = None, _to_set = None, _slice_of = None
+cdef object _element_of = None, _to_set = None, _slice_of = None, _write = None
+cdef object _note_rows = None, _written = None, _rows = None
+cdef bint _has_rows = False
+cdef Py_ssize_t _short = PASSING
 cdef Py_ssize_t _most = RECIPES
 
 
@@ -75,16 +78,30 @@ def set_kind(kind, long_way, check_open):
     set_kind_of_results(kind)
 
 
-def set_protocol(get, put, slice_of):
+def set_protocol(get, put, slice_of, write):
     """Set what NumPy's protocol has for calls that take the short way.
 
     Parameters
     ----------
     get, put: return an element; the array and the index to which one is written
     slice_of: returns what an index of integers and slices takes that is right, without the checks of others
+    write: writes an array that each rank has whole to such a slice; returns whether it has
     """
-    global _element_of, _to_set, _slice_of
-    _element_of, _to_set, _slice_of = get, put, slice_of
+    global _element_of, _to_set, _slice_of, _write
+    _element_of, _to_set, _slice_of, _write = get, put, slice_of, write
+
+
+def set_rows(note, written, called):
+    """Set what is told of calls with rows that sent something, and of writes; and what may make a call without them.
+    """
+    global _note_rows, _written, _rows
+    _note_rows, _written, _rows = note, written, called
+
+
+def let_rows(bint on):
+    """Say whether rows are counted: then ranks may have copies of arrays."""
+    global _has_rows
+    _has_rows = on
 
 
 STALE = (
@@ -312,6 +329,53 @@ ctypedef object (*_Way)(TensorBase, object, object, object, object)
 
 
 cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
+    """Return what a call comes to. A script's calls with rows may need no message."""
+    if script is None or not _is_row(tensor):
+        return _with_views(way, tensor, a, b, c, d)
+    made = _of_rows(way, tensor, a, b, c, d) if _has_rows else NotImplemented
+    if made is not NotImplemented:
+        return made
+    begun = watch.count
+    made = _with_views(way, tensor, a, b, c, d)
+    if _note_rows is not None and watch.count != begun:
+        _note_rows(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
+    if _has_rows and (way == _by_operator or way == _by_ufunc):
+        out = _out_of(way, c, d)
+        if type(out) is _KIND:
+            _written(out, None, None)
+    return made
+
+
+cdef inline object _out_of(_Way way, c, d):
+    """Return where an operator or a universal function writes; None if it makes something new."""
+    if way == _by_operator:
+        return c
+    out = (<dict>d).get("out")
+    return out[0] if out is not None and len(<tuple>out) == 1 else out
+
+
+cdef inline bint _is_row(TensorBase tensor):
+    """Return whether a tensor is a short row, column or diagonal of another one."""
+    cdef object spec = tensor._spec
+    if tensor._view is None or tensor._view.root is None or len(<tuple>spec.shape) != 1:
+        return False
+    return <Py_ssize_t>spec.shape[0] * <Py_ssize_t>spec.dtype.itemsize <= _short
+
+
+cdef object _of_rows(_Way way, TensorBase tensor, a, b, c, d):
+    """Return what a call makes of rows of which all ranks have a copy; NotImplemented if it goes its usual way."""
+    if are_seen() or watch.any_closed:
+        return NotImplemented
+    if way == _by_operator:
+        return _rows((<tuple>a)[0], "__call__", b, {}, c)
+    if way == _by_ufunc:
+        return _rows(a, b, c, {name: x for name, x in d.items() if name != "out"} if d else d, _out_of(way, c, d))
+    if way == _by_function:
+        return _rows(a, None, c, d, None)
+    return _rows(_getitem, None, (tensor, a), {}, None) if way == _item and _is_element(tensor, a) else NotImplemented
+
+
+cdef inline object _with_views(_Way way, TensorBase tensor, a, b, c, d):
     """Return what a call comes to. Views among its arguments, whose elements had to move, are as NumPy's before it."""
     cdef tuple arguments
     if sources == 0:
@@ -373,6 +437,12 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
         if found is not None:
             found[0][found[1]] = block_of(<TensorBase>value) if type(value) is _KIND else value
             return None
+    if its is _NONE and _write is not None and isinstance(value, ndarray) and not are_seen():
+        if sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts()) is not None:
+            if watch.any_closed:
+                _check_open(tensor._spec.mesh)
+            if _write(tensor, index, value):
+                return None
     at = None if its is _NONE else sliced(index, tensor._spec.shape, tensor._spec.cuts or tensor._spec.find_cuts())
     # A view whose elements had to move may be this very slice: the long way looks.
     if at is None or (type(value) is _KIND and (<TensorBase>value)._storage.source is not None):
@@ -381,6 +451,8 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
     key = _setitem, at[0], its
     if _known(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
         _kept(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
+    if _has_rows:
+        _written(tensor, index, value)
 
 
 cdef object _by_function(TensorBase tensor, function, _b, args, kwargs):

@@ -21,7 +21,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.layouts.slicing import Items
-from meshcomm.numpy.indexing.pages import PAGES, Pages, fetched
+from meshcomm.numpy.indexing.pages import PAGES, fetched, pages_of
 
 KINDS = "biufc"
 
@@ -74,16 +74,15 @@ def _as_tensor(value: Value, spec: TensorSpec) -> DTensor:
 
 def _paged(tensor: DTensor, index: Sequence[int], where: "_Where") -> Value:
     """Return an element that comes in a new page; None if it is to come alone. Collective over the mesh."""
-    pages = PAGES.get(id(tensor))
-    if pages is None:
-        pages = PAGES[id(tensor)] = Pages(tensor)
-    flat = 0
+    pages, flat = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):
         flat = flat * n + i % n
     flats = pages.wanted(flat)
-    if flats is None:
-        return None
-    pages.came(fetched(tensor, flats, where.cuts, where.owners), flats)
+    pages.count_call(tensor)
+    if pages.whole is None:
+        if flats is None:
+            return None
+        pages.came(fetched(tensor, flats, where.cuts, where.owners), flats)
     at = pages.find(index)
     assert at is not None
     return at[0][at[1]]

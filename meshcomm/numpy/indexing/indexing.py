@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from meshcomm.blocks.align import agree_on_plain, relaid
+from meshcomm.blocks.align import agree_on_plain, note, relaid
 from meshcomm.blocks.edges import Edges, apart, edges_of
 from meshcomm.blocks.make import changed, cut, mapped, on_blocks
 from meshcomm.blocks.moved import is_moved, is_same_view, moved_from
@@ -22,6 +22,7 @@ from meshcomm.core.arrays._indices import At
 from meshcomm.core.arrays._recipes import Assignment, Call, OfSlice, Recipe, completed, write_pieces
 from meshcomm.core.arrays._storage import count_write, send_home, strides_of
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
+from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
@@ -32,7 +33,8 @@ from meshcomm.numpy.elementwise.signatures import implements, operation
 from meshcomm.numpy.indexing import elements, fields, index_arrays, masks, shares
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
-from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, result_shape
+from meshcomm.numpy.indexing.pages import PAGES
+from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, own_part, result_shape
 
 GET, SET = "t[index]", "t[index] = value"
 
@@ -206,6 +208,39 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     _check_kind(tensor, given)
     (operand,) = agree_on_plain(SET, [given], tensor.mesh)
     return _setting(tensor, index, operand)
+
+
+def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
+    """Write an array that each rank has whole to a slice, if blocks are consecutive; return whether it is written.
+
+    Each index of a loop may give a slice of another shape: nothing has to be found or kept for it.
+    """
+    shape, cuts = tensor.shape, tensor._spec.cuts or tensor._spec.find_cuts()
+    kinds = {value.dtype.kind, tensor.dtype.kind}
+    if not kinds <= {*"biufc"} or () in cuts or is_moved(tensor) or not (is_scripted() or hasattr(value, "as_tensor")):
+        return False
+    items = parsed(index, shape)
+    shape, array = result_shape(items), value.view(np.ndarray)
+    extra = array.ndim - len(shape)
+    if any(n != 1 for n in array.shape[: max(extra, 0)]) or any(type(x) is Stretch and x.step < 0 for x in items):
+        return False
+    array = array.reshape(array.shape[extra:] if extra > 0 else (1,) * -extra + array.shape)
+    if any(n not in (1, m) for n, m in zip(array.shape, shape, strict=True)) or not count_write(tensor, index):
+        return False
+    note(array, tensor.mesh)
+    pages = PAGES.get(id(tensor))
+    if pages is not None:
+        pages.write_slice(index, array)
+    if not tensor._has_block:
+        return True
+    own = own_part(tensor._spec, items, tensor.mesh.rank or 0)
+    block: Array = tensor._block
+    if own is None:  # the dtype may be one of which NumPy warns
+        _copy(block.reshape(-1)[:0], array.reshape(-1)[:0])
+    else:
+        at = tuple(slice(None) if n == 1 else part for n, part in zip(array.shape, own[1], strict=True))
+        _copy(block[(*own[0], ...)], array[at])
+    return True
 
 
 def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:

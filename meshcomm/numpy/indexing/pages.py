@@ -3,7 +3,8 @@
 An element of a cut array is on one rank, and all need it: a message for each takes 20 µs and more. So what comes is a
 page: elements that follow in memory, or, where a loop goes over a diagonal or a column, those that come next in it.
 All ranks keep it, and read it until the array is written. A number that is written to one element is written to the
-page, too, as all ranks know it.
+page, too, as all ranks know it. Where a loop goes on for long, also by rows, all elements come:
+:mod:`meshcomm.numpy.indexing.rows`.
 """
 # Why all ranks read the same pages
 # =================================
@@ -22,14 +23,16 @@ page, too, as all ranks know it.
 # the next ones; and both get longer. Pages that nobody reads before the next one has to come, three times in a row,
 # are no gain: reads are random, or each turn writes the array. Then elements come alone for a while, longer each time.
 
+import operator
 from collections.abc import Sequence
 from weakref import ref
 
 import numpy as np
 
-from meshcomm.blocks.small import shares_of_all
+from meshcomm.blocks.small import gathered, shares_of_all
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays._storage import Storage
+from meshcomm.core.arrays._tensor import let_rows
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.partition import Consecutive
 
@@ -46,6 +49,12 @@ LINES_AT_ONCE, RUN_FROM, RUN_UP_TO = 8, 64, 2**13
 WASTED, ALONE, ALONE_DOUBLED = 3, 32, 8
 """How many pages in a row may be fetched in vain. Then so many elements come alone, twice as many each time after it,
 up to so many times. A compromise: a loop that reads at random loses 3 % in the end."""
+
+LARGEST = 2**26
+"""Bytes of an array of which each rank gets a copy, at most: as many as `numpy.asarray` gathers without a word."""
+
+BYTES_OF_CALL = 2**18
+"""Bytes that the ranks of a node send each other in the time of a call with a row, which is some 100 µs."""
 
 MASK = (1 << LINE) - 1
 
@@ -67,9 +76,11 @@ class Pages:
             "longer",
             "next_line",
             "owner",
+            "patience",
+            "rows",
             "scalar",
         ),
-        *("shape", "size", "step", "storage", "values", "version", "wasted"),
+        *("shape", "size", "step", "storage", "values", "version", "wasted", "whole"),
     )
 
     def __init__(self, tensor: DTensor) -> None:
@@ -84,6 +95,8 @@ class Pages:
         self.first = self.step = self.count = 0  # of the run
         self.coming = 0  # elements of the run that was wanted last; 0: lines were
         self.values: Array = np.empty(0, tensor.dtype)
+        self.whole: Array | None = None  # all elements, in C order
+        self.rows, self.patience = 0, 1  # calls with rows: until all elements come, then those that read them
         self.version = self.storage.version
         self.asker: object = None  # the global names of the program that read last
         key = id(tensor)
@@ -99,6 +112,8 @@ class Pages:
                 flat = flat * n + i + n
             else:
                 return None
+        if self.whole is not None:
+            return self.whole, flat
         line = self.lines.get(flat >> LINE)
         if line is not None:
             return line, flat & MASK
@@ -119,11 +134,40 @@ class Pages:
             at[0][at[1]] = value
         self.version += 1
 
+    def write_slice(self, index: object, value: object) -> None:
+        """Write what a call, which has been counted, writes to a slice. Without a value, all elements are dropped."""
+        if self.version == self.storage.version - 1:
+            self._drop()
+            if value is None:
+                self.whole = None
+            elif self.whole is not None:
+                operator.setitem(self.whole.reshape(self.shape), index, value)  # type: ignore[call-overload]
+            self.version += 1
+
+    def count_call(self, tensor: DTensor) -> None:
+        """Count a call that has sent something; after many, let all elements come. Collective then."""
+        self.catch_up()
+        self.rows += 1
+        is_simple = tensor._view is None and tensor.dtype.kind in "biufc" and tensor.nbytes <= LARGEST
+        if self.rows >= self.enough and self.whole is None and is_simple:
+            self.whole, self.rows = gathered("numpy.ndarray.__getitem__", tensor).reshape(-1), 0
+
+    @property
+    def enough(self) -> int:
+        """How many calls with rows take as long as to send all elements; more of them, after that was in vain."""
+        return self.patience * (1 + self.size * self.values.itemsize // BYTES_OF_CALL)
+
+    def catch_up(self) -> None:
+        """Drop what is older than the storage."""
+        if self.version != self.storage.version:
+            if self.whole is not None:
+                self.patience = 1 if self.rows >= self.enough else 2 * self.patience
+            self._drop()
+            self.whole, self.rows, self.version = None, 0, self.storage.version
+
     def wanted(self, flat: int) -> Indices | None:
         """Return which elements are to come for one that no page has, in C order; None for this one alone."""
-        if self.version != self.storage.version:
-            self._drop()
-            self.version = self.storage.version
+        self.catch_up()
         if self.alone:
             self.alone -= 1
             return None
@@ -166,6 +210,15 @@ class Pages:
 
 PAGES: dict[int, Pages] = {}
 """By the ids of tensors that are there."""
+
+
+def pages_of(tensor: DTensor) -> Pages:
+    """Return the pages of a tensor, from now on."""
+    pages = PAGES.get(id(tensor))
+    if pages is None:
+        pages = PAGES[id(tensor)] = Pages(tensor)
+        let_rows(True)
+    return pages
 
 
 def fetched(tensor: DTensor, flats: Indices, cuts: Sequence[Consecutive], owners: dict[tuple[int, ...], int]) -> Array:

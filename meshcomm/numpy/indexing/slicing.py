@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.core._types import Names, Shape
+from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.slicing import Items, Stretch
@@ -112,6 +113,37 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     result = layout if result == layout else result  # as equal layouts, this very one
     of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
     return Slice(result, tuple(lengths), tuple(block), of_result)
+
+
+def own_part(spec: TensorSpec, items: Items, device: int) -> tuple[tuple[slice | int, ...], tuple[slice, ...]] | None:
+    """Return where in the block of *device* the elements of a slice are, and where in the slice.
+
+    None if the block has none of them. All steps are positive, and all blocks consecutive. The slice has the axes that
+    an index gives, so where an index drops an axis, it is dropped here.
+    """
+    of_block, of_slice = list[slice | int](), list[slice]()
+    axis, starts = 0, spec.cuts or spec.find_cuts()
+    numbers = spec.layout.block_numbers(device)
+    for item in items:
+        if item is None:
+            of_slice.append(slice(None))
+            continue
+        cut = starts[axis]
+        begin, end = (0, spec.shape[axis]) if cut is None else (cut[numbers[axis]], cut[numbers[axis] + 1])
+        axis += 1
+        if isinstance(item, int):
+            if not begin <= item < end:
+                return None
+            of_block.append(item - begin)
+            continue
+        start, count, step = item
+        first = min(max(0, -((start - begin) // step)), count)
+        last = min(max(0, -((start - end) // step)), count)
+        if first == last:
+            return None
+        of_block.append(slice(start + first * step - begin, start + (last - 1) * step - begin + 1, step))
+        of_slice.append(slice(first, last))
+    return tuple(of_block), tuple(of_slice)
 
 
 class _Kept(NamedTuple):

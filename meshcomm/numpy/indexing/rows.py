@@ -1,0 +1,134 @@
+"""Rows that a loop of a script reads: ``a[i] @ a[j]``, ``a[:, j].sum()``, ``a[i, j:] -= x``.
+
+A short slice of a cut array lies on some of the ranks, and each product or sum of it is a message. Where a loop makes
+many, all ranks get a copy of the whole array, and compute with slices of it: so nothing is sent any more. What the
+script writes to elements and slices, each rank writes to its copy, too.
+"""
+# Why all ranks have the same copy
+# ================================
+#
+# All ranks of a script make the same calls. Whether a call sends something, they know alike: it is Collective. The
+# copy belongs to a version of the storage, which counts the calls that write, and is as new as the blocks: calls that
+# write to elements and slices write to both, what they write being known on all ranks; after any other write, such as
+# ``a += 1``, the copy is dropped.
+#
+# When it is fetched
+# ==================
+#
+# When the calls with rows have taken as long as to send all elements takes. So a program never waits for more than
+# twice what it would have waited without, whatever comes then. A copy that was dropped before it was worth it makes
+# the next one twice as late.
+
+import operator
+from typing import Any, cast
+
+import numpy as np
+
+from meshcomm.blocks.small import everywhere, is_short
+from meshcomm.core._tracing import Value
+from meshcomm.core._tuning import PASSING
+from meshcomm.core._types import Array
+from meshcomm.core.arrays._storage import count_write
+from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.numpy.indexing.pages import PAGES, Pages, pages_of
+
+_COMPUTING = frozenset(
+    (
+        *(np.dot, np.vdot, np.inner, np.linalg.norm, np.sum, np.mean, np.std, np.var, np.prod, np.max, np.min),
+        *(np.any, np.all, np.argmax, np.argmin, np.count_nonzero, np.median, np.clip, np.cumsum, np.sort, np.argsort),
+    )
+)
+"""Functions of NumPy whose result is no view of an argument."""
+
+_kind: type = np.ndarray
+
+
+def set_kind(kind: type) -> None:
+    """Set the class of a script's arrays that each rank has whole."""
+    global _kind
+    _kind = kind
+
+
+def note(operands: tuple[Value, ...]) -> None:
+    """Count a call with rows that has sent something, for the array of each. Collective if one comes to all ranks."""
+    for x in operands:
+        array = x._view.root if isinstance(x, DTensor) and x._view is not None else None
+        if isinstance(array, DTensor) and array.mesh.size == array.mesh.world.size:
+            pages_of(array).count_call(array)
+
+
+def written(array: DTensor, index: object, value: Value) -> None:
+    """Note that a call has written a number or a tensor to a slice of *array*, or to *array*, a row, itself."""
+    root = array if index is not None or array._view is None else array._view.root
+    pages = PAGES.get(id(root))
+    if pages is None:
+        return
+    if isinstance(value, DTensor):
+        is_own = value._view is not None and value._view.root is root and pages.whole is not None
+        value = _row(value, pages) if is_own else None
+    pages.write_slice(index, value)
+
+
+def called(
+    function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value], out: Value
+) -> Value:
+    """Return what a call makes of rows, of which this rank has a copy; NotImplemented if it is to go its usual way.
+
+    Parameters
+    ----------
+    function, method, args, kwargs: those of NumPy's protocols
+    out: where it writes; None if it makes something new
+    """
+    copies = [_copy_of(x) for x in args]
+    if not _is_new(function, method) or any(isinstance(x, DTensor) or name == "out" for name, x in kwargs.items()):
+        return NotImplemented
+    if out is None:
+        if any(copy is None and isinstance(x, DTensor) for x, copy in zip(args, copies, strict=True)):
+            return NotImplemented
+        arrays = [x if copy is None else _row(x, copy) for x, copy in zip(args, copies, strict=True)]
+        return (function if method is None else getattr(function, method))(*arrays, **kwargs)
+    copy = _copy_of(out)
+    if copy is None or method != "__call__" or not all(is_short(x) for x in args if isinstance(x, DTensor)):
+        return NotImplemented
+    if not count_write(out):
+        return NotImplemented
+    arrays = [_whole(x, of) for x, of in zip(args, copies, strict=True)]
+    target = _row(out, copy).view(np.ndarray)
+    target.flags.writeable = True
+    function(*arrays, out=target, **kwargs)
+    out._block[...] = target[out.layout.block_slices(out.shape)]
+    copy.version += 1
+    return out
+
+
+def _whole(x: Value, copy: Pages | None) -> Value:
+    """Return all elements of an operand, as NumPy's array. Collective for a row of which there is no copy."""
+    if copy is not None:
+        return _row(x, copy).view(np.ndarray)
+    return everywhere(x, "numpy.ndarray")._block if isinstance(x, DTensor) else x
+
+
+def _is_new(function: Value, method: str | None) -> bool:
+    """Return whether what a function makes is one array or number, and no view of an argument."""
+    if isinstance(function, np.ufunc):
+        return method in ("__call__", "reduce") and function.nout == 1
+    return function is operator.getitem or function in _COMPUTING
+
+
+def _copy_of(row: Value) -> Pages | None:
+    """Return the pages that have all elements of the array of a row, as they are now."""
+    if not isinstance(row, DTensor) or row._view is None or row.ndim != 1 or row.nbytes > PASSING:
+        return None
+    pages = PAGES.get(id(row._view.root))
+    if pages is None or pages.whole is None or pages.version != pages.storage.version:
+        return None
+    pages.rows += 1
+    return pages
+
+
+def _row(row: DTensor, copy: Pages) -> Array:
+    """Return the elements of a row in the copy of its array."""
+    view = cast(Any, row._view)
+    array: Array = np.ndarray(row.shape, row.dtype, copy.whole, view.begin, view.strides).view(_kind)
+    array.flags.writeable = False
+    return array
