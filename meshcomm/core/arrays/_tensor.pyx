@@ -60,6 +60,7 @@ cdef object dtype = np.dtype, ndarray = np.ndarray
 cdef object _numbers = frozenset(
     [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
 )
+cdef object _integers = frozenset([np.dtype(each).type for each in "bBhHiIlLqQ"])
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
@@ -166,12 +167,13 @@ cdef class TensorBase(Stored):
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
+        index = _with_ints(index)
         made = _attending(_item, self, index, None, None, None)
         return made if script is None else script(made, None, index)
 
     def __setitem__(self, index, value):
         note_dropped(value)
-        _attending(_set_item, self, index, value, None, None)
+        _attending(_set_item, self, _with_ints(index), value, None, None)
         forget_dropped(value)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
@@ -522,6 +524,16 @@ cdef object _signature(function, tuple args, out, bint by_type):
 
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
+
+
+cdef inline object _with_ints(index):
+    """Return an index with integers of Python in place of NumPy's, such as those of a loop over an array."""
+    if type(index) is tuple:
+        for x in <tuple>index:
+            if type(x) in _integers:
+                return tuple([int(x) if type(x) in _integers else x for x in <tuple>index])
+        return index
+    return int(index) if type(index) in _integers else index
 
 
 cdef bint _is_element(TensorBase tensor, index):
