@@ -9,6 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
+from numpy._core.umath import _extobj_contextvar as _errstate
 
 from meshcomm.errors import MeshcommError
 
@@ -110,13 +111,26 @@ _WARNINGS, _UNTOLD = NumericalWarnings(), frozenset({"call", "log"})
 """What issues NumPy's warnings at the line of the program, and where the program has an object of its own for them."""
 
 
+_handled: tuple[Any, Any] | None = None
+"""NumPy's state of errors in which a call was guarded last, and the one that it had then: making one takes long."""
+
+
 def guarded(function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Return what *function* returns; warnings of NumPy in it name the line of the program."""
+    global _handled
+    outside, before = _errstate.get(None), _handled
+    if before is not None and outside is before[0]:
+        token = _errstate.set(before[1])
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _errstate.reset(token)
     handling = np.geterr()
     if "warn" not in handling.values() or not _UNTOLD.isdisjoint(handling.values()):
         return function(*args, **kwargs)
     logged: dict[str, Any] = {name: "log" for name, how in handling.items() if how == "warn"}
     with np.errstate(call=_WARNINGS, **logged):
+        _handled = outside, _errstate.get(None)
         return function(*args, **kwargs)
 
 

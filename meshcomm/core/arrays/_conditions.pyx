@@ -13,54 +13,65 @@ from cpython.contextvars cimport get_value
 from numpy._core.umath import _extobj_contextvar as _errstate
 
 cdef object _asked = None, _asked_to_wait = None
-cdef object _handling = None, _filters = None, _first = None, _shows = None, _records = None
-cdef Py_ssize_t _count = 0
-cdef bint _sees = False, _waits = False
+cdef _Answer _last = None, _other = None
 cdef dict _warnings = warnings.__dict__
 
 
 def let_see(sees):
     """Set what returns whether the program would see a condition now; None if its ranks never agree on them."""
-    global _asked, _handling
-    _asked, _handling = sees, None
+    global _asked, _last, _other
+    _asked, _last, _other = sees, None, None
 
 
 def let_wait(waits):
     """Set what returns whether operations may wait now; None if none may."""
-    global _asked_to_wait, _handling
-    _asked_to_wait, _handling = waits, None
+    global _asked_to_wait, _last, _other
+    _asked_to_wait, _last, _other = waits, None, None
 
 
 cpdef bint are_seen() except -1:
     """Return whether ranks are to agree on the conditions of a call."""
-    if _asked is None:
-        return False
-    _look()
-    return _sees
+    return _asked is not None and _look().sees
 
 
 cpdef bint may_wait() except -1:
     """Return whether an operation may be computed later: whether its conditions are no more than warnings."""
-    if _asked_to_wait is None:
-        return False
-    _look()
-    return _waits
+    return _asked_to_wait is not None and _look().waits
 
 
-cdef int _look() except -1:
-    """Ask again if the program may have changed how it handles conditions."""
-    global _handling, _filters, _first, _count, _shows, _records, _sees, _waits
+cdef class _Answer:
+    """What was answered, and what `np.errstate` and `warnings` had then."""
+
     cdef object handling, shows, records, first
     cdef list filters
-    handling, filters = get_value(_errstate), _warnings["filters"]
-    shows, records = _warnings["showwarning"], _warnings.get("_showwarnmsg_impl")
-    first = filters[0] if filters else None
-    if not (
-        handling is _handling and shows is _shows and records is _records
-        and filters is _filters and first is _first and len(filters) == _count
-    ):
-        _sees = _asked is not None and _asked()
-        _waits = _asked_to_wait is not None and _asked_to_wait()
-        _handling, _shows, _records = handling, shows, records
-        _filters, _first, _count = filters, first, len(filters)
-    return 0
+    cdef Py_ssize_t count
+    cdef bint sees, waits
+
+
+cdef _Answer _look():
+    """Return the answers, also of the state before the last one: a call of ours may change it for its own time."""
+    global _last, _other
+    cdef object handling = get_value(_errstate)
+    cdef _Answer answer
+    if _last is None or not _holds(_last, handling):
+        _last, _other = _other, _last
+        if _last is None or not _holds(_last, handling):
+            answer = _Answer.__new__(_Answer)
+            answer.handling, answer.filters = handling, _warnings["filters"]
+            answer.shows, answer.records = _warnings["showwarning"], _warnings.get("_showwarnmsg_impl")
+            answer.count = len(answer.filters)
+            answer.first = answer.filters[0] if answer.count else None
+            answer.sees = _asked is not None and _asked()
+            answer.waits = _asked_to_wait is not None and _asked_to_wait()
+            _last = answer
+    return _last
+
+
+cdef bint _holds(_Answer answer, handling):
+    """Return whether the program handles conditions as it did when this was answered."""
+    cdef list filters = _warnings["filters"]
+    return (
+        answer.handling is handling and answer.filters is filters and answer.count == len(filters)
+        and answer.first is (filters[0] if filters else None)
+        and answer.shows is _warnings["showwarning"] and answer.records is _warnings.get("_showwarnmsg_impl")
+    )
