@@ -159,7 +159,7 @@ cdef class TensorBase(Stored):
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
         made = _attending(_by_ufunc, self, ufunc, method, inputs, kwargs)
-        return made if script is None or kwargs.get("out") is not None else script(made)
+        return made if script is None or kwargs.get("out") is not None else _for_script(made, None, None)
 
     def _made_by(self, function, *args, **kwargs):
         """Return what *function*, one of NumPy, makes of this tensor."""
@@ -169,7 +169,7 @@ cdef class TensorBase(Stored):
     def __getitem__(self, index):
         index = _with_ints(index)
         made = _attending(_item, self, index, None, None, None)
-        return made if script is None else script(made, None, index)
+        return made if script is None else _for_script(made, None, index)
 
     def __setitem__(self, index, value):
         note_dropped(value)
@@ -298,7 +298,7 @@ cdef object _in_place(ufunc, TensorBase tensor, other, long_way):
 cdef object _operated(TensorBase tensor, tuple key, tuple operands, out):
     made = _attending(_by_operator, tensor, key, operands, out, None)
     tensor._is_dropped = False
-    return made if script is None or out is not None else script(made)
+    return made if script is None or out is not None else _for_script(made, None, None)
 
 
 cdef object _by_operator(TensorBase tensor, key, operands, out, _):
@@ -315,10 +315,21 @@ cdef object _OUT = "out"
 script = None  # what gives results to a script of NumPy, if it is one: see meshcomm.core.arrays.scripted
 
 
+cdef inline object _for_script(made, function, index):
+    """Return what a call gives to a script: a tensor that is cut as it is."""
+    cdef object spec
+    if type(made) is _KIND:
+        spec = (<TensorBase>made)._spec
+        for cut in spec.cuts or spec.find_cuts():
+            if cut is not None:
+                return made
+    return script(made, function, index)
+
+
 cdef object _function(TensorBase tensor, function, tuple args, dict kwargs):
     made = _attending(_by_function, tensor, function, None, args, kwargs)
     tensor._may_be_dropped = False
-    return made if script is None or kwargs.get("out") is not None else script(made, function)
+    return made if script is None or kwargs.get("out") is not None else _for_script(made, function, None)
 
 
 # -- ways -------------------------------------------------------------------------------------------------------------
