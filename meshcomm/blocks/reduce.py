@@ -10,11 +10,12 @@ from meshcomm.blocks.rules import sharding, without
 from meshcomm.blocks.stretches import in_stretches
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Names, Shape
-from meshcomm.core.arrays._evaluation import array_of, reduce_pieces
+from meshcomm.core.arrays._evaluation import reduce_pieces
 from meshcomm.core.arrays._expressions import Expression
 from meshcomm.core.arrays._recipes import Call, OnBlocks, Recipe
 from meshcomm.core.arrays._storage import lazy_block_of
 from meshcomm.core.arrays.dtensor import DTensor
+from meshcomm.core.arrays.folds import Folding
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
@@ -171,6 +172,7 @@ class Reduction(NamedTuple):
     finish: makes the result from what the shares were reduced to
     options: other arguments of the call
     takes_empty: whether *share* knows the share of a block without elements
+    ufunc: merges the shares of parts of a block; of floating-point numbers, *share* is its ``reduce``; None for others
     """
 
     name: str
@@ -183,6 +185,7 @@ class Reduction(NamedTuple):
     finish: Callable[[Array], Array] = unchanged
     options: tuple[Hashable, ...] = ()
     takes_empty: bool = False
+    ufunc: np.ufunc | None = None
 
 
 def reduced(how: Reduction, tensor: DTensor, keepdims: bool = False) -> DTensor:
@@ -228,7 +231,7 @@ def _partial(how: Reduction, of: TensorSpec) -> tuple[Partial, Layout, Shape]:
     options = "".join(f", {option}" for option in how.options)
     text = f"{how.name} over axes {axes}{options} in {how.dtype}"
     run, finish = (compute, how.finish) if names else (_whole(how), unchanged)
-    run = _of_lazy(run, axes, dtype if names else how.dtype)
+    run = _of_lazy(run, how, bool(names))
     layout, form = source.delete(axes), None
     if isinstance(how.merge, str) and all(_all_filled(source.cut(a, whole[a])) for a in axes):
         form = ("shares", how.name, how.merge, names, layout, shape, of.dtype, dtype, how.options)
@@ -246,16 +249,17 @@ def _whole(how: Reduction) -> Callable[[Array], Array]:
     return compute
 
 
-def _of_lazy(reduce: Callable[[Array], Array], axes: tuple[int, ...], dtype: DType) -> Callable[[Value], Array]:
+def _of_lazy(reduce: Callable[[Array], Array], how: Reduction, is_share: bool) -> Callable[[Value], Array]:
     """Return *reduce* as a function that takes expressions, too: it goes over them in pieces where it can."""
+    axes, shares, folding = how.axes, how.dtype if how.shares is None else how.shares, None
+    if how.ufunc is not None:
+        finish = unchanged if is_share else how.finish
+        folding = Folding(lambda piece: np.asarray(how.share(piece), shares), how.ufunc, axes, shares, finish)
 
     def compute(block: Value) -> Array:
-        if isinstance(block, Expression):
-            result = reduce_pieces(block, reduce, axes, dtype)
-            if result is not None:
-                return result
-            block = array_of(block)
-        return reduce(block)
+        if not isinstance(block, Expression):
+            return reduce(block)
+        return reduce_pieces(block, reduce, axes, shares if is_share else how.dtype, folding)
 
     return compute
 

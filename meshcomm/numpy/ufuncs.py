@@ -93,7 +93,8 @@ def reduce(
         found: Array = ufunc.reduce(rows, axis=0, dtype=kind.type)
         return np.asarray(found)
 
-    result = reduced(Reduction(name, axes, made, made, _MERGED_BY.get(ufunc, merged), kind), tensor, keepdims)
+    how = Reduction(name, axes, made, made, _MERGED_BY.get(ufunc, merged), kind, ufunc=ufunc)
+    result = reduced(how, tensor, keepdims)
     if initial is NO_VALUE or initial is None:
         return result
     return ufunc(np.asarray(initial).astype(kind)[()], result)  # type: ignore[no-any-return]

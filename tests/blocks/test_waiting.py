@@ -3,6 +3,7 @@
 import sys
 import warnings
 import weakref
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from meshcomm.errors import ShapeError
 from support.chain_programs import Program
 from support.reference import on_ranks
 from support.sampling import sampled, with_seeds
-from support.tensors import check, on_a_mesh
+from support.tensors import check, on, on_a_mesh
 from support.waiting import all_waiting
 
 U = mc.UNSHARDED
@@ -154,6 +155,49 @@ def test_reductions_end_a_chain():
     u = t * 2
     check(u.sum(axis=1), (x * 2).sum(axis=1))
     check(u, x * 2)
+
+
+@pytest.mark.parametrize("seed", sampled(range(400), 60))
+def test_reductions_by_pieces_have_numpys_digits(seed):
+    random = Random(seed)
+    shape = random.choice(
+        [(129,), (1000,), (1, 3777), (30, 41), (17, 33, 5), (2, 7001), (900, 1), (30, 1, 7), (3, 900)]
+    )
+    numbers = np.random.default_rng(random.randrange(2**32)).normal(size=(2, *shape)) * 10
+    x = numbers[0] + (1j * numbers[1] if (kind := random.choice(["f8", "f4", "f2", "c8", "i4", "u1"])) == "c8" else 0)
+    with np.errstate(all="ignore"):
+        x = x.astype(kind)
+    chains = [
+        lambda t: t * t - t,
+        lambda t: t + t[:1],
+        lambda t: t[1:] * 2 - t[:-1],
+        lambda t: t[..., 1:] + t[..., :-1],
+    ]
+    chain = random.choice([chain for chain in chains if 0 not in chain(x).shape])
+    axes = random.choice([None, 0, -1, (*range(len(shape)),), tuple(random.sample(range(len(shape)), 1))])
+    functions = (np.sum, np.prod, np.max, np.min, np.mean, np.any, np.all, np.count_nonzero, np.add.reduce)
+
+    def program():
+        t = mc.distribute(x, mc.Layout([U] * len(shape), mc.create_mesh([("x", 1)]))).copy()
+        for function in functions:
+            result, expected = function(chain(t), axis=axes).to_numpy(), np.asarray(function(chain(x), axis=axes))
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result, expected, f"{function} {axes} of {shape} {kind}")
+
+    with np.errstate(all="ignore"), all_waiting(random.choice([100, 3000])):
+        on(1, program)
+
+
+@on_ranks(1)
+def test_a_reduction_warns_at_its_line():
+    t, x = tensor((600, 5))
+    u = t * 1e308
+    assert u._waits
+    with pytest.warns(RuntimeWarning, match="overflow encountered in reduce") as issued:
+        (u * 1).sum()
+    assert [each.lineno for each in issued] == [sys._getframe().f_lineno - 1]
+    assert not u._waits, "u is in a variable: the same pass stores it"
+    check(u, x * 1e308)
 
 
 @on_ranks(1)

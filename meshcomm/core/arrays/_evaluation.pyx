@@ -11,7 +11,7 @@ from cpython.ref cimport PyObject
 
 from meshcomm.core._callers import Line
 from meshcomm.core._tuning import LINE, PIECE_BYTES, SHORT_AXIS
-from meshcomm.core.arrays._expressions cimport Expression, Pieces, release, unlink
+from meshcomm.core.arrays._expressions cimport Expression, Pieces, origin_of_call, release, unlink
 from meshcomm.core.arrays._segments cimport Segment, borders_in, collect, intervals
 from meshcomm.core.arrays.logged import tell
 from meshcomm.core.memory.blocks import new_block
@@ -49,26 +49,41 @@ cdef int evaluate_into(Expression top, target) except -1:
     return 0
 
 
-def reduce_pieces(Expression top not None, reduce, tuple axes, dtype):
-    """Return a reduction of an expression, which is stored nowhere; None if pieces have no axis of *axes* as a whole.
+def reduce_pieces(Expression top not None, reduce, tuple axes, dtype, folding=None):
+    """Return a reduction of an expression, which is not stored if pieces have *axes* as a whole, or can be merged.
 
     Parameters
     ----------
     reduce: takes an array, and reduces it over *axes*
     axes: which are reduced, ascending
     dtype: of the result
+    folding: a `Folding`, if shares of pieces give the result
     """
-    cdef Evaluation evaluation = Evaluation.__new__(Evaluation)
-    if top.block is not None or not axes or 0 in axes or top.axis in axes:
-        return None
-    evaluation.top, evaluation.reduce = top, reduce
+    cdef Evaluation evaluation
+    cdef bint is_ordered
+    if top.block is not None:
+        return reduce(top.block)
+    evaluation = Evaluation.__new__(Evaluation)
+    evaluation.top, evaluation.reduce, evaluation.place = top, reduce, origin_of_call()
     evaluation.kept = [axis for axis in range(len(top.shape)) if axis not in axes]
     evaluation.prepare()
-    if 0 in top.shape or <Py_ssize_t>axes[0] < evaluation.first_whole:
-        return None
-    evaluation.target = np.empty([top.shape[axis] for axis in evaluation.kept], dtype)
+    if not axes or 0 in top.shape:
+        folding = None
+    elif top.axis not in axes and evaluation.first_whole <= <Py_ssize_t>axes[0]:
+        evaluation.target = np.empty([top.shape[axis] for axis in evaluation.kept], dtype)
+        _finish(evaluation)
+        return evaluation.target
+    if folding is not None:
+        is_ordered = top.axis <= 0 or top.axis < evaluation.first_whole
+        largest = max([prod(sizes) for _, _, sizes in evaluation.boxes])
+        evaluation.fold = folding.fold(top.shape, top.dtype, largest, is_ordered)
+    if evaluation.fold is None:
+        evaluation.reduce = None
+        evaluation.stored[id(top)] = top, new_block(top.shape, top.dtype)
+        _finish(evaluation)
+        return reduce(top.block)
     _finish(evaluation)
-    return evaluation.target
+    return folding.finish(evaluation.fold.result())
 
 
 cdef int _evaluate(Expression top, target) except -1:
@@ -116,13 +131,15 @@ cdef class Evaluation:
     boxes: the pieces in the order of memory: of each the number of its segment, its slices, and its lengths
     first_whole: this axis and those behind it are whole in each piece
     reduce: takes a piece, and reduces it; None: pieces go to the target as they are
+    fold: the `Fold` that gets the pieces instead; None: they are reduced one by one
+    place: where the program reduces them
     kept: the axes that it keeps
     is_turned: whether pieces have the first axis last in memory: so universal functions go over that, and not over few
         elements of the last one time and again
     """
 
     cdef Expression top
-    cdef object target, memory, origin, reduce
+    cdef object target, memory, origin, reduce, fold, place
     cdef list order, segments, boxes, kept
     cdef Py_ssize_t first_whole
     cdef dict stored, notes
@@ -221,7 +238,9 @@ cdef class Evaluation:
         cdef bint is_top_stored = id(self.top) in self.stored
         cdef list pending = []
         self.is_direct = self.is_direct and not late and not self.is_turned
-        self.rotating = 0 if (is_top_stored and not self.is_turned) or self.is_direct else late + 1
+        self.rotating = 0
+        if self.is_turned or not (is_top_stored or self.is_direct or self.fold is not None):
+            self.rotating = late + 1
         target = self.stored[id(self.top)][1] if is_top_stored else self.target
         self.largest = -(-max([prod(sizes) for _, _, sizes in boxes]) * self.widest // _line) * _line
         for segment in self.segments:
@@ -233,10 +252,16 @@ cdef class Evaluation:
             if self.rotating:
                 out = self._buffer(sizes, self.top.dtype, number % self.rotating)
             else:
-                out = target[box]
+                out = target[box] if self.fold is None else self.fold.buffer(box, sizes)
             self._piece(segment, box, sizes, out)
             number += 1
-            if self.reduce is not None:
+            if self.fold is not None:
+                if self.rotating:
+                    copyto(self.fold.buffer(box, sizes), out)
+                self.origin = self.place
+                self.fold.take()
+            elif self.reduce is not None:
+                self.origin = self.place
                 target[tuple([box[axis] for axis in self.kept])] = self.reduce(self._reducible(out))
             elif self.rotating:
                 pending.append((box, out))
@@ -258,12 +283,13 @@ cdef class Evaluation:
     cdef object _reducible(self, piece):
         """Return a piece in the order of memory in which a sum has NumPy's digits.
 
-        NumPy adds up less than 8 numbers in memory one after the other, and all others over any axis but the last.
+        NumPy adds up less than 8 numbers in memory one after the other, and all others over any axis but the last;
+        only there it adds up float16 in float32.
         """
         cdef Py_ssize_t short
         if not self.is_turned:
             return piece
-        short = 4 if piece.dtype.kind == "c" else 8
+        short = 0 if piece.dtype.char == "e" else 4 if piece.dtype.kind == "c" else 8
         reduced = [n for axis, n in enumerate(piece.shape) if axis not in self.kept]
         return piece if len(reduced) == 1 and <Py_ssize_t>reduced[0] < short else ascontiguousarray(piece)
 

@@ -107,7 +107,8 @@ def reducing_by(
     def made(block: Array) -> object:
         return by(block, axis=over, **options)
 
-    how = Reduction(function.__name__, axes, made, made, merge, kind, takes_empty=not needs_elements)
+    of_parts = _MERGES[merge]
+    how = Reduction(function.__name__, axes, made, made, merge, kind, takes_empty=not needs_elements, ufunc=of_parts)
     return reducing(how, tensor, keepdims)
 
 
@@ -118,6 +119,9 @@ _UFUNCS: dict[Callable[..., object], np.ufunc] = {
     np.min: np.minimum,
 }
 """What functions of NumPy call, after some microseconds."""
+
+_MERGES = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+"""What merges results that devices reduce so."""
 
 
 @operation()
@@ -167,7 +171,7 @@ def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduct
     def finish(found: Array) -> Array:
         if not count:
             warn("Mean of empty slice", RuntimeWarning)
-        return np.asarray(found[()] / count).astype(kind)
+        return np.asarray(found[()] / np.intp(count)).astype(kind)  # as NumPy does, in the dtype that this has
 
     return Reduction(
         "mean",
@@ -180,6 +184,7 @@ def _mean(axes: tuple[int, ...], dtype: DType | None, tensor: DTensor) -> Reduct
         finish,
         (f"added up in {wide}",),
         takes_empty=True,
+        ufunc=np.add,
     )
 
 
