@@ -1,6 +1,7 @@
 """Which calls are meshcomm's own, and which the program's: warnings and short tracebacks name the latter."""
 
 import contextlib
+import linecache
 import os
 import sys
 import warnings
@@ -182,15 +183,15 @@ class _Script:
 def in_short(error: BaseException) -> Iterator[None]:
     """Within the context, let the traceback of a ``MeshcommError`` name no calls of meshcomm but the program's own.
 
-    Such errors blame the caller, and Ctrl-C may come anywhere. The same holds for those that it was raised from; other
-    errors keep all frames, as they may be mistakes of ours. Nothing is left out in Python's development mode
-    (``python -X dev``).
+    Such errors blame the caller, as do those that meshcomm raises as NumPy does, and Ctrl-C may come anywhere. The
+    same holds for those that it was raised from; other errors keep all frames, as they may be mistakes of ours.
+    Nothing is left out in Python's development mode (``python -X dev``).
     """
     kept: dict[BaseException, TracebackType | None] = {}
     now: BaseException | None = error if not sys.flags.dev_mode else None
     while now is not None and now not in kept:
         kept[now] = now.__traceback__
-        if isinstance(now, MeshcommError | KeyboardInterrupt):
+        if isinstance(now, MeshcommError | KeyboardInterrupt) or _is_raised_by_us(now):
             now.__traceback__ = _of_program(now.__traceback__)
         now = now.__cause__ or (None if now.__suppress_context__ else now.__context__)
     try:
@@ -198,6 +199,16 @@ def in_short(error: BaseException) -> Iterator[None]:
     finally:
         for each, traceback in kept.items():
             each.__traceback__ = traceback
+
+
+def _is_raised_by_us(error: BaseException) -> bool:
+    """Return whether a ``raise`` of meshcomm made an error of NumPy's classes, so that the arguments are to blame."""
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or not isinstance(error, LookupError | TypeError | ValueError) or not is_ours(last.tb_frame):
+        return False
+    return linecache.getline(last.tb_frame.f_code.co_filename, last.tb_lineno).lstrip().startswith("raise ")
 
 
 def _of_program(traceback: TracebackType | None) -> TracebackType | None:

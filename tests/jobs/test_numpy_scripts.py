@@ -250,3 +250,12 @@ def test_module_and_wrong_number_of_ranks(launch, script, monkeypatch):
     wrong = launch(2, "-m", "meshcomm", "run", "-n", "2", "script.py")
     assert wrong.code == 2, wrong
     assert "this is a rank already" in wrong.text, wrong
+
+
+def test_an_error_of_numpy_shows_the_program_alone(launch, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import numpy as np\na = np.ones((1000, 1000))\na[1000]\n")
+    job = launch(2, *COMMAND, path)
+    assert job.code == 1, job
+    assert "IndexError: axis 0: index 1000 is out of bounds for 1000 elements" in job.text, job
+    assert not re.search(r'File ".*\.py", line .*, in (?!<module>)', job.text), job
