@@ -95,6 +95,12 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
+_RANKS = (
+    Argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="so many ranks; by default 4"),
+    Argument("--numpy", action="store_true", help="import numpy gives meshcomm.numpy"),
+    Argument("--mpiexec", metavar="COMMAND", help="what starts the ranks, such as 'srun --mpi=pmi2'"),
+)
+
 COMMANDS = {
     "run": Command(
         help="run a Python program; if one rank fails or ends early, end the whole job",
@@ -109,6 +115,17 @@ COMMANDS = {
             *PROGRAM,
         ),
         action=_program,
+    ),
+    "kernel": Command(
+        help="what Jupyter starts: the ranks of a kernel that meshcomm jupyter has installed",
+        description="Start the ranks of a kernel for Jupyter, which have one connection file.",
+        arguments=(
+            *_RANKS,
+            Argument("-f", dest="connection", type=Path, required=True, help="the connection file"),
+            Argument("--rank", action="store_true", help="be one of the ranks"),
+            Argument("--note", type=Path, help="where rank 0 notes the message whose cell runs"),
+        ),
+        action=imported("interactive:kernel"),
     ),
     "info": Command(
         help="print facts about Python, MPI and the ranks, check them, and test a small relayout",
