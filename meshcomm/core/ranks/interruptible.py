@@ -7,10 +7,23 @@ Here ranks wait in Python instead, and enter the call of MPI when it will not wa
 - before a receive, until the message is there
 - for a request, by testing it
 
-The gate is a dissemination barrier: in round k each rank sends to the rank 2**k ahead, and waits for the one 2**k
-behind. A message is received only when it has come, so a rank that leaves early leaves no receive behind. The tag of a
-message is the epoch: after an error the ranks begin a new one, and messages of the old one are never looked at.
 """
+# The gate of a collective call
+# =============================
+#
+# A gate is a dissemination barrier: in round k each rank sends to the rank 2**k ahead, and waits for the one 2**k
+# behind. A message is received only when it has come, so a rank that leaves early leaves no receive behind. The tag of
+# a message is the epoch: after an error the ranks begin a new one, and messages of the old one are never looked at.
+#
+# A rank must not leave a gate that another one has passed: that one is in MPI's call, and waits for ever. So:
+#
+# (A) Who passes has heard of all others, if through some in between: all have come.
+# (B) A signal does not end a gate, nor the call behind it. A rank that is interrupted goes on with the rounds for
+#     `LEAVE_AFTER`. If another one has passed, all have come, and all messages are sent meanwhile: it passes, too, and
+#     is interrupted after the call.
+# (C) Else it leaves. Nobody has passed, and nobody will: ranks are stopped together, and one that comes later looks
+#     before it passes whether it was stopped, too.
+
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +43,9 @@ from meshcomm.errors import CollectiveMismatch, MeshError
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
+
+LEAVE_AFTER = 0.2
+"""Seconds after an interrupt in which a rank still passes a gate. Messages on their way take less than a tenth."""
 
 _YIELDS = 50
 """A rank that waits lets others run so many times before it sleeps. Two ranks need about five."""
@@ -53,13 +69,18 @@ class _Waiting:
     since = 0.0
     alone = ""
     epoch = 1
+    held = False  # whether a signal has to wait
+    interrupted = 0.0  # when one has come that waits
+    look: Callable[[], object] = staticmethod(lambda: None)
 
 
-def begin() -> SideChannel:
+def begin(look: Callable[[], object]) -> SideChannel:
     """Let calls of mpi4py be interruptible, and ranks that fail not end the job. Collective over COMM_WORLD.
 
-    Call it before the first mesh is made. Return a channel between all ranks, which nothing else uses.
+    Call it before the first mesh is made. Return a channel between all ranks, which nothing else uses. *look* sends
+    this rank the signal if it is to be interrupted, and does not know it yet.
     """
+    _Waiting.look = staticmethod(look)
     MPI = mpi()
     channel, gates = SideChannel(MPI, MPI.COMM_WORLD.Dup()), MPI.COMM_WORLD.Dup()
     MPIWorld.guarded = False
@@ -67,6 +88,13 @@ def begin() -> SideChannel:
     MPI.COMM_WORLD = _communicator_class(MPI, _Gate(MPI, gates), request)(MPI.COMM_WORLD)
     MPI.Request = request
     return channel
+
+
+def interrupt() -> None:
+    """Raise ``KeyboardInterrupt``, now or at the end of a call that others have entered. For handlers of signals."""
+    if not _Waiting.held:
+        raise KeyboardInterrupt
+    _Waiting.interrupted = _Waiting.interrupted or time.monotonic()
 
 
 def waits_for() -> tuple[float, Sequence[int]]:
@@ -144,26 +172,40 @@ class _Gate:
         """Return the ranks of *group* in COMM_WORLD."""
         return list(group.Translate_ranks(None, self._group))
 
-    def enter(self, ranks: Sequence[int], name: str) -> None:
-        """Wait until all *ranks* have come; ``CollectiveMismatch`` if one of them has come for another call."""
+    @contextmanager
+    def passed(self, ranks: Sequence[int], name: str) -> Iterator[None]:
+        """Return a context for a call of *ranks*, which begins when all have come, and which no signal ends.
+
+        ``CollectiveMismatch`` if one of them has come for another call.
+        """
         if len(ranks) == 1:
+            yield
             return
         if _Waiting.alone:
             raise MeshError(f"{name} needs ranks {spans(sorted(ranks))}: {_Waiting.alone}")
+        _Waiting.interrupted, _Waiting.held = 0.0, True
+        try:
+            self._pass(ranks, name)
+            yield
+        finally:
+            _Waiting.ranks, _Waiting.held = (), False
+        if _Waiting.interrupted:
+            raise KeyboardInterrupt
+
+    def _pass(self, ranks: Sequence[int], name: str) -> None:
         here = f"{name} of MPI in {watch.operation()}" if watch.calls else f"{name} of MPI"
         message, size, me = f"{name} {here}".encode(), len(ranks), ranks.index(self._comm.rank)
         _Waiting.since, _Waiting.ranks = time.monotonic(), ranks
-        try:
-            distance = 1
-            while distance < size:
-                self._send(message, ranks[(me + distance) % size])
-                source = ranks[(me - distance) % size]
-                other, _, there = self._receive(source).decode().partition(" ")
-                if other != name:
-                    raise CollectiveMismatch(f"rank {self._comm.rank} calls {here}, but rank {source} calls {there}")
-                distance *= 2
-        finally:
-            _Waiting.ranks = ()
+        distance = 1
+        while distance < size:
+            if 2 * distance >= size:  # who gets the last message may pass
+                _Waiting.look()
+            self._send(message, ranks[(me + distance) % size])
+            source = ranks[(me - distance) % size]
+            other, _, there = self._receive(source).decode().partition(" ")
+            if other != name:
+                raise CollectiveMismatch(f"rank {self._comm.rank} calls {here}, but rank {source} calls {there}")
+            distance *= 2
 
     def receive(self, comm: "MPI_.Comm", source: int, tag: int) -> None:
         """Wait until *comm* has a message that a receive from *source* with this *tag* would get."""
@@ -179,10 +221,16 @@ class _Gate:
 
     def _receive(self, source: int) -> bytes:
         status = self._mpi.Status()
-        wait_until(lambda: bool(self._comm.Iprobe(source, _Waiting.epoch, status)))
+        wait_until(lambda: bool(self._comm.Iprobe(source, _Waiting.epoch, status)) or _leaves())
+        if _leaves() and not self._comm.Iprobe(source, _Waiting.epoch, status):
+            raise KeyboardInterrupt
         data = bytearray(status.Get_count(self._mpi.BYTE))
         self._comm.Recv([data, self._mpi.BYTE], source, _Waiting.epoch)
         return bytes(data)
+
+
+def _leaves() -> bool:
+    return _Waiting.interrupted > 0 and time.monotonic() > _Waiting.interrupted + LEAVE_AFTER
 
 
 @cache
@@ -233,8 +281,8 @@ def _communicator_class(mpi: ModuleType, gate: _Gate, request: type) -> type:
         """A communicator whose calls can be interrupted while they wait."""
 
         def Create_group(self, group: "MPI_.Group", tag: int = 0) -> "MPI_.Intracomm":
-            gate.enter(gate.ranks(group), "Create_group")
-            return super().Create_group(group, tag)
+            with gate.passed(gate.ranks(group), "Create_group"):
+                return super().Create_group(group, tag)
 
         def Sendrecv(self, sendbuf: Value, dest: int, sendtag: int = 0, recvbuf: Value = None, *rest: Value) -> None:
             request = self.Isend(sendbuf, dest, sendtag)
@@ -260,8 +308,8 @@ def _communicator_class(mpi: ModuleType, gate: _Gate, request: type) -> type:
 
 def _collective(call: Callable[..., Value], name: str, gate: _Gate) -> Callable[..., Value]:
     def collective(comm: Value, *args: Value, **named: Value) -> Value:
-        gate.enter(gate.ranks(comm.Get_group()), name)
-        return call(comm, *args, **named)
+        with gate.passed(gate.ranks(comm.Get_group()), name):
+            return call(comm, *args, **named)
 
     return collective
 

@@ -64,7 +64,7 @@ class Job:
     """All ranks, seen by one of them. Collective over COMM_WORLD to make, before the first mesh."""
 
     def __init__(self) -> None:
-        self._channel = interruptible.begin()
+        self._channel = interruptible.begin(self.poll)
         self.rank, self.size = self._channel.rank, self._channel.size
         self.number = 0
         """How many cells have begun."""
@@ -73,6 +73,8 @@ class Job:
         """Why this rank runs its code alone, if it does."""
         self.outcome = Outcome()
         """What this rank notes for its outcome while a cell runs."""
+        self.wake: Callable[[], object] = lambda: None
+        """Wakes the event loop of the main thread, if it has one: a signal alone does not."""
         self._cells = deque[Json]()
         self._values = deque[Json]()
         self._outcomes: dict[int, Outcome] = {}
@@ -122,6 +124,11 @@ class Job:
                 self.running = False
             if takes:
                 signal.signal(signal.SIGINT, before)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the cell that runs is stopped."""
+        return bool(self._why)
 
     def raise_if_stopped(self) -> None:
         """Raise ``KeyboardInterrupt`` if the cell was stopped before this rank began it."""
@@ -234,10 +241,11 @@ class Job:
         if number == self.number and self.running:
             self._why = self._why or why
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            self.wake()
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
         if self.running:
-            raise KeyboardInterrupt
+            interruptible.interrupt()
 
     def _begin_anew(self, epoch: int, differ: bool) -> None:
         self._epoch = epoch

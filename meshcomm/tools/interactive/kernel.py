@@ -153,6 +153,7 @@ def serve(job: Job, connection: Path, note: Path | None) -> None:
     app = IPKernelApp.instance(kernel_class=Kernel, connection_file=str(connection))
     app.initialize([])
     add_magics(app.kernel.shell)
+    job.wake = lambda: app.kernel.io_loop.add_callback(lambda: None)
     try:
         app.start()
     finally:

@@ -7,15 +7,17 @@ import sys
 import timeit
 import traceback
 import warnings
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
+from types import FrameType
 from typing import ClassVar, TextIO
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
 
-from meshcomm.core._callers import in_short
+from meshcomm.core._callers import in_short, is_ours
 from meshcomm.core._tracing import Value
 from meshcomm.core._units import bytes_text
 from meshcomm.core.failures import host_signals
@@ -84,6 +86,9 @@ class OfRanks(InteractiveShell):  # type: ignore[misc]  # IPython is not typed s
     def showtraceback(self, exc_tuple: Value = None, *args: Value, **named: Value) -> None:
         """Show an error without the calls of meshcomm, if it blames the program."""
         kind, error, _ = self._get_exc_info(exc_tuple)
+        if self.job.stopped and isinstance(error, KeyboardInterrupt | CancelledError):
+            self._showtraceback(KeyboardInterrupt, KeyboardInterrupt(), _lines_of_program(error))
+            return
         with in_short(error):
             super().showtraceback((kind, error, error.__traceback__), *args, **named)
 
@@ -155,6 +160,17 @@ class Follower(OfRanks):
 
     def ask_exit(self) -> None:
         """Leave the end to rank 0."""
+
+
+def _lines_of_program(error: BaseException) -> list[str]:
+    """Return where in the program this rank was stopped: no calls of libraries, which take long to show."""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if not _is_library(frame)]
+    lines = traceback.StackSummary.extract(iter(frames)).format()
+    return [text.rstrip() for text in ("Traceback (most recent call last):", *lines, "KeyboardInterrupt")]
+
+
+def _is_library(frame: FrameType) -> bool:
+    return is_ours(frame) or str(frame.f_globals.get("__name__")).partition(".")[0] in ("IPython", "asyncio")
 
 
 def key_of(error: BaseException) -> str:
@@ -236,7 +252,7 @@ def follow(job: Job) -> None:
                 if error is not None and not shell.errors:
                     shell.errors.append((type(error).__name__, str(error), key_of(error), []))
             except KeyboardInterrupt as error:
-                shell.errors.append(("KeyboardInterrupt", "", key_of(error), traceback.format_exception(error)))
+                shell.showtraceback((type(error), error, error.__traceback__))
         if "matplotlib.pyplot" in sys.modules:  # rank 0 shows figures, and closes them
             sys.modules["matplotlib.pyplot"].close("all")
         job.note_end(shell.errors)
