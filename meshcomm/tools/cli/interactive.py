@@ -4,12 +4,17 @@ import argparse
 import os
 import shlex
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from meshcomm.core.failures.launchers import launched
 from meshcomm.tools.cli.launch import found_mpiexec, usual_environment
 from meshcomm.tools.cli.once import print_once
 from meshcomm.tools.cli.scripts import Script
+from meshcomm.tools.cli.terminal import say
+from meshcomm.errors import MeshcommError
 
 
 def kernel(options: argparse.Namespace) -> int:
@@ -21,13 +26,58 @@ def kernel(options: argparse.Namespace) -> int:
     return keep_kernel(rank_command(options), environment(options.ranks), options.connection)
 
 
-def rank_command(options: argparse.Namespace) -> list[str]:
-    """Return the command that starts the ranks of a kernel."""
+def jupyter(options: argparse.Namespace) -> int:
+    """Install a kernel for Jupyter, list those that are installed, or remove one."""
+    install = _needs("install", "jupyter_client")
+    default = f"{'NumPy' if options.numpy else 'Python'} on {options.ranks} rank{'s' * (options.ranks > 1)}"
+    try:
+        if options.list:
+            for name, command in install.installed().items():
+                say(f"{name}: {command}")
+        elif options.remove:
+            install.remove(options.remove)
+            say(f"removed {options.remove}")
+        else:
+            folder = install.install(options.name or default, _options(options))
+            say(f"installed {options.name or default} in {folder}")
+    except (MeshcommError, OSError) as error:
+        say(f"meshcomm: {error}", error=True)
+        return 1
+    return 0
+
+
+def shell(options: argparse.Namespace) -> int:
+    """Run a prompt on ranks: IPython's, else Python's own."""
+    if options.file is not None and not options.file.exists():
+        say(f"meshcomm: can't open file {str(options.file)!r}", error=True)
+        return 2
+    if find_spec("jupyter_console") is not None and find_spec("ipykernel") is not None:
+        code: int = _needs("console", "jupyter_console").console(_options(options), options.file)
+        return code
+    from meshcomm.tools.interactive.prompt import prompt
+
+    return prompt(rank_command(options, plain=True), environment(options.ranks), options.file)
+
+
+def _needs(module: str, library: str) -> ModuleType:
+    """Return a *module* of `meshcomm.tools.interactive`; end the process if it needs a *library* that is not there."""
+    if find_spec(library) is None:
+        say("meshcomm: Jupyter is not installed here: pip install meshcomm[jupyter]", error=True)
+        sys.exit(1)
+    return import_module(f"meshcomm.tools.interactive.{module}")
+
+
+def _options(options: argparse.Namespace) -> list[str]:
+    """Return the options of ``meshcomm kernel`` for those of this command."""
+    mpiexec = ["--mpiexec", options.mpiexec] if options.mpiexec else []
+    return ["-n", str(options.ranks), *(["--numpy"] if options.numpy else []), *mpiexec]
+
+
+def rank_command(options: argparse.Namespace, plain: bool = False) -> list[str]:
+    """Return the command that starts the ranks of a kernel, or of Python's *plain* prompt, which adds its file."""
     launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
-    return [
-        *(*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank", "-n"),
-        *(str(options.ranks), *(["--numpy"] if options.numpy else []), "-f", str(options.connection)),
-    ]
+    command = [*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank"]
+    return [*command, *_options(options), *(["--plain", "-f"] if plain else ["-f", str(options.connection)])]
 
 
 def environment(ranks: int) -> dict[str, str]:
@@ -44,7 +94,11 @@ def _rank(options: argparse.Namespace) -> int:
     job = Job()
     if options.numpy:
         Script(Path.cwd()).begin_imports()
-    if job.rank == 0:
+    if options.plain:
+        from meshcomm.tools.interactive.plain import run
+
+        run(job, options.connection)
+    elif job.rank == 0:
         from meshcomm.tools.interactive.kernel import serve
 
         serve(job, options.connection, options.note)

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -15,8 +16,9 @@ from traitlets import Type
 
 from meshcomm.core._tracing import Value
 from meshcomm.tools.interactive.cells import Job
+from meshcomm.tools.interactive.held import draw_pictures, key_of
 from meshcomm.tools.interactive.reports import report
-from meshcomm.tools.interactive.shells import OfRanks, add_magics, draw_pictures, key_of, on_one
+from meshcomm.tools.interactive.shells import OfRanks, add_magics, on_one
 
 
 
@@ -150,7 +152,7 @@ def serve(job: Job, connection: Path, note: Path | None) -> None:
     OfRanks.job, Kernel.note = job, note
     draw_pictures()
     os.environ.pop("JPY_PARENT_PID", None)
-    app = IPKernelApp.instance(kernel_class=Kernel, connection_file=str(connection))
+    app = IPKernelApp.instance(kernel_class=Kernel, connection_file=str(connection), log_level=logging.ERROR)
     app.initialize([])
     add_magics(app.kernel.shell)
     job.wake = lambda: app.kernel.io_loop.add_callback(lambda: None)

@@ -21,7 +21,7 @@ LOOK_EVERY = 0.1
 """Seconds between two looks whether the job, and who started it, are there."""
 END_WITHIN = 2.0
 """Seconds in which a launcher ends all ranks when it gets SIGTERM, before it is killed."""
-CONNECT_WITHIN = 0.7
+CONNECT_WITHIN = 2.0
 """Seconds in which Jupyter connects again to the port of a kernel that has gone. It tries about ten times a second."""
 _LAST_LINES = 20
 _PR_SET_PDEATHSIG = 1
@@ -60,6 +60,13 @@ class Launched:
             time.sleep(LOOK_EVERY)
         self._reader.join(LOOK_EVERY)
         return self.process.returncode
+
+    def end_gently(self) -> None:
+        """Give the job time to end by itself, and end it then."""
+        try:
+            self.process.wait(END_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.end()
 
     def end(self) -> None:
         """End the job now."""
@@ -103,12 +110,13 @@ def _publish(connection: Path, parent: Value, text: str) -> None:
 
     facts = json.loads(connection.read_text())
     session = Session(key=facts["key"].encode(), signature_scheme=facts["signature_scheme"])
-    socket = zmq.Context.instance().socket(zmq.PUB)
+    socket = zmq.Context.instance().socket(zmq.XPUB)
     socket.linger = int(1000 * CONNECT_WITHIN)
     at = f"{facts['ip']}:{facts['iopub_port']}" if facts["transport"] == "tcp" else f"{facts['ip']}-{facts['iopub_port']}"
     socket.bind(f"{facts['transport']}://{at}")
-    time.sleep(CONNECT_WITHIN)
-    session.send(socket, "stream", {"name": "stderr", "text": text}, parent=parent)
-    session.send(socket, "status", {"execution_state": "idle"}, parent=parent)
-    time.sleep(LOOK_EVERY)
+    if socket.poll(int(1000 * CONNECT_WITHIN)):  # one has subscribed; the others are about to
+        time.sleep(2 * LOOK_EVERY)
+        session.send(socket, "stream", {"name": "stderr", "text": text}, parent=parent)
+        session.send(socket, "status", {"execution_state": "idle"}, parent=parent)
+        time.sleep(LOOK_EVERY)
     socket.close()

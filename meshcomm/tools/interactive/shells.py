@@ -1,18 +1,14 @@
 """IPython's shells on ranks: which magics run where, and what a rank other than 0 keeps of its output."""
 
-import builtins
-import io
 import os
 import sys
 import timeit
 import traceback
-import warnings
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from importlib import import_module
 from types import FrameType
-from typing import ClassVar, TextIO
+from typing import ClassVar
 
 from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
@@ -20,10 +16,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from meshcomm.core._callers import in_short, is_ours
 from meshcomm.core._tracing import Value
 from meshcomm.core._units import bytes_text
-from meshcomm.core.failures import host_signals
 from meshcomm.core.ranks import interruptible
 from meshcomm.core.ranks.hosts import this_host
 from meshcomm.tools.interactive.cells import Job
+from meshcomm.tools.interactive.held import draw_pictures, hold_output, key_of, show_warnings
 
 EVERYWHERE = frozenset(
     (
@@ -32,33 +28,6 @@ EVERYWHERE = frozenset(
     )
 )
 """Magics of IPython and its extensions that run code, or change what code computes: on all ranks. Others act on rank 0."""
-
-_LONGEST_OUTPUT = 1 << 17
-"""Characters that a rank keeps of what it prints in a cell: half from the beginning, half from the end."""
-
-
-class Held(io.TextIOBase):
-    """A stream of a rank whose output is shown if it fails, or if asked."""
-
-    def __init__(self, job: Job, name: str) -> None:
-        self._job, self._name = job, name
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        """Keep *text*, or forget what is in the middle."""
-        output: list[list[str]] = self._job.outcome.setdefault("output", [])
-        if output and output[-1][0] == self._name:
-            output[-1][1] += text
-        else:
-            output.append([self._name, text])
-        last = output[-1]
-        if len(last[1]) > 2 * _LONGEST_OUTPUT:
-            half = _LONGEST_OUTPUT // 2
-            last[1] = f"{last[1][:half]}\n...\n{last[1][-half:]}"
-        return len(text)
-
 
 class OfRanks(InteractiveShell):  # type: ignore[misc]  # IPython is not typed strictly
     """What the shells of all ranks have in common."""
@@ -173,13 +142,8 @@ def _is_library(frame: FrameType) -> bool:
     return is_ours(frame) or str(frame.f_globals.get("__name__")).partition(".")[0] in ("IPython", "asyncio")
 
 
-def key_of(error: BaseException) -> str:
-    """Return a text that is the same on ranks with the same error."""
-    return host_signals.shared_text(error)[0] if host_signals.is_shared(error) else f"{type(error).__name__}: {error}"
-
-
 def add_magics(shell: OfRanks) -> None:
-    """Add ``%%rank``, ``%%each`` and ``%mesh``, and let ``input`` and warnings be those of all ranks."""
+    """Add ``%%rank``, ``%%each`` and ``%mesh``, and let warnings be those of all ranks."""
     job = shell.job
 
     def rank(line: str, cell: str) -> None:
@@ -209,27 +173,7 @@ def add_magics(shell: OfRanks) -> None:
     for function in (rank, each):
         shell.register_magic_function(function, "cell")
     shell.register_magic_function(mesh, "line")
-    usual = warnings.showwarning
-
-    def show(  # noqa: PLR0917 - Python's parameters
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        job.outcome.setdefault("warnings", []).append(f"{category.__name__}: {message}\n")
-        if job.rank == 0:
-            usual(message, category, filename, lineno, file, line)
-
-    warnings.showwarning = show
-
-
-def draw_pictures() -> None:
-    """Let tensors, layouts, meshes and plans have their pictures, also if the program has not imported meshcomm."""
-    for name in ("layouts", "meshes", "plans"):
-        import_module(f"meshcomm.tools.pictures.of_{name}")
+    show_warnings(job)
 
 
 def follow(job: Job) -> None:
@@ -238,8 +182,7 @@ def follow(job: Job) -> None:
     OfRanks.job = job
     draw_pictures()
     shell = Follower.instance()
-    sys.stdout, sys.stderr = Held(job, "stdout"), Held(job, "stderr")
-    builtins.input = lambda prompt="": job.shared("input()", str)
+    hold_output(job)
     add_magics(shell)
     while (cell := job.next_cell()) is not None:
         shell.errors.clear()
