@@ -27,7 +27,7 @@ Here ranks wait in Python instead, and enter the call of MPI when it will not wa
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -121,16 +121,16 @@ def wait_until(done: Callable[[], bool]) -> None:
 def alone(reason: str) -> Iterator[None]:
     """Return a context in which calls that need other ranks raise ``MeshError`` with this *reason*."""
     before, _Waiting.alone = _Waiting.alone, reason
-    turns = [(team, team.turn) for world in open_worlds() for team in world.open_or_not() if len(team.ranks) > 1]
-    for team, _ in turns:
-        team.turn = Turn()
-        team.turn.end(reason)
-    try:
-        yield
-    finally:
-        _Waiting.alone = before
-        for team, turn in turns:
-            team.turn = turn
+    with ExitStack() as stack:
+        for team in [team for world in open_worlds() for team in world.open_or_not() if len(team.ranks) > 1]:
+            stack.enter_context(team.unnoted())
+            stack.callback(setattr, team, "turn", team.turn)
+            team.turn = Turn()
+            team.turn.end(reason)
+        try:
+            yield
+        finally:
+            _Waiting.alone = before
 
 
 def states() -> list[object]:

@@ -65,6 +65,11 @@ class Shell(OfRanks, ZMQInteractiveShell):  # type: ignore[misc]
         self._show(result, errors)
         return result
 
+    def user_expressions(self, expressions: Value) -> Value:
+        """Return what a frontend asks for after a cell, without other ranks."""
+        with on_one(self.job, "expressions of a frontend are computed on rank 0 alone"):
+            return super().user_expressions(expressions)
+
     def _is_code(self, text: str) -> bool:
         if not text.strip():
             return False
