@@ -38,7 +38,17 @@ _LONGEST_TEXT = 400  # letters
 _NOTED = "_noted_as_refusal"  # an attribute of errors
 
 
-_OF_CALLS = ("calls", "call_digest", "noted", "comparison_due", "refused", "_compare_at", "_digests", "_asked", "_clock")
+_OF_CALLS = (
+    "calls",
+    "call_digest",
+    "noted",
+    "comparison_due",
+    "refused",
+    "_compare_at",
+    "_digests",
+    "_asked",
+    "_clock",
+)
 
 
 class Noted(NamedTuple):

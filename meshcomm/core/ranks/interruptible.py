@@ -24,7 +24,6 @@ Here ranks wait in Python instead, and enter the call of MPI when it will not wa
 # (C) Else it leaves. Nobody has passed, and nobody will: ranks are stopped together, and one that comes later looks
 #     before it passes whether it was stopped, too.
 
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -34,6 +33,7 @@ from typing import TYPE_CHECKING
 
 from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import POLL_FROM, POLL_TO
+from meshcomm.core._types import Json
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import watch
@@ -58,7 +58,18 @@ _COLLECTIVE = (
 )
 _STARTING = (
     *("Isend", "Issend", "Irecv", "Ibarrier", "Ibcast", "Igather", "Igatherv", "Iscatter", "Iscatterv", "Iallgather"),
-    *("Iallgatherv", "Ialltoall", "Ialltoallv", "Ireduce", "Iallreduce", "Iscan", "Iexscan", "isend", "issend", "irecv"),
+    *(
+        "Iallgatherv",
+        "Ialltoall",
+        "Ialltoallv",
+        "Ireduce",
+        "Iallreduce",
+        "Iscan",
+        "Iexscan",
+        "isend",
+        "issend",
+        "irecv",
+    ),
 )
 
 
@@ -85,8 +96,9 @@ def begin(look: Callable[[], object]) -> SideChannel:
     channel, gates = SideChannel(MPI, MPI.COMM_WORLD.Dup()), MPI.COMM_WORLD.Dup()
     MPIWorld.guarded = False
     request = _request_class(MPI)
-    MPI.COMM_WORLD = _communicator_class(MPI, _Gate(MPI, gates), request)(MPI.COMM_WORLD)
-    MPI.Request = request
+    known: Value = MPI  # a module, whose names change here
+    known.COMM_WORLD = _communicator_class(MPI, _Gate(MPI, gates), request)(MPI.COMM_WORLD)
+    known.Request = request
     return channel
 
 
@@ -133,11 +145,11 @@ def alone(reason: str) -> Iterator[None]:
             _Waiting.alone = before
 
 
-def states() -> list[object]:
+def states() -> list[list[Json]]:
     """Return what ranks compare to find out whether they have made the same calls, as JSON: an entry for each team."""
     teams = [(number, team) for number, world in enumerate(open_worlds()[::-1]) for team in world.open_or_not()]
     return [
-        (number, list(team.world.ranks_in_comm_world(team.ranks)), team.noted, team.call_digest, team.turn.over)
+        [number, list(team.world.ranks_in_comm_world(team.ranks)), team.noted, team.call_digest, team.turn.over]
         for number, team in teams
         if len(team.ranks) > 1
     ]
@@ -282,7 +294,8 @@ def _communicator_class(mpi: ModuleType, gate: _Gate, request: type) -> type:
 
         def Create_group(self, group: "MPI_.Group", tag: int = 0) -> "MPI_.Intracomm":
             with gate.passed(gate.ranks(group), "Create_group"):
-                return super().Create_group(group, tag)
+                made: MPI_.Intracomm = super().Create_group(group, tag)
+            return made
 
         def Sendrecv(self, sendbuf: Value, dest: int, sendtag: int = 0, recvbuf: Value = None, *rest: Value) -> None:
             request = self.Isend(sendbuf, dest, sendtag)

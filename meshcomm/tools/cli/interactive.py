@@ -4,17 +4,18 @@ import argparse
 import os
 import shlex
 import sys
+import tempfile
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 from meshcomm.core.failures.launchers import launched
+from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.launch import found_mpiexec, usual_environment
 from meshcomm.tools.cli.once import print_once
 from meshcomm.tools.cli.scripts import Script
 from meshcomm.tools.cli.terminal import say
-from meshcomm.errors import MeshcommError
 
 
 def kernel(options: argparse.Namespace) -> int:
@@ -52,8 +53,11 @@ def shell(options: argparse.Namespace) -> int:
         say(f"meshcomm: can't open file {str(options.file)!r}", error=True)
         return 2
     if find_spec("jupyter_console") is not None and find_spec("ipykernel") is not None:
-        code: int = _needs("console", "jupyter_console").console(_options(options), options.file)
-        return code
+        with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:
+            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("JUPYTER_PATH"))))
+            _needs("install", "jupyter_client").write_spec(Path(folder, "kernels", _SHELL), _SHELL, _options(options))
+            code: int = _needs("console", "jupyter_console").console(_SHELL, options.file)
+            return code
     from meshcomm.tools.interactive.prompt import prompt
 
     return prompt(rank_command(options, plain=True), environment(options.ranks), options.file)
@@ -85,6 +89,10 @@ def environment(ranks: int) -> dict[str, str]:
     return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
 
 
+_SHELL = "meshcomm-shell"
+"""The kernel of the prompt."""
+
+
 def _rank(options: argparse.Namespace) -> int:
     from meshcomm.tools.interactive.cells import Job
 
@@ -105,5 +113,6 @@ def _rank(options: argparse.Namespace) -> int:
     else:
         from meshcomm.tools.interactive.shells import follow
 
+        os.environ["MPLBACKEND"] = "agg"  # rank 0 shows figures
         follow(job)
     return 0

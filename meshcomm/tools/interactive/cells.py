@@ -3,10 +3,11 @@
 Rank 0 sends a cell to the others, runs it, too, and waits for an outcome of each. A thread of each rank listens while
 a cell runs: a rank in a loop, asleep or in a call that waits for others can be stopped by a signal to itself.
 
-Ranks may leave a cell at different places. Rank 0 then stops those that are still in it, compares which collective
+Ranks may leave a cell at different lines. Rank 0 then stops those that are still in it, compares which collective
 calls each of them has made, and lets all begin anew where these differ: meshes and tensors stay.
 """
 
+import json
 import os
 import signal
 import threading
@@ -17,7 +18,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypedDict
 
-from meshcomm.core._tracing import Value
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.spec import forget_recipes
 from meshcomm.core.failures.messages import some
@@ -56,7 +56,7 @@ class Outcome(TypedDict, total=False):
     """Whether the output was asked for."""
     facts: list[str]
     """A row of ``%mesh``."""
-    states: list[object]
+    states: list[list[Json]]
     """What the rank has called: see `meshcomm.core.ranks.interruptible.states`."""
 
 
@@ -86,7 +86,7 @@ class Job:
 
     # -- cells --------------------------------------------------------------------------------------------------------
 
-    def send(self, cell: Json) -> None:
+    def begin(self, cell: Json) -> None:
         """Let the other ranks begin a *cell*, which this one begins, too."""
         self._outcomes.clear()
         self._to_others("cell", self.number + 1, cell)
@@ -145,7 +145,12 @@ class Job:
             if outcome["status"] == "stopped" and self._why != "interrupt":
                 name, _, text = self._why.partition(": ")
                 if text:
-                    outcome["status"], outcome["name"], outcome["text"], outcome["key"] = "error", name, text, self._why
+                    outcome["status"], outcome["name"], outcome["text"], outcome["key"] = (
+                        "error",
+                        name,
+                        text,
+                        self._why,
+                    )
         if self.rank:
             self._busy.clear()
             self._send(0, "outcome", self.number, outcome)
@@ -194,7 +199,7 @@ class Job:
         if self.rank and self.alone:
             raise RuntimeError(f"{what} is possible on rank 0 only: {self.alone}")
         if self.rank:
-            interruptible.wait_until(lambda: self.poll() or bool(self._values))
+            interruptible.wait_until(self._has_value)
             sent, value = self._values.popleft()
             if sent != what:
                 raise RuntimeError(f"rank {self.rank} asks for {what}, but rank 0 for {sent}")
@@ -230,6 +235,10 @@ class Job:
     def _on_value(self, source: int, number: int, *value: Json) -> None:
         if number == self.number:
             self._values.append(value)
+
+    def _has_value(self) -> bool:
+        self.poll()
+        return bool(self._values)
 
     def _on_ended(self, source: int, number: int, ranks: list[int]) -> None:
         if number == self.number:
@@ -305,17 +314,10 @@ class Job:
 
 def _differ(outcomes: list[Outcome]) -> bool:
     """Return whether ranks have made different collective calls, or can make no more on some communicator."""
-    states: dict[str, set[str]] = {}
-    for rank, outcome in enumerate(outcomes):
-        for world, ranks, *state in outcome["states"]:  # type: ignore[misc]
-            if state[-1] is not None:
+    known = [{json.dumps(team[:2]): team[2:] for team in outcome["states"]} for outcome in outcomes]
+    for states in known:
+        for team, state in states.items():
+            _, ranks = json.loads(team)
+            if state[-1] is not None or any(known[rank].get(team) != state for rank in ranks):
                 return True
-            states.setdefault(str((world, ranks)), set()).add(str(state))
-            missing = [other for other in ranks if not _knows(outcomes[other], world, ranks)]
-            if missing and rank == min(set(ranks) - {*missing}):
-                return True
-    return any(len(each) > 1 for each in states.values())
-
-
-def _knows(outcome: Outcome, world: int, ranks: list[int]) -> bool:
-    return any(state[:2] == [world, ranks] for state in map(list[Value], outcome["states"]))  # type: ignore[call-overload]
+    return False

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from jupyter_client.kernelspec import KernelSpecManager
 
+from meshcomm.core._files import replacing
 from meshcomm.core._tracing import Value
 from meshcomm.errors import MeshcommError
 
@@ -33,7 +34,8 @@ def write_spec(folder: Path, name: str, options: Sequence[str]) -> None:
         "metadata": {"debugger": False, _OURS: True},
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "kernel.json").write_text(json.dumps(spec, indent=1))
+    with replacing(folder / "kernel.json") as file:
+        json.dump(spec, file, indent=1)
 
 
 def install(name: str, options: Sequence[str]) -> str:
@@ -59,4 +61,6 @@ def remove(name: str) -> None:
         if entry["spec"]["display_name"] == name and name in installed():
             manager.remove_kernel_spec(directory)
             return
-    raise MeshcommError(f"there is no kernel of meshcomm called {name!r}; meshcomm jupyter --list shows those there are")
+    raise MeshcommError(
+        f"there is no kernel of meshcomm called {name!r}; meshcomm jupyter --list shows those there are"
+    )

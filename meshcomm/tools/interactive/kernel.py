@@ -3,7 +3,6 @@
 import builtins
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +13,12 @@ from ipykernel.kernelapp import IPKernelApp
 from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets import Type
 
+from meshcomm.core._files import replacing
 from meshcomm.core._tracing import Value
 from meshcomm.tools.interactive.cells import Job
 from meshcomm.tools.interactive.held import draw_pictures, key_of
 from meshcomm.tools.interactive.reports import report
 from meshcomm.tools.interactive.shells import OfRanks, add_magics, on_one
-
-
-
 
 
 class Shell(OfRanks, ZMQInteractiveShell):  # type: ignore[misc]
@@ -54,7 +51,7 @@ class Shell(OfRanks, ZMQInteractiveShell):  # type: ignore[misc]
         if job.running or preprocessing_exc_tuple is not None or not self._is_code(text):
             return await run
         self._held.clear()
-        job.send({"text": text, "count": self.execution_count, "store": store_history, "silent": silent})
+        job.begin({"text": text, "count": self.execution_count, "store": store_history, "silent": silent})
         with job.cell():
             result = await run
         errors = [(kind.__name__, str(value), key_of(value), lines) for kind, value, lines in self._held]
@@ -98,7 +95,9 @@ class Shell(OfRanks, ZMQInteractiveShell):  # type: ignore[misc]
 
     @staticmethod
     def _write(stream: str, text: str) -> None:
-        print(text, end="", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
+        shown = sys.stderr if stream == "stderr" else sys.stdout
+        shown.write(text)
+        shown.flush()
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         if self.job.running:  # until it is known whether other ranks have it, too
@@ -133,8 +132,9 @@ class Kernel(IPythonKernel):  # type: ignore[misc]
     def set_parent(self, ident: Value, parent: Value, channel: str = "shell") -> None:
         """Note which cell runs, for the launcher, which says why the job has ended."""
         super().set_parent(ident, parent, channel)
-        if channel == "shell" and self.note is not None:
-            self.note.write_text(json.dumps(parent, default=str))
+        if self.note is not None and parent and parent["header"]["msg_type"] == "execute_request":
+            with replacing(self.note) as file:
+                json.dump(parent, file, default=str)
 
     def do_inspect(self, *args: Value, **named: Value) -> Value:
         """Say what a name is, without other ranks."""
@@ -148,7 +148,7 @@ class Kernel(IPythonKernel):  # type: ignore[misc]
 
     def _forward_input(self, allow_stdin: bool = False) -> None:
         super()._forward_input(allow_stdin)
-        ask: Callable[[str], str] = builtins.input
+        ask: Callable[[object], str] = builtins.input
         builtins.input = lambda prompt="": self.shell.job.shared("input()", lambda: ask(prompt))
 
 
@@ -156,7 +156,6 @@ def serve(job: Job, connection: Path, note: Path | None) -> None:
     """Be the kernel with this *connection* file, until it is shut down. *note* is a file for `launch`."""
     OfRanks.job, Kernel.note = job, note
     draw_pictures()
-    os.environ.pop("JPY_PARENT_PID", None)
     app = IPKernelApp.instance(kernel_class=Kernel, connection_file=str(connection), log_level=logging.ERROR)
     app.initialize([])
     add_magics(app.kernel.shell)

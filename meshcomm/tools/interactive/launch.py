@@ -42,13 +42,14 @@ class Launched:
             command,
             env=environment,
             stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # some launchers say on one of them why a job has ended, some on the other
             start_new_session=True,  # Ctrl-C in a terminal is for the prompt, which tells the ranks
             preexec_fn=_end_with_parent,
         )
         self.words = deque[str](maxlen=_LAST_LINES)
-        """The last lines that the launcher and the ranks have written on standard error."""
-        self._reader = Thread(target=self._read, args=(self.process.stderr,), daemon=True)
+        """The last lines that the launcher has written, and ranks other than by Python's streams."""
+        self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
         self._reader.start()
         signal.signal(signal.SIGTERM, self._ended)
 
@@ -112,11 +113,15 @@ def _publish(connection: Path, parent: Value, text: str) -> None:
     session = Session(key=facts["key"].encode(), signature_scheme=facts["signature_scheme"])
     socket = zmq.Context.instance().socket(zmq.XPUB)
     socket.linger = int(1000 * CONNECT_WITHIN)
-    at = f"{facts['ip']}:{facts['iopub_port']}" if facts["transport"] == "tcp" else f"{facts['ip']}-{facts['iopub_port']}"
+    at = (
+        f"{facts['ip']}:{facts['iopub_port']}"
+        if facts["transport"] == "tcp"
+        else f"{facts['ip']}-{facts['iopub_port']}"
+    )
     socket.bind(f"{facts['transport']}://{at}")
     if socket.poll(int(1000 * CONNECT_WITHIN)):  # one has subscribed; the others are about to
         time.sleep(2 * LOOK_EVERY)
-        session.send(socket, "stream", {"name": "stderr", "text": text}, parent=parent)
-        session.send(socket, "status", {"execution_state": "idle"}, parent=parent)
+        for kind, content in ("stream", {"name": "stderr", "text": text}), ("status", {"execution_state": "idle"}):
+            socket.send_multipart(session.serialize(session.msg(kind, content, parent)))
         time.sleep(LOOK_EVERY)
     socket.close()

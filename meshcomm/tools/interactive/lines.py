@@ -21,7 +21,7 @@ class Lines:
         connection.connect(str(address))
         return cls(connection)
 
-    def send(self, message: Json) -> None:
+    def write(self, message: Json) -> None:
         """Send a message."""
         with self._lock:
             self._connection.sendall(json.dumps(message).encode() + b"\n")

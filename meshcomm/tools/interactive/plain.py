@@ -61,8 +61,8 @@ def _serve(job: Job, prompt: Lines, names: dict[str, Value]) -> None:
         job.interrupt()
         received.put(None)
 
-    def ask(text: str = "") -> str:
-        prompt.send(["input", text])
+    def ask(text: object = "") -> str:
+        prompt.write(["input", str(text)])
         return str(received.get()[1])
 
     threading.Thread(target=read, daemon=True).start()
@@ -71,15 +71,15 @@ def _serve(job: Job, prompt: Lines, names: dict[str, Value]) -> None:
     while (message := received.get()) is not None:
         kind, *arguments = message
         if kind == "complete":
-            prompt.send(["completed", _completed(names, *arguments)])
+            prompt.write(["completed", _completed(names, *arguments)])
             continue
-        job.send(arguments[0])
+        job.begin(arguments[0])
         _run_cell(job, arguments[0], names)
-        shown = report(job.outcomes(lambda text: prompt.send(["stderr", f"meshcomm: {text}\n"])))
+        shown = report(job.outcomes(lambda text: prompt.write(["stderr", f"meshcomm: {text}\n"])))
         lines = [] if shown.error is None else [("stderr", "\n".join(shown.error[2]) + "\n")]
         for stream, text in [*shown.output, *lines]:
-            prompt.send([stream, text])
-        prompt.send(["done"])
+            prompt.write([stream, text])
+        prompt.write(["done"])
 
 
 def _completed(names: dict[str, Value], text: str, state: int) -> str | None:
@@ -99,5 +99,5 @@ class Sent(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Send *text*."""
-        self._prompt.send([self._name, text])
+        self._prompt.write([self._name, text])
         return len(text)

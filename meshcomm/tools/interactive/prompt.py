@@ -72,15 +72,15 @@ class Prompt(code.InteractiveConsole):
 
     def run(self, cell: dict[str, str]) -> None:
         """Run a *cell* on all ranks, and show what they print. Ctrl-C stops it."""
-        self._ranks.send(["run", cell])
+        self._ranks.write(["run", cell])
         while True:
             try:
                 message = self._ranks.receive()
             except KeyboardInterrupt:
-                self._ranks.send(["interrupt"])
+                self._ranks.write(["interrupt"])
                 continue
             if message is None:
-                print("meshcomm: the ranks have ended", file=sys.stderr)
+                sys.stderr.write("meshcomm: the ranks have ended\n")
                 raise EOFError
             if message[0] == "done":
                 return
@@ -88,13 +88,13 @@ class Prompt(code.InteractiveConsole):
 
     def _show(self, kind: str, text: str) -> None:
         if kind == "input":
-            self._ranks.send(["answer", input(text)])
+            self._ranks.write(["answer", input(text)])
         else:
             stream = sys.stderr if kind == "stderr" else sys.stdout
             stream.write(text)
             stream.flush()
 
     def _complete(self, text: str, state: int) -> str | None:
-        self._ranks.send(["complete", text, state])
+        self._ranks.write(["complete", text, state])
         message = self._ranks.receive()
         return None if message is None else message[1]

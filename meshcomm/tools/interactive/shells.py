@@ -23,11 +23,37 @@ from meshcomm.tools.interactive.held import draw_pictures, hold_output, key_of, 
 
 EVERYWHERE = frozenset(
     (
-        *("time", "timeit", "prun", "run", "capture", "cd", "pushd", "popd", "env", "set_env", "load_ext", "reload_ext"),
-        *("autoreload", "reset", "reset_selective", "xdel", "whos", "precision", "rank", "each", "mesh", "memit", "lprun"),
+        *(
+            "time",
+            "timeit",
+            "prun",
+            "run",
+            "capture",
+            "cd",
+            "pushd",
+            "popd",
+            "env",
+            "set_env",
+            "load_ext",
+            "reload_ext",
+        ),
+        *(
+            "autoreload",
+            "reset",
+            "reset_selective",
+            "xdel",
+            "whos",
+            "precision",
+            "rank",
+            "each",
+            "mesh",
+            "memit",
+            "lprun",
+        ),
     )
 )
-"""Magics of IPython and its extensions that run code, or change what code computes: on all ranks. Others act on rank 0."""
+"""Magics that run code, or change what code computes: on all ranks. Others of IPython act on rank 0."""
+
 
 class OfRanks(InteractiveShell):  # type: ignore[misc]  # IPython is not typed strictly
     """What the shells of all ranks have in common."""
@@ -125,7 +151,7 @@ class Follower(OfRanks):
     def system(self, cmd: str) -> None:
         """Leave commands to rank 0."""
         if self.job.alone:
-            print(f"!{cmd}: commands run on rank 0")
+            sys.stdout.write(f"!{cmd}: commands run on rank 0\n")
 
     def ask_exit(self) -> None:
         """Leave the end to rank 0."""
@@ -160,7 +186,7 @@ def add_magics(shell: OfRanks) -> None:
         """%%each: run the cell on all ranks, and show the output of each under its number."""
         job.outcome["show"] = True
         if job.rank == 0:
-            print("rank 0:")
+            sys.stdout.write("rank 0:\n")
         shell.run_cell(cell)
 
     def mesh(line: str) -> None:
@@ -178,7 +204,6 @@ def add_magics(shell: OfRanks) -> None:
 
 def follow(job: Job) -> None:
     """Run the cells that rank 0 sends, until it sends no more."""
-    os.environ["MPLBACKEND"] = "agg"
     OfRanks.job = job
     draw_pictures()
     shell = Follower.instance()
