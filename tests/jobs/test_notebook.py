@@ -1,6 +1,7 @@
 """The kernel for Jupyter: cells on all ranks, errors, interrupts, ends; as Jupyter's client sees them."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -122,6 +123,12 @@ def on_3(tmp_path_factory):
 
 
 # -- cells -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_cell_of_the_page(of_numpy):
+    [cell] = re.findall(r"^```py\n(.*?)^```$", (ROOT / "docs" / "notebook.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert of_numpy.text(cell) == "np.float64(10000000.0)"
+    of_numpy.text("x = np.ones(10**6)")
 
 
 def test_cells_compute_with_numpys_names(of_numpy):

@@ -66,7 +66,7 @@ def shell(options: argparse.Namespace) -> int:
 def _needs(module: str, library: str) -> ModuleType:
     """Return a *module* of `meshcomm.tools.interactive`; end the process if it needs a *library* that is not there."""
     if find_spec(library) is None:
-        say("meshcomm: Jupyter is not installed here: pip install meshcomm[jupyter]", error=True)
+        say("meshcomm: Jupyter is not installed here: pip install ipykernel jupyter_console", error=True)
         sys.exit(1)
     return import_module(f"meshcomm.tools.interactive.{module}")
 
