@@ -200,6 +200,7 @@ def test_the_examples_of_methods():
 FRAGMENTS = {
     "docs/faq.md": "tests/project/test_pages.py",
     "docs/linear-algebra.md": "tests/mpi/test_scalapack.py",
+    "docs/notebook.md": "tests/jobs/test_notebook.py",
     "docs/one-import.md": "tests/jobs/test_numpy_scripts.py",
     "docs/coming-from/": "tests/jobs/test_coming_from.py",
     "docs/torch.md": "tests/adapters/test_torch.py",

@@ -37,11 +37,11 @@ ONLY_IN = {
     r"(import|from) (torch|jax|cupy)\b": "torch",  # programs without them do not pay for them
     # Messages, and collective calls.
     r"\.(?=[A-Z])(?i:[ibsr]?(send|recv)|i?(bcast|gather|scatter|all(gather|to|reduce)|reduce|e?x?scan|barrier|m?probe))"
-    r"\w*\(": "ranks/(mpi|channels)|failures/side_channel",
+    r"\w*\(": "ranks/(mpi|channels|interruptible)|failures/side_channel",
     # Methods of mpi4py that pickle. Some of ours have the names of others.
     r"(?<!communicator)(?<!communicator\(\))(?<!_channel)(?<!self)\.(send|(all)?gather)\(": "nowhere",
     r"(?<!ufunc)(?<!Halo)(?<!variable)\.reduce\(": "nowhere",
-    r"\.([bis]send|issend|i?recv|bcast|scatter|all(toall|reduce)|e?x?scan)\(": "nowhere",
+    r"\.([bis]send|issend|i?recv|bcast|scatter|all(toall|reduce)|e?x?scan)\(": "ranks/interruptible",
     r"(?<!json)\.(loads|dumps)\(": "nowhere",
     # One file opens what is written, and decides about links, owners, permissions and names.
     r"\b(os|io)\.(open|fdopen|mkfifo|link|symlink|rename|replace)\(": "_files|storage/files|ranks/rendezvous",

@@ -8,6 +8,10 @@ NEEDED = {
     "meshcomm.adapters.scipy_ndimage": "scipy",
     "meshcomm.adapters.scipy_sparse_linalg": "scipy",
     "meshcomm.adapters.zarr": "zarr",
+    "meshcomm.tools.interactive.console": "jupyter_console",
+    "meshcomm.tools.interactive.install": "jupyter_client",
+    "meshcomm.tools.interactive.kernel": "ipykernel",
+    "meshcomm.tools.interactive.shells": "IPython",
     "meshcomm.torch": "torch",
 }
 """The modules that import a library which programs may do without."""

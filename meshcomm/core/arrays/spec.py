@@ -100,6 +100,13 @@ def _forget(held: "ref[TensorSpec]", specs: dict[tuple[object, ...], _Held] = _s
             del specs[key]
 
 
+def forget_recipes() -> None:
+    """Forget how calls run, on all ranks: some have left a call before its end, and have recipes that others lack."""
+    with _making:
+        for spec in filter(None, [held() for held in _specs.values()]):
+            spec.recipes.clear()
+
+
 class View(NamedTuple, Generic[T]):
     """How a tensor shares memory.
 

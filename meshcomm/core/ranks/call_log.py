@@ -18,7 +18,8 @@ Calls leave nothing for flight files: their history is made of what is kept anyw
 #     dropped, and for the call after one with an error, or after one within others: they change the digest once more.
 
 from collections import deque
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +36,19 @@ _REFUSED = int.from_bytes(b"refused", "little")  # in the digest instead of a ca
 _OF_ARGUMENTS = MeshcommError, TypeError, IndexError  # not those of data, as a FloatingPointError in one block
 _LONGEST_TEXT = 400  # letters
 _NOTED = "_noted_as_refusal"  # an attribute of errors
+
+
+_OF_CALLS = (
+    "calls",
+    "call_digest",
+    "noted",
+    "comparison_due",
+    "refused",
+    "_compare_at",
+    "_digests",
+    "_asked",
+    "_clock",
+)
 
 
 class Noted(NamedTuple):
@@ -117,6 +131,15 @@ class CallLog:
             error.__dict__[_NOTED] = True
             self.refused = f"{operation} raised {type(error).__name__}: {error}"
             self.note(_REFUSED)
+
+    @contextmanager
+    def unnoted(self) -> Iterator[None]:
+        """Return a context whose calls leave no trace: none of them reaches the other ranks."""
+        before = vars(self) | {"_digests": self._digests.copy(), "_asked": self._asked.copy()}
+        try:
+            yield
+        finally:
+            vars(self).update((name, before[name]) for name in _OF_CALLS)
 
     def digest_after(self, noted: int) -> int | None:
         """Return what the digest was after so many calls; None if that is not remembered, or not so yet."""

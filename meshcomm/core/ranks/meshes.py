@@ -243,15 +243,20 @@ def common_world() -> MPIWorld:
     world = mpi_world()
     refuse_alone(world.size, library_name)
     if world.size > 1:
-        watchdog.install()
+        _guard(world)
         _close_before_mpi_ends()
     report_misspelt()
     return world
 
 
+def _guard(world: type[MPIWorld] | MPIWorld) -> None:
+    if world.guarded:
+        watchdog.install()
+
+
 def _world_on(comm: "MPI.Intracomm") -> MPIWorld:
     """Return the world of *comm*, guarded. Collective over *comm* if it is new."""
-    watchdog.install()
+    _guard(MPIWorld)
     _close_before_mpi_ends()
     with Envelope("the first use of a communicator", None):
         return mpi_world(comm)

@@ -423,6 +423,22 @@ class Team(CallLog):
                 "MESHCOMM_CHECK=1 to stop at the first difference"
             )
 
+    def abandon(self) -> None:
+        """Begin anew, with nothing of what was before, as all ranks are in no call: some left one before its end.
+
+        The next call connects the ranks again. Communicators are left to MPI: messages may still come to them.
+        """
+        self.forget_prepared()
+        self.start_over()
+        self._resources.clear()
+        for group in (self.everyone, *self._groups.values()):
+            if group.rendezvous is not None:
+                group.rendezvous.close(all_left=True)
+            group.opened = group.rendezvous = group.nodes = None
+        self._groups.clear()
+        self.turn, self.calls, self._clock, self._machine, self.name = Turn(), 0, 0, "", ""
+        self._differed, self._ended_with = "", None
+
     def _made_different_calls(self) -> bool:
         """Compare the calls since the ranks last did. Collective over the team, if it has communicated."""
         communicator = self.everyone.opened

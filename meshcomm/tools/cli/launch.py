@@ -22,19 +22,29 @@ def launch(ranks: int) -> None:
         why = "this is a rank already" if launched() is not None else "there must be one rank or more"
         print_once(f"meshcomm: run -n {ranks}: {why}")
         sys.exit(2)
-    own = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        print_once("meshcomm: run -n needs mpiexec, which is neither beside this Python nor on PATH")
-        sys.exit(2)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    usual = {"OMP_NUM_THREADS": str(max(1, cores // ranks)), **(_WHERE_CORES_ARE_FEW if ranks > cores else {})}
-    usual["PYTHONHASHSEED"] = "0"  # all ranks go through a set of texts in one order
+    mpiexec = found_mpiexec("run -n")
     at = sys.argv.index("run")
     rest = _without_ranks(sys.argv[at + 1 :])
     command = [mpiexec, "-n", str(ranks), sys.executable, "-m", "meshcomm", "run", *rest]
     sys.stdout.flush()
-    os.execve(mpiexec, command, usual | os.environ)
+    os.execve(mpiexec, command, usual_environment(ranks) | os.environ)
+
+
+def found_mpiexec(command: str) -> str:
+    """Return the path of the mpiexec of this Python, else of PATH; end the *command* if there is none."""
+    own = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        print_once(f"meshcomm: {command} needs mpiexec, which is neither beside this Python nor on PATH")
+        sys.exit(2)
+    return mpiexec
+
+
+def usual_environment(ranks: int) -> dict[str, str]:
+    """Return the environment variables that so many *ranks* on this host should have, unless they are set."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usual = {"OMP_NUM_THREADS": str(max(1, cores // ranks)), **(_WHERE_CORES_ARE_FEW if ranks > cores else {})}
+    return usual | {"PYTHONHASHSEED": "0"}  # all ranks go through a set of texts in one order
 
 
 def _without_ranks(arguments: list[str]) -> list[str]:

@@ -95,6 +95,12 @@ class _Parser(argparse.ArgumentParser):
             raise
 
 
+_RANKS = (
+    Argument("-n", dest="ranks", type=int, default=4, metavar="RANKS", help="so many ranks; by default 4"),
+    Argument("--numpy", action="store_true", help="import numpy gives meshcomm.numpy"),
+    Argument("--mpiexec", metavar="COMMAND", help="what starts the ranks, such as 'srun --mpi=pmi2'"),
+)
+
 COMMANDS = {
     "run": Command(
         help="run a Python program; if one rank fails or ends early, end the whole job",
@@ -109,6 +115,36 @@ COMMANDS = {
             *PROGRAM,
         ),
         action=_program,
+    ),
+    "shell": Command(
+        help="a prompt whose lines run on all ranks",
+        description="A prompt on several ranks: IPython's where jupyter_console and ipykernel are installed, else "
+        "Python's own. What is typed runs on all ranks; rank 0 shows its output. A file runs first.",
+        arguments=(*_RANKS, Argument("file", type=Path, nargs="?", help="a program that runs first")),
+        action=imported("interactive:shell"),
+    ),
+    "jupyter": Command(
+        help="install a kernel for Jupyter whose cells run on all ranks",
+        description="Install a kernel for Jupyter, which starts ranks and runs each cell on all of them.",
+        arguments=(
+            *_RANKS,
+            Argument("--name", help="what Jupyter shows; by default such as 'NumPy on 4 ranks'"),
+            Argument("--list", action="store_true", help="list the kernels that are installed"),
+            Argument("--remove", metavar="NAME", help="remove a kernel"),
+        ),
+        action=imported("interactive:jupyter"),
+    ),
+    "kernel": Command(
+        help="what Jupyter starts: the ranks of a kernel that meshcomm jupyter has installed",
+        description="Start the ranks of a kernel for Jupyter, which have one connection file.",
+        arguments=(
+            *_RANKS,
+            Argument("-f", dest="connection", type=Path, required=True, help="the connection file"),
+            Argument("--rank", action="store_true", help="be one of the ranks"),
+            Argument("--plain", action="store_true", help="serve Python's prompt, without IPython"),
+            Argument("--note", type=Path, help="where rank 0 notes the message whose cell runs"),
+        ),
+        action=imported("interactive:kernel"),
     ),
     "info": Command(
         help="print facts about Python, MPI and the ranks, check them, and test a small relayout",

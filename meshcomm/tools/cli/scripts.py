@@ -49,7 +49,22 @@ class Script:
 
     def begin(self) -> None:
         """Let the script import `meshcomm.numpy`, and hold back what other ranks than 0 print."""
+        self.begin_imports()
         rank, size = abort.comm_world()
+        if size > 1:
+            sys.stdin = SharedInput(sys.stdin)
+        stderr = sys.stderr
+        if rank:
+            hold_back()
+        if size > 1:
+            warnings.showwarning = ShownOnce(rank, stderr).show
+        if rank == 1:
+            sys.addaudithook(self._opened)
+        atexit.register(compute_waiting)  # for the warnings of what the script has made and not used
+
+    def begin_imports(self) -> None:
+        """Let the script import `meshcomm.numpy`. Collective over COMM_WORLD."""
+        _, size = abort.comm_world()
         set_scripted(True, alone=size == 1)
         keep_freed()
         DTensor.__module__, DTensor.__name__, DTensor.__qualname__ = (
@@ -60,16 +75,7 @@ class Script:
         builtins.__import__ = self._imported
         if size > 1:
             _seed_alike()
-            sys.stdin = SharedInput(sys.stdin)
-        stderr = sys.stderr
-        if rank:
-            hold_back()
-        if size > 1:
-            warnings.showwarning = ShownOnce(rank, stderr).show
             let_see(True)
-        if rank == 1:
-            sys.addaudithook(self._opened)
-        atexit.register(compute_waiting)  # for the warnings of what the script has made and not used
 
     def _find(self, file: str) -> bool:
         path = Path(file).resolve()

@@ -1,0 +1,118 @@
+"""``meshcomm shell``, ``jupyter`` and ``kernel``: prompts and notebooks whose cells run on all ranks."""
+
+import argparse
+import os
+import shlex
+import sys
+import tempfile
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+from meshcomm.core.failures.launchers import launched
+from meshcomm.errors import MeshcommError
+from meshcomm.tools.cli.launch import found_mpiexec, usual_environment
+from meshcomm.tools.cli.once import print_once
+from meshcomm.tools.cli.scripts import Script
+from meshcomm.tools.cli.terminal import say
+
+
+def kernel(options: argparse.Namespace) -> int:
+    """Start the ranks of a kernel, or be one of them."""
+    if options.rank:
+        return _rank(options)
+    from meshcomm.tools.interactive.launch import keep_kernel
+
+    return keep_kernel(rank_command(options), environment(options.ranks), options.connection)
+
+
+def jupyter(options: argparse.Namespace) -> int:
+    """Install a kernel for Jupyter, list those that are installed, or remove one."""
+    install = _needs("install", "jupyter_client")
+    default = f"{'NumPy' if options.numpy else 'Python'} on {options.ranks} rank{'s' * (options.ranks > 1)}"
+    try:
+        if options.list:
+            for name, command in install.installed().items():
+                say(f"{name}: {command}")
+        elif options.remove:
+            install.remove(options.remove)
+            say(f"removed {options.remove}")
+        else:
+            folder = install.install(options.name or default, _options(options))
+            say(f"installed {options.name or default} in {folder}")
+    except (MeshcommError, OSError) as error:
+        say(f"meshcomm: {error}", error=True)
+        return 1
+    return 0
+
+
+def shell(options: argparse.Namespace) -> int:
+    """Run a prompt on ranks: IPython's, else Python's own."""
+    if options.file is not None and not options.file.exists():
+        say(f"meshcomm: can't open file {str(options.file)!r}", error=True)
+        return 2
+    if find_spec("jupyter_console") is not None and find_spec("ipykernel") is not None:
+        with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:
+            os.environ["JUPYTER_PATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("JUPYTER_PATH"))))
+            _needs("install", "jupyter_client").write_spec(Path(folder, "kernels", _SHELL), _SHELL, _options(options))
+            code: int = _needs("console", "jupyter_console").console(_SHELL, options.file)
+            return code
+    from meshcomm.tools.interactive.prompt import prompt
+
+    return prompt(rank_command(options, plain=True), environment(options.ranks), options.file)
+
+
+def _needs(module: str, library: str) -> ModuleType:
+    """Return a *module* of `meshcomm.tools.interactive`; end the process if it needs a *library* that is not there."""
+    if find_spec(library) is None:
+        say("meshcomm: Jupyter is not installed here: pip install ipykernel jupyter_console", error=True)
+        sys.exit(1)
+    return import_module(f"meshcomm.tools.interactive.{module}")
+
+
+def _options(options: argparse.Namespace) -> list[str]:
+    """Return the options of ``meshcomm kernel`` for those of this command."""
+    mpiexec = ["--mpiexec", options.mpiexec] if options.mpiexec else []
+    return ["-n", str(options.ranks), *(["--numpy"] if options.numpy else []), *mpiexec]
+
+
+def rank_command(options: argparse.Namespace, plain: bool = False) -> list[str]:
+    """Return the command that starts the ranks of a kernel, or of Python's *plain* prompt, which adds its file."""
+    launcher = shlex.split(options.mpiexec) if options.mpiexec else [found_mpiexec(options.command)]
+    command = [*launcher, "-n", str(options.ranks), sys.executable, "-m", "meshcomm", "kernel", "--rank"]
+    return [*command, *_options(options), *(["--plain", "-f"] if plain else ["-f", str(options.connection)])]
+
+
+def environment(ranks: int) -> dict[str, str]:
+    """Return the environment of the ranks: an error of a cell ends no job."""
+    return {**usual_environment(ranks), **os.environ, "MESHCOMM_ABORT": "0"}
+
+
+_SHELL = "meshcomm-shell"
+"""The kernel of the prompt."""
+
+
+def _rank(options: argparse.Namespace) -> int:
+    from meshcomm.tools.interactive.cells import Job
+
+    if launched() is None and options.ranks > 1:
+        print_once("meshcomm: kernel --rank is what meshcomm kernel starts by mpiexec")
+        return 2
+    job = Job()
+    if options.numpy:
+        Script(Path.cwd()).begin_imports()
+    if options.plain:
+        from meshcomm.tools.interactive.plain import run
+
+        run(job, options.connection)
+    elif job.rank == 0:
+        from meshcomm.tools.interactive.kernel import serve
+
+        serve(job, options.connection, options.note)
+    else:
+        from meshcomm.tools.interactive.shells import follow
+
+        os.environ["MPLBACKEND"] = "agg"  # rank 0 shows figures
+        follow(job)
+    return 0

@@ -1,0 +1,1 @@
+"""A prompt, and a kernel for Jupyter, whose cells run on all ranks."""

@@ -1,0 +1,66 @@
+"""The kernels that ``meshcomm jupyter`` installs for Jupyter: a file for each, with the command that starts it."""
+
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from jupyter_client.kernelspec import KernelSpecManager
+
+from meshcomm.core._files import replacing
+from meshcomm.core._tracing import Value
+from meshcomm.errors import MeshcommError
+
+_OURS = "meshcomm"
+"""The entry in the metadata of a kernel that says that it is one of ours."""
+
+
+def write_spec(folder: Path, name: str, options: Sequence[str]) -> None:
+    """Write the file that describes a kernel to *folder*.
+
+    Parameters
+    ----------
+    folder: a new one
+    name: what Jupyter shows
+    options: of ``meshcomm kernel``
+    """
+    spec: dict[str, Value] = {
+        "argv": [sys.executable, "-m", "meshcomm", "kernel", *options, "-f", "{connection_file}"],
+        "display_name": name,
+        "language": "python",
+        "interrupt_mode": "message",
+        "metadata": {"debugger": False, _OURS: True},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / "kernel.json") as file:
+        json.dump(spec, file, indent=1)
+
+
+def install(name: str, options: Sequence[str]) -> str:
+    """Install a kernel for this user, or in the environment of this Python, and return its folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_spec(Path(folder), name, options)
+        prefix = sys.prefix if sys.prefix != sys.base_prefix else None
+        directory = re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-")
+        return str(KernelSpecManager().install_kernel_spec(folder, directory, user=prefix is None, prefix=prefix))
+
+
+def installed() -> dict[str, str]:
+    """Return the names of our kernels, and the command of each."""
+    specs = KernelSpecManager().get_all_specs().values()
+    ours = [entry["spec"] for entry in specs if entry["spec"].get("metadata", {}).get(_OURS)]
+    return {spec["display_name"]: " ".join(spec["argv"][1:-2]) for spec in ours}
+
+
+def remove(name: str) -> None:
+    """Remove the kernel that Jupyter shows as *name*; ``MeshcommError`` if there is none of ours."""
+    manager = KernelSpecManager()
+    for directory, entry in manager.get_all_specs().items():
+        if entry["spec"]["display_name"] == name and name in installed():
+            manager.remove_kernel_spec(directory)
+            return
+    raise MeshcommError(
+        f"there is no kernel of meshcomm called {name!r}; meshcomm jupyter --list shows those there are"
+    )

@@ -1,0 +1,127 @@
+"""The process that Jupyter starts: it starts the job, ends it when Jupyter goes, and says why the job has ended."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from threading import Thread
+from types import FrameType
+from typing import IO
+
+from meshcomm.core._tracing import Value
+
+LOOK_EVERY = 0.1
+"""Seconds between two looks whether the job, and who started it, are there."""
+END_WITHIN = 2.0
+"""Seconds in which a launcher ends all ranks when it gets SIGTERM, before it is killed."""
+CONNECT_WITHIN = 2.0
+"""Seconds in which Jupyter connects again to the port of a kernel that has gone. It tries about ten times a second."""
+_LAST_LINES = 20
+_PR_SET_PDEATHSIG = 1
+
+
+class Launched:
+    """A job of ranks, which ends when this process does, killed or not.
+
+    Parameters
+    ----------
+    command: that starts it
+    environment: of the command
+    """
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._parent = os.getppid()
+        self.process = subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # some launchers say on one of them why a job has ended, some on the other
+            start_new_session=True,  # Ctrl-C in a terminal is for the prompt, which tells the ranks
+            preexec_fn=_end_with_parent,
+        )
+        self.words = deque[str](maxlen=_LAST_LINES)
+        """The last lines that the launcher has written, and ranks other than by Python's streams."""
+        self._reader = Thread(target=self._read, args=(self.process.stdout,), daemon=True)
+        self._reader.start()
+        signal.signal(signal.SIGTERM, self._ended)
+
+    def wait(self) -> int:
+        """Wait for the end of the job, and return its exit code. End it if who started this process goes."""
+        while self.process.poll() is None:
+            if os.getppid() != self._parent:
+                self.end()
+            time.sleep(LOOK_EVERY)
+        self._reader.join(LOOK_EVERY)
+        return self.process.returncode
+
+    def end_gently(self) -> None:
+        """Give the job time to end by itself, and end it then."""
+        try:
+            self.process.wait(END_WITHIN)
+        except subprocess.TimeoutExpired:
+            self.end()
+
+    def end(self) -> None:
+        """End the job now."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_WITHIN)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _ended(self, number: int, frame: FrameType | None) -> None:
+        self.end()
+
+    def _read(self, stream: IO[bytes] | None) -> None:
+        for line in stream or ():
+            self.words.append(line.decode(errors="replace"))
+            sys.stderr.write(self.words[-1])
+            sys.stderr.flush()
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def keep_kernel(command: Sequence[str], environment: dict[str, str], connection: Path) -> int:
+    """Run the ranks of a kernel, and return the exit code. Of a job that fails, show why in the notebook."""
+    with tempfile.TemporaryDirectory(prefix="meshcomm-") as folder:  # only this user can read it
+        running = Path(folder, "cell.json")
+        launched = Launched([*command, "--note", str(running)], environment)
+        code = launched.wait()
+        if code > 0 and running.exists():
+            text = f"meshcomm: the ranks have ended, with code {code}:\n{''.join(launched.words)}"
+            _publish(connection, json.loads(running.read_text()), text)
+    return code
+
+
+def _publish(connection: Path, parent: Value, text: str) -> None:
+    """Show *text* as an output of the cell of the message *parent*, in place of the kernel that has gone."""
+    import zmq
+    from jupyter_client.session import Session
+
+    facts = json.loads(connection.read_text())
+    session = Session(key=facts["key"].encode(), signature_scheme=facts["signature_scheme"])
+    socket = zmq.Context.instance().socket(zmq.XPUB)
+    socket.linger = int(1000 * CONNECT_WITHIN)
+    at = (
+        f"{facts['ip']}:{facts['iopub_port']}"
+        if facts["transport"] == "tcp"
+        else f"{facts['ip']}-{facts['iopub_port']}"
+    )
+    socket.bind(f"{facts['transport']}://{at}")
+    if socket.poll(int(1000 * CONNECT_WITHIN)):  # one has subscribed; the others are about to
+        time.sleep(2 * LOOK_EVERY)
+        for kind, content in ("stream", {"name": "stderr", "text": text}), ("status", {"execution_state": "idle"}):
+            socket.send_multipart(session.serialize(session.msg(kind, content, parent)))
+        time.sleep(LOOK_EVERY)
+    socket.close()
