@@ -23,9 +23,12 @@ from meshcomm.core.arrays.spec import forget_recipes
 from meshcomm.core.failures.messages import some
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import interruptible
+from meshcomm.tools.interactive.bell import Bell, ring
 
 POLL_FROM, POLL_TO = 1e-4, 8e-3
 """Seconds between two looks for a cell: at first, and after a while. To sleep takes up to 80 us of CPU."""
+LOOK_BESIDES = 0.2
+"""Seconds between two looks of a rank that rank 0 wakes."""
 LISTEN_EVERY = 0.02
 """Seconds between two looks for a message while a cell runs."""
 FAIL_WITHIN = 1.0
@@ -75,6 +78,7 @@ class Job:
         """What this rank notes for its outcome while a cell runs."""
         self.wake: Callable[[], object] = lambda: None
         """Wakes the event loop of the main thread, if it has one: a signal alone does not."""
+        self._bell, self._bells = Bell(), dict[int, str]()
         self._cells = deque[Json]()
         self._values = deque[Json]()
         self._outcomes: dict[int, Outcome] = {}
@@ -82,6 +86,8 @@ class Job:
         self._stopped, self._why, self._epoch = 0, "", 1
         self._lock, self._busy = threading.RLock(), threading.Event()
         self._parent = os.getppid()
+        if self.rank:
+            self._send(0, "bell", self._bell.name)
         threading.Thread(target=self._listen, name="meshcomm cells", daemon=True).start()
 
     # -- cells --------------------------------------------------------------------------------------------------------
@@ -101,8 +107,8 @@ class Job:
                 if name != "anew":
                     return arguments[0] if arguments else None
                 self._begin_anew(*arguments)
-            time.sleep(pause)
-            pause = min(1.2 * pause, POLL_TO)
+            rings = self._bell.wait(pause)
+            pause = POLL_FROM if rings else min(1.2 * pause, LOOK_BESIDES if self._bell.works else POLL_TO)
 
     @contextmanager
     def cell(self) -> Iterator[None]:
@@ -227,6 +233,11 @@ class Job:
     def _to_others(self, name: str, *arguments: object) -> None:
         for rank in range(1, self.size):
             self._send(rank, name, *arguments)
+            if self._bells.get(rank):
+                ring(self._bells[rank])
+
+    def _on_bell(self, source: int, name: str) -> None:
+        self._bells[source] = name
 
     def _on_outcome(self, source: int, number: int, outcome: Outcome) -> None:
         if number == self.number:
