@@ -1,4 +1,4 @@
-"""A job of ScaLAPACK: matrices in one layout, the routines that run on them, and what comes out of it."""
+"""A job of ScaLAPACK: matrices in one layout, the routines that run on them, and their results."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -36,10 +36,11 @@ class Job:
 
     Parameters
     ----------
-    mesh: of the operands
-    layouts, blocks: of its matrices, and the sizes of blocks that its descriptors have
-    session: that of the ranks that call routines; None outside of the meshes
-    grids: one for each layout; none outside
+    mesh: mesh of the operands
+    layouts: layouts of the matrices
+    blocks: sizes of blocks in the descriptors
+    session: session of the ranks that call routines; None outside of the meshes
+    grids: a grid of processes for each layout; none outside
     """
 
     mesh: Mesh
@@ -58,19 +59,19 @@ class Job:
         target: Mesh | None = None,
         options: str,
     ) -> "Job":
-        """Return the job of a call that works as *planned* returns. Collective over their mesh, and *target*.
+        """Return the job of a call, in the layouts that *planned* returns. Collective over their mesh, and *target*.
 
-        The ranks agree on every call before they enter the library: there, nothing would tell them that calls differ.
-        What *planned* raises, all ranks raise.
+        The ranks agree on every call before they enter the library, which does not notice that calls differ. All
+        ranks raise the errors of *planned*.
         """
         mesh = tensors[0].mesh
         check_is_mpi(name, mesh)
         operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in tensors)
 
-        def begun(here: Session) -> Job:
+        def begun(session: Session) -> Job:
             call = f"{name}({operands}; {options})"
-            (layouts, blocks), found = here.together(call, lambda: (planned(), library()))
-            return cls(mesh, layouts, blocks, here, [grid_of(here, layout, found) for layout in layouts])
+            (layouts, blocks), scalapack = session.together(call, lambda: (planned(), library()))
+            return cls(mesh, layouts, blocks, session, [grid_of(session, layout, scalapack) for layout in layouts])
 
         return in_session(name, mesh, begun, target) or cls(mesh, *planned(), None, ())
 
@@ -90,13 +91,13 @@ class Job:
 
         Parameters
         ----------
-        name: of the function
-        operands: its matrices; the layout of the first one is used if it fits
-        block: the size of blocks, if it does not
-        check: raises what is wrong with the shapes of the operands, which it gets
-        options: what else the ranks compare
-        in_order: whether the grid has its processes row by row in the order of their ranks, whatever the layout
-        along: the axis along which most devices of a new grid lie: see `grid_mesh`
+        name: name of the function
+        operands: matrices; the layout of the first one is used if it fits
+        block: size of blocks in a new layout
+        check: function of the name and the shapes of the operands; it raises an error for wrong shapes
+        options: other arguments that the ranks compare, as text
+        in_order: whether the processes of the grid are in the order of their ranks, row by row, in any layout
+        along: axis along which most devices of a new grid lie: see `grid_mesh`
         """
         tensors = [matrix_of(name, operand) for operand in operands]
         check_same_mesh(tensors, grids=False)
@@ -122,12 +123,12 @@ class Job:
 
     @property
     def layout(self) -> Layout:
-        """That of all matrices, of a job that begins by `begun`."""
+        """The layout of all matrices, in a job from `begun`."""
         return self.layouts[0]
 
     @property
     def block(self) -> int:
-        """The rows and columns of a block, of such a job."""
+        """The rows and columns of a block, in a job from `begun`."""
         return self.blocks[0]
 
     # -- matrices -----------------------------------------------------------------------------------------------------
@@ -181,14 +182,14 @@ class Job:
     # -- vectors ------------------------------------------------------------------------------------------------------
 
     def along_columns(self, tensor: DTensor, dtype: DTypeLike) -> Array:
-        """Return memory for a number for each column of the block, which is a row to ScaLAPACK, and for a block more.
+        """Return zeros, one for each column of the block (a row to ScaLAPACK), and one block more. Collective.
 
-        So pivots lie, and the factors of reflections. Collective.
+        Pivots have this form, and the factors of reflections.
         """
         return self.zeros((tensor._block.shape[1] + self.block,), dtype)
 
     def replicated(self, array: Array) -> DTensor:
-        """Return an array that all ranks have as a tensor; the first rank's bits are those of all. Collective."""
+        """Return an array of all ranks as a tensor; all get the bits of the first rank. Collective."""
         local = None
         if self.is_inside:
             local = array
@@ -219,13 +220,13 @@ class Job:
         """
         diagonal, columns = self.diagonal(triangle)
         zeros = self.indices(triangle, 1)[columns[diagonal == 0]]
-        first = min(self.told(int(zeros.min(initial=triangle.shape[0]))))
+        first = min(self.all_gathered(int(zeros.min(initial=triangle.shape[0]))))
         raise_if(first < triangle.shape[0], message.format(first))
 
     def check_finite(self, tensor: DTensor, message: str) -> None:
-        """Raise ``LinAlgError`` on all ranks if one has infinity or NaN, with which routines never end. Collective."""
+        """Raise ``LinAlgError`` on all ranks if one has infinity or NaN: routines would never end. Collective."""
         if self.is_inside:
-            raise_if(not all(self.told(bool(np.isfinite(tensor._block).all()))), message)
+            raise_if(not all(self.all_gathered(bool(np.isfinite(tensor._block).all()))), message)
 
     # -- calls of the library -----------------------------------------------------------------------------------------
 
@@ -261,23 +262,23 @@ class Job:
         integers, each followed by its length; ``R`` for real numbers without a length. Each has *at_least* so many.
         """
         asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
-        self.call_checked(routine, dtype, *arguments, *[a for each in asking for a in each.arguments(-1)])
+        self.call_checked(routine, dtype, *arguments, *[a for workspace in asking for a in workspace.arguments(-1)])
         with self.here.later(f"scalapack's {routine}"):
             works_of = self.here.together(
-                f"the workspace of {routine}", lambda: [each.as_asked(at_least) for each in asking]
+                f"the workspace of {routine}", lambda: [workspace.as_asked(at_least) for workspace in asking]
             )
-        given = [a for each in works_of for a in each.arguments(each.memory.size)]
-        return self.call_checked(routine, dtype, *arguments, *given)
+        arguments_of_workspaces = [a for workspace in works_of for a in workspace.arguments(workspace.memory.size)]
+        return self.call_checked(routine, dtype, *arguments, *arguments_of_workspaces)
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
         with self.here.later("memory for scalapack"):
             return self.here.together("memory for scalapack", lambda: np.zeros(shape, dtype))
 
-    def told(self, message: object) -> list[Any]:
-        """Return what each rank tells, as JSON holds it. Collective over the team."""
+    def all_gathered(self, value: object) -> list[Any]:
+        """Return the *value* of each rank; JSON can hold it. Collective over the team."""
         with self.here.later("scalapack"):
-            return self.here.told(message)
+            return self.here.told(value)
 
 
 class _Workspace(NamedTuple):
@@ -287,7 +288,7 @@ class _Workspace(NamedTuple):
     counted: bool
 
     def arguments(self, length: int) -> tuple[Argument, ...]:
-        """Return the arguments for a routine; a *length* of -1 asks for what it needs."""
+        """Return the arguments for a routine; a *length* of -1 asks for the size that it needs."""
         return (self.memory, length) if self.counted else (self.memory,)
 
     def as_asked(self, at_least: int) -> "_Workspace":
@@ -306,7 +307,7 @@ def _work_dtype(letter: str, dtype: DType) -> DType:
 
 
 def raise_if(wrong: bool, message: str) -> None:
-    """Raise ``LinAlgError`` with *message* if something is *wrong*, which all ranks know."""
+    """Raise ``LinAlgError`` with *message* if *wrong*, which is the same on all ranks."""
     if wrong:
         raise np.linalg.LinAlgError(message)
 

@@ -13,7 +13,7 @@ from meshcomm.core._types import Array
 from meshcomm.linalg.native import MPILibrary, interface_of, loaded_files, mkl_folders, mpi_library
 
 Argument: TypeAlias = bytes | int | Array | tuple[int, ...] | ctypes.c_int
-"""What routines are called with: a letter, a number, a block, a descriptor, or a number that the routine writes."""
+"""An argument of a routine: a letter, a number, a block, a descriptor, or a number that the routine writes."""
 
 _LAZY_GLOBAL = 0x1 | 0x100  # RTLD_LAZY | RTLD_GLOBAL of Linux
 _MKL = "libmkl_scalapack_lp64"
@@ -92,17 +92,17 @@ def load_for(mpi: MPILibrary, chosen: str | None) -> Library:
     failures = []
     for source, load in candidates(mpi, chosen):
         try:
-            found = load()
+            loaded = load()
             check_interface(source, mpi)
         except (OSError, AttributeError) as error:
             failures.append(str(error) if source in str(error) else f"{source}: {error}")
         else:
-            return found
+            return loaded
     raise ImportError(missing_text(mpi, chosen, failures))
 
 
 def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> str:
-    """Return the message that says what to install, and what was tried."""
+    """Return the error message: what to install, and the *failures*."""
     tried = "; ".join(failures)
     if chosen is not None:
         return f"the ScaLAPACK that use({chosen!r}) names cannot be used on {mpi.name}: {tried}"
@@ -114,7 +114,7 @@ def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> st
 
 
 def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], Library]]]:
-    """Yield what may be loaded: its name, and a function that loads it."""
+    """Yield libraries that may be loaded: a name, and a function that loads it."""
     if chosen is not None:
         folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
         of_mkl = Path(chosen).is_dir() or Path(chosen).name.startswith(_MKL)
@@ -137,9 +137,9 @@ def folders_of_wheel() -> list[Path]:
 
 def _load(name: str) -> Library:
     """Load a library that has BLACS too, as ScaLAPACK's own build makes it."""
-    found = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    _ = found.Csys2blacs_handle, found.pdgemr2d_
-    return Library(name, found, found)
+    loaded = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    _ = loaded.Csys2blacs_handle, loaded.pdgemr2d_
+    return Library(name, loaded, loaded)
 
 
 def _load_mkl(folder: Path, mpi: MPILibrary) -> Library:
@@ -163,10 +163,10 @@ def _open_lazily(path: Path) -> None:
 
 def _file_of(folder: Path, name: str) -> Path:
     """Return the newest file of a library in a folder; ``OSError`` if there is none."""
-    found = sorted(folder.glob(f"{name}.so*"))
-    if not found:
+    files = sorted(folder.glob(f"{name}.so*"))
+    if not files:
         raise OSError(f"{folder} has no {name}.so")
-    return found[-1]
+    return files[-1]
 
 
 def check_interface(source: str, mpi: MPILibrary) -> None:

@@ -1,4 +1,4 @@
-"""One call of a function of linear algebra: what every function of `meshcomm.linalg` calls."""
+"""One call of a function of linear algebra: every function of `meshcomm.linalg` calls `run`."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -27,9 +27,9 @@ def run(task: Task, values: Sequence[object], layout: Wanted = None) -> list[DTe
 
     Parameters
     ----------
-    task: what to do
+    task: the function and its options
     values: tensors on one mesh, plain arrays and numbers
-    layout: of the result; of several results, a sequence with one for each, or None
+    layout: layout of the result; for several results a sequence of layouts or None
     """
     operands = tensors_of(task.name, values)
     check_axes(task, operands)
@@ -60,7 +60,7 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
         results = list(task.beyond(way.way, matrices))
     except ImportError as error:
         raise ImportError(f"{task.name}: {way.why}: {error}. {_OTHERWISE}") from error
-    return [getitem(each, (None,) * len(stack)) if stack else each for each in results]
+    return [getitem(result, (None,) * len(stack)) if stack else result for result in results]
 
 
 def no_way(name: str, way: Way | str, why: str) -> ShapeError:
@@ -82,5 +82,5 @@ def work_dtype(dtypes: Sequence[DType]) -> DType:
 def way_to(way: str, name: str) -> Callable[..., Any]:
     """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
     module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
-    found: Callable[..., Any] = getattr(import_module(f"meshcomm.linalg.{module}"), name)
-    return found
+    function: Callable[..., Any] = getattr(import_module(f"meshcomm.linalg.{module}"), name)
+    return function

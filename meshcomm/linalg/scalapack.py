@@ -1,7 +1,7 @@
 """Cholesky factors and matrix products of tensors by ScaLAPACK, which is loaded when the first of them is called.
 
 meshcomm brings no ScaLAPACK with it: docs/linear-algebra.md says how to install one. Tensors may be in any layout.
-They are relaid to blocks dealt round over a grid of all ranks of their mesh, and the result is relaid back.
+They are relaid to block-cyclic layouts over a grid of all ranks of their mesh, and the result is relaid back.
 """
 
 import math
@@ -53,7 +53,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     a: a square matrix of float32, float64, complex64 or complex128, in any layout
     lower: whether the factor is L, not U
     block: the rows and columns of a block, if *a* has no layout with square `Cyclic` blocks over all devices
-    layout: that of the result, on the ranks of *a*; by default the layout of *a*
+    layout: layout of the result, on the ranks of *a*; by default the layout of *a*
 
     ``numpy.linalg.LinAlgError`` on all ranks of the mesh if the matrix is not positive definite, ``ShapeError`` if it
     is not square, ``DTypeError`` for other dtypes, ``MeshError`` in a simulated world, ``ImportError`` if no ScaLAPACK
@@ -104,7 +104,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     a: a matrix of float32, float64, complex64 or complex128, in any layout
     b: a matrix of the same dtype on the same mesh, in any layout
     block: the rows and columns of a block, where no operand has a layout with `Cyclic` blocks over all devices
-    layout: that of the result, on the ranks of *a*; by default the layout of *a*
+    layout: layout of the result, on the ranks of *a*; by default the layout of *a*
 
     ``ShapeError`` if the shapes do not fit, ``DTypeError`` for other dtypes, ``MeshError`` if the meshes differ, or
     in a simulated world, ``ImportError`` if no ScaLAPACK is found.
@@ -172,26 +172,26 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {quote(out)}")
         if out is not None:
             check_writable("gemr2d: out=", out)
-        for each in (source, layout):
-            if math.prod(each.shape) != each.mesh.size:
-                raise LayoutError(f"gemr2d knows no replicas, which blocks in {each.specs_text} have")
-            each.descriptor(shape, 0)
+        for side in (source, layout):
+            if math.prod(side.shape) != side.mesh.size:
+                raise LayoutError(f"gemr2d knows no replicas, which blocks in {side.specs_text} have")
+            side.descriptor(shape, 0)
         return (source, layout), ()
 
     target = f"to {layout.specs_text} on {location_text(layout.mesh)}"
     job = Job.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
-    made = mapped(lambda block: block, out)  # in C order
+    target_blocks = mapped(lambda block: block, out)  # in C order
     if job.is_inside:
         everyone = grid_of_all(job.here, library()).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor._block, made._block), (source, layout), job.grids, strict=True):
-            given = np.empty(1) if data is None else contiguous(data)
-            matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
+        for data, side, grid in zip((tensor._block, target_blocks._block), (source, layout), job.grids, strict=True):
+            memory = np.empty(1) if data is None else contiguous(data)
+            matrices += [memory, 1, 1, side.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return changed(_copied, out, made)
+    return changed(_copied, out, target_blocks)
 
 
-def _copied(block: Array, made: Array) -> None:
-    if made is not block:
-        block[...] = made
+def _copied(block: Array, source: Array) -> None:
+    if source is not block:
+        block[...] = source
