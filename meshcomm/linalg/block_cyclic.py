@@ -20,7 +20,7 @@ USUAL_BLOCK = 64
 """Rows or columns of a block. A compromise that is usual for ScaLAPACK: large for BLAS, small for equal work."""
 
 
-class Axis(NamedTuple):
+class CyclicAxis(NamedTuple):
     """A block-cyclic axis: mesh dimensions, elements of a block, and the device of the first block."""
 
     names: Names
@@ -40,18 +40,18 @@ The layout does not know the size of blocks along an axis that one device holds 
 """
 
 
-def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
+def cyclic_axes(layout: Layout) -> tuple[CyclicAxis, CyclicAxis] | None:
     """Return the block-cyclic axes of a matrix, or None unless ScaLAPACK can use the blocks as they are.
 
     Every device must hold other elements, and an axis over several devices must be `Cyclic`. An axis that one device
     holds completely counts as block-cyclic with blocks of any size.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
-    >>> dealt_axes(Layout([Cyclic("x", 3), Cyclic("y", 2, offset=1)], mesh))
-    (Axis(names=('x',), block=3, offset=0), Axis(names=('y',), block=2, offset=1))
-    >>> dealt_axes(Layout([Cyclic(("y", "x"), 3), "unsharded"], mesh))
-    (Axis(names=('y', 'x'), block=3, offset=0), Axis(names=(), block=3, offset=0))
-    >>> dealt_axes(Layout([Cyclic("x", 3), "unsharded"], mesh)), dealt_axes(Layout(["x", "y"], mesh))
+    >>> cyclic_axes(Layout([Cyclic("x", 3), Cyclic("y", 2, offset=1)], mesh))
+    (CyclicAxis(names=('x',), block=3, offset=0), CyclicAxis(names=('y',), block=2, offset=1))
+    >>> cyclic_axes(Layout([Cyclic(("y", "x"), 3), "unsharded"], mesh))
+    (CyclicAxis(names=('y', 'x'), block=3, offset=0), CyclicAxis(names=(), block=3, offset=0))
+    >>> cyclic_axes(Layout([Cyclic("x", 3), "unsharded"], mesh)), cyclic_axes(Layout(["x", "y"], mesh))
     (None, None)
     """
     if layout.is_single_device() or math.prod(layout.shape) != layout.mesh.size:
@@ -61,7 +61,7 @@ def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
         return None
     block = next((rule.block for rule in rules if rule), USUAL_BLOCK)
     rows, columns = (
-        Axis(tuple(rule), rule.block, rule.offset) if rule else Axis(names, block)
+        CyclicAxis(tuple(rule), rule.block, rule.offset) if rule else CyclicAxis(names, block)
         for names, rule in zip(layout.axes, rules, strict=True)
     )
     return rows, columns
@@ -94,11 +94,11 @@ def square_work(layout: Layout, block: int) -> Planned:
     >>> square_work(Layout(["x", "unsharded"], mesh), 64)[0][0].sharding_specs
     [Cyclic('rows', 64), Cyclic('columns', 64)]
     """
-    axes = dealt_axes(layout)
+    axes = cyclic_axes(layout)
     if axes is not None and axes[0].block == axes[1].block:
         return (layout,), (axes[0].block,)
     mesh, rows, columns = (layout.mesh, *axes) if axes else _default_axes(layout.mesh, block)
-    return (Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh),), (block,)
+    return (Layout([CyclicAxis(rows.names, block).spec, CyclicAxis(columns.names, block).spec], mesh),), (block,)
 
 
 def product_work(a: Layout, b: Layout, block: int) -> Planned:
@@ -108,22 +108,22 @@ def product_work(a: Layout, b: Layout, block: int) -> Planned:
     both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
-    >>> rows, dealt = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
-    >>> layouts, blocks = product_work(dealt, rows, 64)
-    >>> layouts[0] == dealt, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
+    >>> rows, cyclic = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
+    >>> layouts, blocks = product_work(cyclic, rows, 64)
+    >>> layouts[0] == cyclic, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
     (True, [Cyclic('x', 3), Cyclic('y', 64)], [Cyclic('x', 5), Cyclic('y', 64)], (5, 3, 64))
     """
-    of_a, of_b = dealt_axes(a), dealt_axes(b)
+    of_a, of_b = cyclic_axes(a), cyclic_axes(b)
     if of_a is None and of_b is None:
         mesh, rows, summed = _default_axes(a.mesh, block)
         first, columns = rows, summed
     elif of_a is None:
         assert of_b is not None
         mesh, (first, columns) = b.mesh, of_b
-        rows, summed = Axis(first.names, block), Axis(columns.names, first.block)
+        rows, summed = CyclicAxis(first.names, block), CyclicAxis(columns.names, first.block)
     else:
         mesh, (rows, summed) = a.mesh, of_a
-        first, columns = Axis(rows.names, summed.block), Axis(summed.names, block)
+        first, columns = CyclicAxis(rows.names, summed.block), CyclicAxis(summed.names, block)
         if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*first[:2], columns.names):
             first, columns = of_b  # b fits as it is
     pairs = (rows, summed), (first, columns), (rows, columns)
@@ -131,8 +131,8 @@ def product_work(a: Layout, b: Layout, block: int) -> Planned:
     return layouts, (rows.block, summed.block, columns.block)
 
 
-def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, Axis, Axis]:
-    return grid_mesh(mesh), Axis(("rows",), block), Axis(("columns",), block)
+def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, CyclicAxis, CyclicAxis]:
+    return grid_mesh(mesh), CyclicAxis(("rows",), block), CyclicAxis(("columns",), block)
 
 
 def descriptor(

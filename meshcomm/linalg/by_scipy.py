@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -52,12 +53,8 @@ def eigh_of_some(a: Array, uplo: str, subset: tuple[int, int]) -> tuple[Array, .
 
 def triangular(a: Array, b: Array, trans: int, lower: bool, unit: bool) -> Array:
     """Return x with ``a @ x = b`` for triangular *a*; with *trans* 1 for its transpose, with 2 for its adjoint."""
-    solve = _scipy("solve_triangular")
-
-    def one(a: Array, b: Array) -> object:
-        return solve(a, b, trans=trans, lower=lower, unit_diagonal=unit)
-
-    return _over_stacks(one, (2, 2), [a, b])[0]
+    solve = partial(_scipy("solve_triangular"), trans=trans, lower=lower, unit_diagonal=unit)
+    return _over_stacks(solve, (2, 2), [a, b])[0]
 
 
 def lu_factors(a: Array) -> tuple[Array, ...]:

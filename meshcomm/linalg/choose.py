@@ -31,7 +31,7 @@ ALONE = ("eig", "eigvals")
 """Functions that only LAPACK has."""
 
 
-class Operand(NamedTuple):
+class MatrixOperand(NamedTuple):
     """Shape, dtype and layout of an operand; the last *core* axes are those of a matrix."""
 
     shape: Shape
@@ -77,14 +77,14 @@ class Way(NamedTuple):
         return f"{self.name}: {self.way}: {self.why}"
 
 
-def chosen(name: str, operands: Sequence[Operand]) -> Way:
+def chosen(name: str, operands: Sequence[MatrixOperand]) -> Way:
     """Return the way of the function *name*: its matrix, the first of *operands*, decides.
 
     >>> from meshcomm import Mesh
     >>> rows = Layout(["x", "unsharded"], Mesh(range(4), {"x": 4}))
     >>> import numpy as np
     >>> f8 = np.dtype("f8")
-    >>> [chosen(name, [Operand(shape, f8, rows)]).way for name, shape in [
+    >>> [chosen(name, [MatrixOperand(shape, f8, rows)]).way for name, shape in [
     ...     ("qr", (1000, 64)), ("qr", (10**6, 64)), ("eig", (999, 999)), ("inv", (4096, 4096))]]
     ['small', 'tall', 'small', 'large']
     """
@@ -134,10 +134,10 @@ def plan(
     for operand in (a, b):
         value = untraced(operand)
         if isinstance(value, Layout) and shape is not None:
-            operands.append(Operand(as_shape(shape), as_dtype(float if dtype is None else dtype), value))
+            operands.append(MatrixOperand(as_shape(shape), as_dtype(float if dtype is None else dtype), value))
         elif is_dtensor(value):
             tensor: DTensor = value  # type: ignore[assignment]  # what is_dtensor says
-            operands.append(Operand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
+            operands.append(MatrixOperand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
         elif operand is not None or operand is a:
             raise LayoutError(f"plan takes a tensor, or a Layout with shape= and dtype=, not {quote(operand)}")
     way = chosen(name, operands)

@@ -12,7 +12,7 @@ from meshcomm.blocks.align import replicated
 from meshcomm.blocks.rules import NUMBERS
 from meshcomm.core._arguments import NO_VALUE, integer, normalised_axes
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
@@ -21,7 +21,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to, work_dtype
-from meshcomm.linalg.tasks import LAPACK, Task, Wanted
+from meshcomm.linalg.tasks import LAPACK, ResultLayouts, Task
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)
@@ -126,7 +126,7 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 
 
 @refusable
-def slogdet(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
     task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), beyond=lambda way, m: way_to(way, "slogdet")(*m))
     return result_type("slogdet")(run(task, (a,), layout))
@@ -134,7 +134,7 @@ def slogdet(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumP
 
 @refusable
 def lstsq(
-    a: DTensor | ArrayLike, b: DTensor | ArrayLike, rcond: float | None = None, *, layout: Wanted = None
+    a: DTensor | ArrayLike, b: DTensor | ArrayLike, rcond: float | None = None, *, layout: ResultLayouts = None
 ) -> tuple[DTensor, DTensor, DTensor, DTensor]:
     """Return the least-squares solution, as numpy.linalg.lstsq. Collective over the mesh if an operand is sharded.
 
@@ -183,14 +183,18 @@ def lstsq(
 def _lstsq_by_svd(a: DTensor, b: Value, rcond: float) -> tuple[Value, Value, int, DTensor]:
     """Return the results of `lstsq` for a large matrix. Collective over the mesh."""
     u, s, vh = svd(a, full_matrices=False)
-    values: Value = s
-    large: Value = values > rcond * float(values[0])
+    inverses, large = _inverses(s, rcond)
     rank = int(np.count_nonzero(large))
-    inverses: Value = np.where(large, 1 / np.where(large, values, 1), 0)
     x: Value = np.conj(vh).T @ (inverses[:, None].astype(a.dtype) * (np.conj(u).T @ b))
     rest: Value = np.abs(b - a @ x) ** 2
     residuals = rest.sum(0) if rank == a.shape[1] < a.shape[0] else rest.sum(0)[:0]
     return x, residuals, rank, s
+
+
+def _inverses(s: Value, rcond: float) -> tuple[Value, Value]:
+    """Return the inverses of singular values, 0 for those that count as zero, and which of them count."""
+    large = s > rcond * float(s[0])
+    return np.where(large, 1 / np.where(large, s, 1), 0), large
 
 
 # -- decompositions ---------------------------------------------------------------------------------------------------
@@ -221,7 +225,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
 
 
 @refusable
-def qr(a: DTensor, mode: str = "reduced", *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return the QR decomposition of matrices, as numpy.linalg.qr. Collective if they are sharded.
 
     Parameters
@@ -264,7 +268,7 @@ def svd(
     compute_uv: bool = True,
     hermitian: bool = False,
     *,
-    layout: Wanted = None,
+    layout: ResultLayouts = None,
 ) -> Any:  # noqa: ANN401 - NumPy's named tuple, or a tensor
     """Return the singular value decomposition, as numpy.linalg.svd. Collective if matrices are sharded.
 
@@ -315,7 +319,7 @@ def eigh(
     UPLO: str = "L",  # noqa: N803 - NumPy's
     *,
     subset_by_index: Sequence[int] | None = None,
-    layout: Wanted = None,
+    layout: ResultLayouts = None,
 ) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return eigenvalues and eigenvectors of Hermitian matrices, as numpy.linalg.eigh. Collective if they are sharded.
 
@@ -356,7 +360,7 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DT
 
 
 @refusable
-def eig(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def eig(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return eigenvalues and eigenvectors of any square matrices, as numpy.linalg.eig. Collective if they are sharded.
 
     ``ShapeError`` for sharded matrices above the limit of the small way: ScaLAPACK does not have it.
@@ -411,9 +415,7 @@ def pinv(
         if way == "tall":
             return [way_to(way, "pinv")(matrices[0], relative)]
         u, s, vh = svd(matrices[0], full_matrices=False)
-        values: Value = s
-        large: Value = values > float(values[0]) * relative
-        inverses: Value = np.where(large, 1 / np.where(large, values, 1), 0)
+        inverses, _ = _inverses(s, relative)
         result: Value = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T
         return [result]
 
@@ -446,8 +448,8 @@ def tensorsolve(
         raise np.linalg.LinAlgError(
             "Input arrays must satisfy the requirement prod(a.shape[b.ndim:]) == prod(a.shape[:b.ndim])"
         )
-    solution = solve(_reshaped(left, (n, n)), _reshaped(right, (prod(right.shape),)))
-    return in_layout(_reshaped(solution, shape), layout)
+    solution: Value = solve(left.reshape(n, n), right.reshape(-1))
+    return in_layout(solution.reshape(shape), layout)
 
 
 @refusable
@@ -464,17 +466,13 @@ def tensorinv(a: DTensor, ind: int = 2, *, layout: Layout | None = None) -> DTen
     if ind <= 0:
         raise ValueError("Invalid ind argument.")
     rows, columns = tensor.shape[:ind], tensor.shape[ind:]
-    inverse = inv(_reshaped(tensor, (prod(rows), prod(columns))))
-    return in_layout(_reshaped(inverse, (*columns, *rows)), layout)
+    inverse: Value = inv(tensor.reshape(prod(rows), prod(columns)))
+    return in_layout(inverse.reshape(*columns, *rows), layout)
 
 
 def number_text(x: object) -> str:
     """Return the text by which ranks compare an argument that may be a number; arrays are compared elsewhere."""
     return repr(x) if isinstance(x, NUMBERS) else ""
-
-
-def _reshaped(x: Value, shape: Shape) -> Value:
-    return x.reshape(shape)
 
 
 def in_layout(result: DTensor, layout: Layout | None) -> DTensor:

@@ -6,16 +6,16 @@ import numpy as np
 
 from meshcomm.blocks.session import Session
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.linalg.library import Library
+from meshcomm.linalg.library import ScalapackLibrary
 from meshcomm.linalg.native import native_handle
 
 _OUTSIDE = -1  # the context of a process that a grid does not have
 
 
-class Grid:
+class BlacsGrid:
     """A grid of BLACS, named by its *context*."""
 
-    def __init__(self, library: Library, context: int) -> None:
+    def __init__(self, library: ScalapackLibrary, context: int) -> None:
         self._library = library
         self.context = context
 
@@ -26,7 +26,7 @@ class Grid:
             self._library.blacs.Cblacs_gridexit(ctypes.c_int(self.context))
 
 
-def grid_of(session: Session, layout: Layout, library: Library) -> Grid:
+def grid_of(session: Session, layout: Layout, library: ScalapackLibrary) -> BlacsGrid:
     """Return the grid for blocks in *layout*: devices along axis 1 are its rows. Collective over the session.
 
     The session has the ranks of all devices. On other ranks the context is -1.
@@ -35,7 +35,7 @@ def grid_of(session: Session, layout: Layout, library: Library) -> Grid:
     return session.kept(key, lambda: _made(session, _positions_of(layout, session), library))
 
 
-def grid_of_all(session: Session, library: Library) -> Grid:
+def grid_of_all(session: Session, library: ScalapackLibrary) -> BlacsGrid:
     """Return the grid of all ranks of the session, in one row. Collective over them."""
     positions = np.arange(len(session.ranks), dtype=np.intc)
     return session.kept("BLACS of all", lambda: _made(session, positions.reshape(1, -1), library))
@@ -52,7 +52,9 @@ def _positions_of(layout: Layout, session: Session) -> np.ndarray[tuple[int, int
     return grid
 
 
-def _made(session: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: Library) -> Grid:
+def _made(
+    session: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: ScalapackLibrary
+) -> BlacsGrid:
     """Return a new grid. Collective over the session."""
     blacs = library.blacs
     rows, columns = positions.shape
@@ -64,4 +66,4 @@ def _made(session: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.i
         context = ctypes.c_int(system)
         blacs.Cblacs_gridmap(ctypes.byref(context), ctypes.c_void_p(ranks.ctypes.data), rows, rows, columns)
         blacs.Cfree_blacs_system_handle(ctypes.c_int(system))
-    return Grid(library, context.value)
+    return BlacsGrid(library, context.value)

@@ -18,8 +18,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import ShapeError
-from meshcomm.linalg.block_cyclic import Planned, dealt_axes, descriptor, grid_mesh, square_work
-from meshcomm.linalg.grids import Grid, grid_of
+from meshcomm.linalg.block_cyclic import Planned, cyclic_axes, descriptor, grid_mesh, square_work
+from meshcomm.linalg.grids import BlacsGrid, grid_of
 from meshcomm.linalg.library import Argument, library
 from meshcomm.linalg.native import check_is_mpi
 from meshcomm.linalg.routines import LETTERS, check_block, check_matrices, check_same_mesh, matrix_of, real_of
@@ -29,7 +29,7 @@ SINGULAR = "Singular matrix"
 
 
 @dataclass(frozen=True)
-class Job:
+class ScalapackJob:
     """A call of ScaLAPACK on which all ranks have agreed: in which layouts it works, and where this rank is.
 
     Ranks outside of the meshes have a job, too: they take part where tensors move, and call no routine.
@@ -47,7 +47,7 @@ class Job:
     layouts: tuple[Layout, ...]
     blocks: tuple[int, ...]
     session: Session | None
-    grids: Sequence[Grid]
+    grids: Sequence[BlacsGrid]
 
     @classmethod
     def agreed(
@@ -58,7 +58,7 @@ class Job:
         *,
         target: Mesh | None = None,
         options: str,
-    ) -> "Job":
+    ) -> "ScalapackJob":
         """Return the job of a call, in the layouts that *planned* returns. Collective over their mesh, and *target*.
 
         The ranks agree on every call before they enter the library, which does not notice that calls differ. All
@@ -68,7 +68,7 @@ class Job:
         check_is_mpi(name, mesh)
         operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in tensors)
 
-        def begun(session: Session) -> Job:
+        def begun(session: Session) -> ScalapackJob:
             call = f"{name}({operands}; {options})"
             (layouts, blocks), scalapack = session.together(call, lambda: (planned(), library()))
             return cls(mesh, layouts, blocks, session, [grid_of(session, layout, scalapack) for layout in layouts])
@@ -86,7 +86,7 @@ class Job:
         *,
         in_order: bool = False,
         along: int | None = None,
-    ) -> "Job":
+    ) -> "ScalapackJob":
         """Return the job of a call whose matrices are all in one layout with square blocks, on one grid. Collective.
 
         Parameters
@@ -116,7 +116,7 @@ class Job:
         return self.session is not None
 
     @property
-    def here(self) -> Session:
+    def rank_session(self) -> Session:
         """The session of this rank, inside of the meshes."""
         assert self.session is not None
         return self.session
@@ -146,7 +146,7 @@ class Job:
 
         def resize(block: Array) -> Array:
             new = self.zeros(self.layout.block_shape(shape), block.dtype)
-            # The first rows and columns are dealt round to the same devices, and come first in their blocks.
+            # The first rows and columns are on the same devices, first in their blocks.
             both = tuple(map(slice, map(min, new.shape, block.shape)))
             new[both] = block[both]
             return new
@@ -193,8 +193,8 @@ class Job:
         local = None
         if self.is_inside:
             local = array
-            with self.here.later("scalapack"):
-                self.here.broadcast(local)
+            with self.rank_session.later("scalapack"):
+                self.rank_session.broadcast(local)
         return make(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
 
     # -- routines -----------------------------------------------------------------------------------------------------
@@ -241,15 +241,15 @@ class Job:
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
         """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""
         name = f"p{LETTERS[dtype.str[1:]]}{routine}"
-        with self.here.in_library(f"scalapack's {name}"):
+        with self.rank_session.in_library(f"scalapack's {name}"):
             library().call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
         """Call a routine whose last argument is *info*; return the largest of all ranks. Collective over the team."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
-        with self.here.later(f"scalapack's {routine}"):
-            largest, of_negatives = self.here.largest(info.value, -info.value)
+        with self.rank_session.later(f"scalapack's {routine}"):
+            largest, of_negatives = self.rank_session.largest(info.value, -info.value)
         assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
         return largest
 
@@ -263,8 +263,8 @@ class Job:
         """
         asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
         self.call_checked(routine, dtype, *arguments, *[a for workspace in asking for a in workspace.arguments(-1)])
-        with self.here.later(f"scalapack's {routine}"):
-            works_of = self.here.together(
+        with self.rank_session.later(f"scalapack's {routine}"):
+            works_of = self.rank_session.together(
                 f"the workspace of {routine}", lambda: [workspace.as_asked(at_least) for workspace in asking]
             )
         arguments_of_workspaces = [a for workspace in works_of for a in workspace.arguments(workspace.memory.size)]
@@ -272,13 +272,13 @@ class Job:
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
-        with self.here.later("memory for scalapack"):
-            return self.here.together("memory for scalapack", lambda: np.zeros(shape, dtype))
+        with self.rank_session.later("memory for scalapack"):
+            return self.rank_session.together("memory for scalapack", lambda: np.zeros(shape, dtype))
 
     def all_gathered(self, value: object) -> list[Any]:
         """Return the *value* of each rank; JSON can hold it. Collective over the team."""
-        with self.here.later("scalapack"):
-            return self.here.told(value)
+        with self.rank_session.later("scalapack"):
+            return self.rank_session.told(value)
 
 
 class _Workspace(NamedTuple):
@@ -320,7 +320,7 @@ def conjugate(tensor: DTensor) -> None:
 
 def _work(layout: Layout, block: int, along: int | None) -> Planned:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
-    axes = dealt_axes(layout)
+    axes = cyclic_axes(layout)
     if axes is not None and not any(axis.offset for axis in axes):
         return square_work(layout, block)
     return (Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,)

@@ -22,15 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import changed, make
-from meshcomm.core._types import Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.errors import ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK
-from meshcomm.linalg.jobs import Job, conjugate, raise_if
-from meshcomm.linalg.routines import real_of
+from meshcomm.linalg.jobs import ScalapackJob, conjugate, raise_if
+from meshcomm.linalg.routines import any_shape, check_rows, check_square, real_of
 from meshcomm.linalg.spectra import eigh, eigvalsh, qr, svd
 
 __all__ = [
@@ -54,7 +52,7 @@ _PIVOTS = 0
 _TRANSPOSED = {0: b"T", 1: b"N", 2: b"N"}  # SciPy's trans, for the transpose that ScaLAPACK sees
 
 
-class LU(NamedTuple):
+class PivotedLU(NamedTuple):
     """Result of `lu`: both factors in one matrix, and for each row the row it was exchanged with, from 0 on."""
 
     factors: DTensor
@@ -67,7 +65,7 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 
     *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
     """
-    job = Job.begun("linalg.solve", [a, b], block, _square, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.solve", [a, b], block, check_square, along=_PIVOTS)
     factors, sides = job.placed(a), job.transposed(b)
     if job.is_inside and a.size:
         pivots = job.factored(factors)
@@ -80,7 +78,7 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return the inverse of a square matrix, by getrf and getri. Collective. ``LinAlgError`` if it is singular."""
-    job = Job.begun("linalg.inv", [a], block, _square, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.inv", [a], block, check_square, along=_PIVOTS)
     inverse = job.placed(a)
     if job.is_inside and a.size:
         pivots = job.factored(inverse)
@@ -91,7 +89,7 @@ def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
     """Return the sign of the determinant of a square matrix, and the logarithm of its size, by getrf. Collective."""
-    job = Job.begun("linalg.slogdet", [a], block, _square, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.slogdet", [a], block, check_square, along=_PIVOTS)
     factors = job.placed(a)
     sign, log = np.ones((), "c16"), np.zeros(())
     if job.is_inside and a.size:
@@ -111,24 +109,24 @@ def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
 
 
 @refusable
-def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> LU:
+def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> PivotedLU:
     """Return the factors of a matrix with its rows exchanged, by getrf. Collective. Source: scipy.linalg.lu_factor.
 
     The factors are one matrix: U with its diagonal, and below it L, whose diagonal is 1. A zero on the diagonal of U
     is no error.
     """
-    job = Job.begun("linalg.lu_factor", [a], block, _any, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.lu_factor", [a], block, any_shape, along=_PIVOTS)
     factors = job.transposed(a)
     length = min(a.shape)
-    dealt = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
+    cyclic = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
     local = None
     if job.is_inside:
         pivots = job.along_columns(factors, np.intc)
         if a.size:
             job.lu(factors, pivots)
-        local = pivots[: dealt.block_shape((length,), job.here.device)[0]] - 1
-    exchanged = make(local, dealt, (length,), np.dtype(np.intc))
-    return LU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
+        local = pivots[: cyclic.block_shape((length,), job.rank_session.device)[0]] - 1
+    exchanged = make(local, cyclic, (length,), np.dtype(np.intc))
+    return PivotedLU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
 
 
 @refusable
@@ -138,12 +136,12 @@ def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: 
     With *trans* 1 the transpose of *a* is solved, with 2 the transpose of its conjugate.
     """
     factors, exchanged = lu
-    job = Job.begun("linalg.lu_solve", [factors.T, b], block, _square, f"{trans=}")
+    job = ScalapackJob.begun("linalg.lu_solve", [factors.T, b], block, check_square, f"{trans=}")
     placed, sides = job.transposed(factors), job.transposed(b)
-    dealt = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
+    local_pivots = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
     if job.is_inside and b.size:
         pivots = job.along_columns(placed, np.intc)
-        pivots[: len(dealt._block)] = dealt._block + 1
+        pivots[: len(local_pivots._block)] = local_pivots._block + 1
         matrices = *job.matrix(placed), pivots, *job.matrix(sides)
         job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *matrices)
     return sides.T
@@ -156,7 +154,7 @@ def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = U
     Source: scipy.linalg.cho_solve.
     The other triangle of *factor* than the *lower* or upper one is not read.
     """
-    job = Job.begun("linalg.cho_solve", [factor, b], block, _square, f"{lower=}")
+    job = ScalapackJob.begun("linalg.cho_solve", [factor, b], block, check_square, f"{lower=}")
     placed, sides = job.placed(factor), job.transposed(b)
     if job.is_inside and b.size:
         conjugate(sides)  # as the matrix that ScaLAPACK sees is the conjugate of a
@@ -190,7 +188,7 @@ def solve_triangular(
     ``LinAlgError`` if there is a zero on the diagonal.
     """
     options = f"{trans=} {lower=} {unit_diagonal=}"
-    job = Job.begun("linalg.solve_triangular", [a, b], block, _square, options)
+    job = ScalapackJob.begun("linalg.solve_triangular", [a, b], block, check_square, options)
     placed, sides = job.placed(a), job.transposed(b)
     if job.is_inside and b.size:
         if trans == 2:
@@ -212,7 +210,7 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     With fewer rows than columns, it is the shortest x with ``a x = b``. *a* must have full rank: ``LinAlgError`` if a
     diagonal element of its triangular factor is as small as rounding errors. `svd` serves for all ranks.
     """
-    job = Job.begun("linalg.lstsq", [a, b], block, _rows)
+    job = ScalapackJob.begun("linalg.lstsq", [a, b], block, check_rows)
     (m, n), sides = a.shape, b.shape[1]
     placed, solution = job.placed(a), job.resized(job.transposed(b), (sides, max(m, n)))
     if job.is_inside and a.size and b.size:
@@ -226,22 +224,3 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     else:
         changed(lambda block: block.fill(0), solution)
     return job.resized(solution, (sides, n)).T
-
-
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-def _any(name: str, shape: Shape) -> None:
-    """All shapes fit."""
-
-
-def _square(name: str, shape: Shape, sides: Shape | None = None) -> None:
-    if shape[0] != shape[1]:
-        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
-    if sides is not None:
-        _rows(name, shape, sides)
-
-
-def _rows(name: str, shape: Shape, sides: Shape) -> None:
-    if sides[0] != shape[0]:
-        raise ShapeError(f"{name}: a of shape {shape} and b of shape {sides} differ in their rows")

@@ -27,7 +27,7 @@ _ANY_MPI = ("libscalapack.so", "libscalapack.so.2.2")
 """The names in modules of clusters, which are built for the MPI of the module."""
 
 
-class Library(NamedTuple):
+class ScalapackLibrary(NamedTuple):
     """A loaded ScaLAPACK: its file or name, and the libraries that have its routines and those of BLACS."""
 
     source: str
@@ -52,11 +52,11 @@ def _by_reference(argument: Argument) -> object:
     return ctypes.byref(argument if isinstance(argument, ctypes.c_int) else ctypes.c_int(argument))
 
 
-class _State:
+class _Selection:
     """What this process has chosen and loaded."""
 
     chosen: str | None = None
-    loaded: Library | None = None
+    loaded: ScalapackLibrary | None = None
 
 
 def use(path_or_name: str | os.PathLike[str]) -> None:
@@ -67,22 +67,22 @@ def use(path_or_name: str | os.PathLike[str]) -> None:
     >>> import meshcomm.linalg.scalapack as scalapack
     >>> scalapack.use("/opt/scalapack/lib/libscalapack.so")  # doctest: +SKIP
     """
-    if _State.loaded is not None:
-        raise ImportError(f"{_State.loaded.source} is loaded already; use() comes before the first operation")
-    _State.chosen = os.fspath(path_or_name)
+    if _Selection.loaded is not None:
+        raise ImportError(f"{_Selection.loaded.source} is loaded already; use() comes before the first operation")
+    _Selection.chosen = os.fspath(path_or_name)
 
 
-def library() -> Library:
+def library() -> ScalapackLibrary:
     """Return the ScaLAPACK of this process, which the first call loads.
 
     ``ImportError`` if there is none that runs on the MPI of mpi4py, ``MeshError`` if there is no MPI.
     """
-    if _State.loaded is None:
-        _State.loaded = load_for(mpi_library(), _State.chosen)
-    return _State.loaded
+    if _Selection.loaded is None:
+        _Selection.loaded = load_for(mpi_library(), _Selection.chosen)
+    return _Selection.loaded
 
 
-def load_for(mpi: MPILibrary, chosen: str | None) -> Library:
+def load_for(mpi: MPILibrary, chosen: str | None) -> ScalapackLibrary:
     """Load the library that `use` has *chosen*, else the first one that is found, into this process.
 
     ``ImportError`` that says what to install if none runs on *mpi*.
@@ -113,7 +113,7 @@ def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> st
     )
 
 
-def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], Library]]]:
+def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], ScalapackLibrary]]]:
     """Yield libraries that may be loaded: a name, and a function that loads it."""
     if chosen is not None:
         folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
@@ -135,20 +135,20 @@ def folders_of_wheel() -> list[Path]:
     return [Path(str(file.locate())).resolve().parent for file in files if file.name.startswith(_MKL)][:1]
 
 
-def _load(name: str) -> Library:
+def _load(name: str) -> ScalapackLibrary:
     """Load a library that has BLACS too, as ScaLAPACK's own build makes it."""
     loaded = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
     _ = loaded.Csys2blacs_handle, loaded.pdgemr2d_
-    return Library(name, loaded, loaded)
+    return ScalapackLibrary(name, loaded, loaded)
 
 
-def _load_mkl(folder: Path, mpi: MPILibrary) -> Library:
+def _load_mkl(folder: Path, mpi: MPILibrary) -> ScalapackLibrary:
     """Load the libraries of MKL: each takes functions from those before, and the first ones from those after."""
     for name in ("libmkl_core", "libmkl_sequential", "libmkl_intel_lp64"):
         _open_lazily(_file_of(folder, name))
     blacs = ctypes.CDLL(str(_file_of(folder, _BLACS_OF_MKL[mpi.interface])), mode=ctypes.RTLD_GLOBAL)
     path = _file_of(folder, _MKL)
-    return Library(str(path), ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), blacs)
+    return ScalapackLibrary(str(path), ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), blacs)
 
 
 def _open_lazily(path: Path) -> None:

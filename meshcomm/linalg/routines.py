@@ -6,7 +6,7 @@ import numpy as np
 
 from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import integer, quote
-from meshcomm.core._types import Array, DType
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
@@ -50,6 +50,24 @@ def check_matrices(tensors: Sequence[DTensor]) -> None:
             raise DTypeError(f"ScaLAPACK has float32, float64, complex64 and complex128, but no {tensor.dtype}")
         if tensor.dtype != tensors[0].dtype:
             raise DTypeError(f"the operands have the dtypes {tensors[0].dtype} and {tensor.dtype}; they must be equal")
+
+
+def any_shape(name: str, shape: Shape) -> None:
+    """Accept all shapes: the check of a routine for any matrix."""
+
+
+def check_square(name: str, shape: Shape, sides: Shape | None = None) -> None:
+    """Raise ``ShapeError`` unless a matrix is square, and right sides have as many rows."""
+    if shape[0] != shape[1]:
+        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
+    if sides is not None:
+        check_rows(name, shape, sides)
+
+
+def check_rows(name: str, shape: Shape, sides: Shape) -> None:
+    """Raise ``ShapeError`` unless right sides have as many rows as a matrix."""
+    if sides[0] != shape[0]:
+        raise ShapeError(f"{name}: a of shape {shape} and b of shape {sides} differ in their rows")
 
 
 def check_target(target: Layout, shape: Sequence[int], tensor: DTensor, *, same_mesh: bool = True) -> None:

@@ -13,7 +13,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg.choose import SMALL_MATRICES, Way
 from meshcomm.linalg.small import at_root
 from meshcomm.linalg.stacks import by_blocks
-from meshcomm.linalg.tasks import Task, Wanted, check_axes, forms_of, laid_out, stack_of, way_of
+from meshcomm.linalg.tasks import ResultLayouts, Task, check_axes, forms_of, laid_out, stack_of, way_of
 from meshcomm.numpy.indexing.indexing import getitem
 
 _OTHERWISE = (
@@ -22,7 +22,7 @@ _OTHERWISE = (
 )
 
 
-def run(task: Task, values: Sequence[object], layout: Wanted = None) -> list[DTensor]:
+def run(task: Task, values: Sequence[object], layout: ResultLayouts = None) -> list[DTensor]:
     """Return the results of *task* for *values*. Collective over the mesh if one of them is sharded.
 
     Parameters

@@ -24,12 +24,13 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Planned, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
-from meshcomm.linalg.jobs import Job
+from meshcomm.linalg.jobs import ScalapackJob
 from meshcomm.linalg.library import Argument, library, use
 from meshcomm.linalg.routines import (
     check_block,
     check_matrices,
     check_same_mesh,
+    check_square,
     check_target,
     clear_triangle,
     matrix_of,
@@ -74,11 +75,10 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
         check_matrices([tensor])
         check_target(target, tensor.shape, tensor)
         check_block(block)
-        if tensor.shape[0] != tensor.shape[1]:
-            raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
+        check_square("cholesky", tensor.shape)
         return square_work(tensor.layout, block)
 
-    job = Job.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
+    job = ScalapackJob.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
     (work,), (size,) = job.layouts, job.blocks
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
     if job.is_inside and tensor.size:
@@ -128,7 +128,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
 
-    job = Job.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
+    job = ScalapackJob.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
     works, (rows, summed, columns) = job.layouts, job.blocks
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
     result = mapped(
@@ -179,11 +179,11 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
         return (source, layout), ()
 
     target = f"to {layout.specs_text} on {location_text(layout.mesh)}"
-    job = Job.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
+    job = ScalapackJob.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
     target_blocks = mapped(lambda block: block, out)  # in C order
     if job.is_inside:
-        everyone = grid_of_all(job.here, library()).context
+        everyone = grid_of_all(job.rank_session, library()).context
         matrices: list[Argument] = []
         for data, side, grid in zip((tensor._block, target_blocks._block), (source, layout), job.grids, strict=True):
             memory = np.empty(1) if data is None else contiguous(data)

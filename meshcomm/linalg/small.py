@@ -23,7 +23,7 @@ def at_root(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DT
     results: list[Array] = []
 
     def compute() -> list[tuple[tuple[int, ...], str]]:
-        results.extend(task.made([whole for whole in wholes if whole is not None]))
+        results.extend(task.computed([whole for whole in wholes if whole is not None]))
         return [(result.shape, dtype_text(result.dtype)) for result in results]
 
     texts = looked_up(task.name, mesh, task.text(operands), compute, _ROOT)

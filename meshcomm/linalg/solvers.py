@@ -15,7 +15,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg import by_scipy
 from meshcomm.linalg.functions import cholesky, qr, result_type, svd, task_of_solve
 from meshcomm.linalg.run import run, way_to, work_dtype
-from meshcomm.linalg.tasks import Task, Wanted, laid_out
+from meshcomm.linalg.tasks import ResultLayouts, Task, laid_out
 from meshcomm.random.generator import default_rng
 
 _OVERSAMPLED = 10  # extra columns of the random basis
@@ -81,7 +81,7 @@ def solve_triangular(
 
 
 @refusable
-def lu_factor(a: DTensor, *, layout: Wanted = None) -> LU:
+def lu_factor(a: DTensor, *, layout: ResultLayouts = None) -> LU:
     """Return the factors of matrices for `lu_solve`, as scipy.linalg.lu_factor. Collective if they are sharded.
 
     A zero on the diagonal of U, of a singular matrix, is no error. *layout* is a tuple of two.
@@ -170,7 +170,7 @@ def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layo
 
 
 @refusable
-def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's tuple
+def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's tuple
     """Return the *k* largest singular values of a matrix, with their vectors, to a good approximation. Collective.
 
     The matrix is multiplied with k + 10 random columns, with two power iterations between: products and decompositions

@@ -5,14 +5,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import changed
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.errors import ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK
-from meshcomm.linalg.jobs import Job, conjugate, raise_if
+from meshcomm.linalg.jobs import ScalapackJob, conjugate, raise_if
 from meshcomm.linalg.library import Argument
-from meshcomm.linalg.routines import clear_triangle, real_of
+from meshcomm.linalg.routines import any_shape, check_square, clear_triangle, real_of
 
 _NO_EIGENVALUES = "Eigenvalues did not converge"
 _NO_SVD = "SVD did not converge"
@@ -61,7 +60,7 @@ def eigh(
 
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
-    job = Job.begun("linalg.eigh", [a], block, _square, f"{UPLO=} {subset_by_index=}", in_order=True)
+    job = ScalapackJob.begun("linalg.eigh", [a], block, check_square, f"{UPLO=} {subset_by_index=}", in_order=True)
     real, n = real_of(a.dtype), a.shape[0]
     first, last = subset_by_index or (0, n - 1)
     matrix = job.placed(a)
@@ -90,7 +89,7 @@ def eigh(
 @refusable
 def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTensor:  # noqa: N803
     """Return the eigenvalues that `eigh` returns, by syev or heev, in less time. Collective."""
-    job = Job.begun("linalg.eigvalsh", [a], block, _square, f"{UPLO=}", in_order=True)
+    job = ScalapackJob.begun("linalg.eigvalsh", [a], block, check_square, f"{UPLO=}", in_order=True)
     matrix, values = job.placed(a), np.zeros(a.shape[0], real_of(a.dtype))
     if job.is_inside and a.size:
         job.check_finite(matrix, _NO_EIGENVALUES)
@@ -110,7 +109,7 @@ def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD
     U has as many columns, and V^H as many rows, as there are singular values. Without *compute_uv* both are None.
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
-    job = Job.begun("linalg.svd", [a], block, _any, f"{compute_uv=}")
+    job = ScalapackJob.begun("linalg.svd", [a], block, any_shape, f"{compute_uv=}")
     (m, n), length = a.shape, min(a.shape)
     matrix, values = job.placed(a), np.zeros(length, real_of(a.dtype))
     left, right = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
@@ -133,7 +132,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
     ``r`` it is None.
     """
-    job = Job.begun("linalg.qr", [a], block, _any, f"{mode=}", along=1)  # as reflections are of columns
+    job = ScalapackJob.begun("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # as reflections are of columns
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None
@@ -159,12 +158,3 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
 def _seen(triangle: str) -> bytes:
     """Return the letter of the same *triangle* in the transpose, as ScaLAPACK sees it."""
     return b"U" if triangle == "L" else b"L"
-
-
-def _any(name: str, shape: Shape) -> None:
-    """All shapes fit."""
-
-
-def _square(name: str, shape: Shape) -> None:
-    if shape[0] != shape[1]:
-        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")

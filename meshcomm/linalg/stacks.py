@@ -28,8 +28,8 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, 
 
     def computed(*blocks: Array) -> list[Array]:
         if not cut:
-            return task.made(blocks)
-        results = together(task.name, mesh, task.text(operands), lambda: task.made(blocks))
+            return task.computed(blocks)
+        results = together(task.name, mesh, task.text(operands), lambda: task.computed(blocks))
         return _of_one_kind(task, results, layout) if task.either else results
 
     local = on_blocks(computed, *wholes)
@@ -53,19 +53,17 @@ def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[
     """Return operands with whole matrices, the layout of the stack, and the mesh dimensions of the last columns.
     Collective if an operand has to move.
     """
-    operands_with_whole_matrices = []
+    sources = []
     last = len(operands) - 1
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         free = number == last and task.columns and core == 2
         axes = range(tensor.ndim - core, tensor.ndim - free)
         layout = Layout(whole_axes(tensor.layout, tensor.shape, axes), tensor.mesh)
-        operands_with_whole_matrices.append(make(None, layout, tensor.shape, tensor.dtype))
-    stack, layout = stack_of(task, operands_with_whole_matrices)
+        sources.append(make(None, layout, tensor.shape, tensor.dtype))
+    stack, layout = stack_of(task, sources)
     columns: Names = ()
     if task.columns and task.cores[last] == 2:
-        columns = free_names(
-            operands_with_whole_matrices[last].layout.axes[-1], {name for spec in layout.axes for name in spec}
-        )
+        columns = free_names(sources[last].layout.axes[-1], {name for spec in layout.axes for name in spec})
     wholes = []
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         ndim = tensor.ndim - core

@@ -16,7 +16,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.linalg.reflectors import arithmetic
-from meshcomm.linalg.tree import Result, Small, TallMatrix, Top, cut_along
+from meshcomm.linalg.tree import DeviceResult, Small, TallMatrix, Top, cut_along
 
 
 @overload
@@ -39,7 +39,7 @@ def qr(t: DTensor, mode: str = "reduced") -> DTensor | tuple[DTensor, DTensor]:
 
     tall = TallMatrix("qr", t, signed=True)
     tall.climb()
-    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [Result((n, n))])
+    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [DeviceResult((n, n))])
     return r if mode == "r" else (q, r)
 
 
@@ -64,8 +64,8 @@ def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor
     tall = TallMatrix("svd", t)
     tall.climb()
     if not compute_uv:
-        return tall.descend(work, 0, [Result((n,), real=True)])[1][0]
-    u, (s, vh) = tall.descend(work, n, [Result((n,), real=True), Result((n, n))])
+        return tall.descend(work, 0, [DeviceResult((n,), real=True)])[1][0]
+    u, (s, vh) = tall.descend(work, n, [DeviceResult((n,), real=True), DeviceResult((n, n))])
     return u, s, vh
 
 
@@ -109,7 +109,7 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
 # -- what these functions share ---------------------------------------------------------------------------------------
 
 _NOTHING = np.empty(0)
-_RANK = Result(())
+_RANK = DeviceResult(())
 
 
 def _inverses(s: Array, large: Array) -> Array:
@@ -137,7 +137,7 @@ def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
         return _NOTHING, x, top.rest, rank, s
 
     tall.climb(b)
-    results = [Result((n, columns)), Result((columns,), real=True), _RANK, Result((n,), real=True)]
+    results = [DeviceResult((n, columns)), DeviceResult((columns,), real=True), _RANK, DeviceResult((n,), real=True)]
     x, rest, rank, s = tall.descend(work, 0, results)[1]
     return x, rest, _as_int(rank), s
 
@@ -153,7 +153,9 @@ def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
         return u @ (inverses[:, None] * (vh @ right._block)), rank, s, np.empty(0)
 
     tall.climb()
-    x, (rank, s, rest) = tall.descend(work, b.shape[1], [_RANK, Result((m,), real=True), Result((0,), real=True)])
+    x, (rank, s, rest) = tall.descend(
+        work, b.shape[1], [_RANK, DeviceResult((m,), real=True), DeviceResult((0,), real=True)]
+    )
     return x, rest, _as_int(rank), s
 
 

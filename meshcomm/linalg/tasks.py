@@ -15,7 +15,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.linalg.choose import Operand, Way, chosen
+from meshcomm.linalg.choose import MatrixOperand, Way, chosen
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
@@ -23,7 +23,7 @@ LAPACK: Value = np.linalg
 Origin: TypeAlias = tuple[int, int] | None
 """An axis of a result is cut like this axis of this operand; None for an axis that is whole on each device."""
 
-Wanted: TypeAlias = Layout | Sequence[Layout | None] | None
+ResultLayouts: TypeAlias = Layout | Sequence[Layout | None] | None
 """The argument ``layout=`` of a function: a layout, or for several results a layout or None for each."""
 
 Beyond: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
@@ -56,7 +56,7 @@ class Task(NamedTuple):
     either: bool = False
     beyond: Beyond | None = None
 
-    def made(self, arrays: Sequence[Array]) -> list[Array]:
+    def computed(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the results for *arrays*, each in C's order."""
         results = self.compute(*arrays)
         listed = results if isinstance(results, tuple) else (results,)
@@ -87,7 +87,7 @@ def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tupl
         return None
     samples = [np.empty((0, *t.shape[t.ndim - core :]), t.dtype) for t, core in zip(operands, task.cores, strict=True)]
     try:
-        results = task.made(samples)
+        results = task.computed(samples)
     except (ValueError, TypeError) as error:
         kind = next(base for base in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, base))
         of = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
@@ -111,13 +111,13 @@ def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Sh
 
 def way_of(task: Task, operands: Sequence[DTensor]) -> Way:
     """Return the way that a call goes."""
-    forms = [Operand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
+    forms = [MatrixOperand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
     if task.columns and forms[0].is_whole():
         return Way(task.name, "stacks", "each device has the whole matrix")
     return chosen(task.name.removeprefix("linalg."), forms)
 
 
-def target_layout(name: str, wanted: Wanted, number: int, count: int) -> Layout | None:
+def target_layout(name: str, wanted: ResultLayouts, number: int, count: int) -> Layout | None:
     """Return the requested layout of result *number* of *count*; ``LayoutError`` if ``layout=`` does not fit."""
     if wanted is None:
         return None
@@ -142,7 +142,9 @@ def check_axes(task: Task, operands: Sequence[DTensor]) -> None:
             raise np.linalg.LinAlgError(f"{tensor.ndim}-dimensional array given. Array must be two-dimensional")
 
 
-def laid_out(task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], wanted: Wanted) -> list[DTensor]:
+def laid_out(
+    task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], wanted: ResultLayouts
+) -> list[DTensor]:
     """Return *results* in the requested or the default layouts. Collective if one has to move."""
     placed = []
     for number, result in enumerate(results):

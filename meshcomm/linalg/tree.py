@@ -44,7 +44,7 @@ class Top(NamedTuple):
 Small: TypeAlias = tuple[Array, ...]
 
 
-class Result(NamedTuple):
+class DeviceResult(NamedTuple):
     """A result for all devices: its shape, and whether it is real for a complex matrix, too."""
 
     shape: Shape
@@ -98,7 +98,7 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     return levels
 
 
-class _Step(NamedTuple):
+class _Elimination(NamedTuple):
     """The rows of the R factors that a rank stacked, and how it factored them: one R factor stays as it is."""
 
     rows: list[int]
@@ -129,7 +129,7 @@ class TallMatrix:
             mesh = self._mesh.of_ranks(level.ranks, [("group", len(level.ranks))])
             self._layouts.append(Layout([("group",), (), ()], mesh))
         self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
-        self._path: list[_Step] = []  # what this rank did at each of its levels
+        self._path: list[_Elimination] = []  # what this rank did at each of its levels
 
     def climb(self, b: DTensor | None = None) -> None:
         """Factor the blocks, and then the factors, up to the last rank. Collective over the mesh."""
@@ -147,7 +147,7 @@ class TallMatrix:
             merge = partial(self._merged, level.rows[above.mesh.rank or 0])
             self._bundles = mapped(merge, relayout(self._bundles, above), shape=(above.num_shards(0), *shape))
 
-    def descend(self, work: Work, columns: int, results: Sequence[Result]) -> tuple[DTensor, list[DTensor]]:
+    def descend(self, work: Work, columns: int, results: Sequence[DeviceResult]) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
 
         Parameters
@@ -171,9 +171,7 @@ class TallMatrix:
         if on_blocks(lambda block: bool(block[0, -1]), flat):
             raise np.linalg.LinAlgError("SVD did not converge")
         ends = np.cumsum(sizes).tolist()
-        small = [
-            self._small(flat, *bounds_and_result) for bounds_and_result in zip(ends, ends[1:], results, strict=False)
-        ]
+        small = [self._small(flat, *piece) for piece in zip(ends, ends[1:], results, strict=False)]
         return self._product(flat, columns), small
 
     def at_root(self, t: DTensor) -> DTensor:
@@ -198,7 +196,7 @@ class TallMatrix:
         layout = Layout([self._rows, ()], self._mesh)
         return mapped(product, flat, layout=layout, shape=(self.shape[0], columns), dtype=self._dtype)
 
-    def _small(self, flat: DTensor, start: int, stop: int, result: Result) -> DTensor:
+    def _small(self, flat: DTensor, start: int, stop: int, result: DeviceResult) -> DTensor:
         dtype = self._dtype.type(0).real.dtype if result.real else self._dtype
 
         def piece(block: Array) -> Array:
@@ -212,7 +210,7 @@ class TallMatrix:
 
     def _of_block(self, block: Array, right: Array | None = None) -> Array:
         reflectors = Reflectors(block)
-        self._path.append(_Step([len(block)], reflectors))
+        self._path.append(_Elimination([len(block)], reflectors))
         numbers = np.empty(0, int)
         if self._signed:
             numbers = last_rows(block, self._t.layout.global_indices(self.shape, None, 0), self.shape[1])
@@ -222,12 +220,12 @@ class TallMatrix:
     def _merged(self, rows: list[int], stack: Array) -> Array:
         """Return the bundle of a stack of bundles."""
         if len(stack) == 1:
-            self._path.append(_Step(rows, None))
+            self._path.append(_Elimination(rows, None))
             return stack
         n = self.shape[1]
         stacked, last = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
         reflectors = Reflectors(stacked[:, :n])
-        self._path.append(_Step(rows, reflectors))
+        self._path.append(_Elimination(rows, reflectors))
         ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
         return self._bundled(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
 
