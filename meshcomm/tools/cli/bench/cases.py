@@ -14,7 +14,7 @@ from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.fft.backends import backend_of
-from meshcomm.fft.steps import Local
+from meshcomm.fft.steps import LocalStep
 from meshcomm.tools.cli.bench.measure import Case
 from meshcomm.tools.cli.turns import Run
 
@@ -173,7 +173,7 @@ def fft(setting: Setting, nbytes: int) -> Case:
     shape = setting.shape_for(source, nbytes, dtype)
     kind = "fftn" if dtype.kind == "c" else "rfftn"
     plan = meshcomm.fft.plan(shape, dtype, source, kind=kind, machine=meshcomm.machine_of(setting.mesh))
-    local = [step for step in plan.steps if isinstance(step, Local)]
+    local = [step for step in plan.steps if isinstance(step, LocalStep)]
     if not local or len(shape) < 2:
         raise ShapeError(f"the fft bench needs 2 axes or more to have transforms within blocks, not shape {shape}")
     blocks = [np.ones(step.layout.block_shape(step.shape, setting.rank), step.dtype) for step in local]
