@@ -263,8 +263,8 @@ def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]"
         replicas = tuple(dim for dim in layout.mesh.dim_names if not any(dim in names for names in layout.axes))
         if layout.mesh.rank is not None and any(layout.mesh.dim_size(dim) > 1 for dim in replicas):
             alike.setdefault((layout.mesh, replicas, weight.dtype), []).append(weight)
-    for (mesh, replicas, _), found in alike.items():
-        _sum_over(mesh, replicas, found)
+    for (mesh, replicas, _), group in alike.items():
+        _sum_over(mesh, replicas, group)
 
 
 def _layout_of(layouts: Any, name: str | int, ndim: int) -> "Layout":
@@ -283,16 +283,16 @@ def _layout_of(layouts: Any, name: str | int, ndim: int) -> "Layout":
 def _sum_over(mesh: "Mesh", replicas: tuple[str, ...], weights: list[torch.Tensor]) -> None:
     """Sum the gradients of *weights*, of one dtype, over the mesh dimensions *replicas*."""
     # One row for each replica: the gradients, and for each weight whether this rank has one.
-    rows = [torch.zeros_like(each) if each.grad is None else each.grad for each in weights]
-    has = torch.tensor([each.grad is not None for each in weights]).to(rows[0].dtype)
-    row = torch.cat([*(each.detach().reshape(-1) for each in rows), has])
+    rows = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+    has = torch.tensor([weight.grad is not None for weight in weights]).to(rows[0].dtype)
+    row = torch.cat([*(grad.detach().reshape(-1) for grad in rows), has])
     others = tuple(dim for dim in mesh.dim_names if dim not in replicas)
     table = from_local(row[None], "cuts", mesh=mesh, sharding_specs=[replicas, others])
     total = block_of(np.sum(table, axis=0))
     *sums, has = total.split([*map(torch.numel, weights), len(weights)])
-    for weight, its, count in zip(weights, sums, has, strict=True):
+    for weight, grad_sum, count in zip(weights, sums, has, strict=True):
         if count != 0:
-            weight.grad = its.reshape(weight.shape).clone()
+            weight.grad = grad_sum.reshape(weight.shape).clone()
 
 
 # -- tensors and layouts of both libraries ----------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def block_of(tensor: object) -> Any:
     [0.0, 7.0, 0.0]
     """
     if isinstance(tensor, Mapping):
-        return {key: _block_in(each) for key, each in tensor.items()}
+        return {key: _block_in(value) for key, value in tensor.items()}
     if isinstance(tensor, list | tuple):
         return type(tensor)(map(_block_in, tensor))
     block = on_blocks(_shared, as_tensor("block_of", tensor))

@@ -48,8 +48,8 @@ class Info:
         >>> sorted(Info().dtypes(kind="real floating"))
         ['float32', 'float64']
         """
-        found = {name: np.dtype(name) for name in _NAMES}
-        return {name: dtype for name, dtype in found.items() if kind is None or np.isdtype(dtype, kind)}
+        dtypes = {name: np.dtype(name) for name in _NAMES}
+        return {name: dtype for name, dtype in dtypes.items() if kind is None or np.isdtype(dtype, kind)}
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name

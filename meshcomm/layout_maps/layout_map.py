@@ -176,10 +176,10 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _rule(self, name: str) -> str | None:
         """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
-        found = self._found  # first: a change of the rules puts another dict there
-        known: str | None = found.get(name, _NOTHING)
-        if known is not _NOTHING:
-            return known
+        rules_by_name = self._found  # first: a change of the rules puts another dict there
+        rule_of_name: str | None = rules_by_name.get(name, _NOTHING)
+        if rule_of_name is not _NOTHING:
+            return rule_of_name
         rules = self._matching(name)
         rule = next(rules, None)
         if self._mode != "match" and rule is not None and rule != name:
@@ -189,9 +189,9 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"Path {name!r} matches multiple layout specification keys: {several}. In mode {self._mode!r} "
                     "each path may match at most one key, unless it is a key itself."
                 )
-        if len(found) >= _MOST_FOUND:
-            found.clear()
-        found[name] = rule
+        if len(rules_by_name) >= _MOST_FOUND:
+            rules_by_name.clear()
+        rules_by_name[name] = rule
         return rule
 
     def _matching(self, name: str) -> Iterator[str]:
@@ -400,23 +400,23 @@ class LayoutMap(MutableMapping[str, Layout]):
             raise LayoutError(
                 f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict, list or tuple of arrays"
             )
-        found = _Described(None, [], [])
+        description = _Described(None, [], [])
 
         def leaf(path: Path, array: object) -> Json:
             if array is None:
                 return ["value", None]
-            found.ndims.append((name_of(path), as_array(array).ndim))
-            found.arrays.append(array)
-            return ["array", len(found.arrays) - 1]
+            description.ndims.append((name_of(path), as_array(array).ndim))
+            description.arrays.append(array)
+            return ["array", len(description.arrays) - 1]
 
-        return found._replace(node=node_of(tree, leaf, branch_of_arrays))
+        return description._replace(node=node_of(tree, leaf, branch_of_arrays))
 
     def _told(self, root: int, tree: object) -> "_Described":
         """Return the tree of *root*, with the arrays only there. Collective over the map's mesh."""
         mesh = self._mesh
         if mesh is None:
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
-        found: list[_Described] = []
+        descriptions: list[_Described] = []
 
         def look() -> Json:
             described = self._described(tree)
@@ -427,15 +427,15 @@ class LayoutMap(MutableMapping[str, Layout]):
                         f"{name!r} has a layout on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
                         f"{mesh!r}; a root is a device of one mesh"
                     )
-            found.append(described)
+            descriptions.append(described)
             return described.node, described.ndims
 
         call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
-        told = looked_up("LayoutMap.distribute", mesh, call, look, root)
-        if told is None:
+        node_and_ndims = looked_up("LayoutMap.distribute", mesh, call, look, root)
+        if node_and_ndims is None:
             raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
-        node, ndims = told
-        return found[0] if found else _Described(node, ndims, [])
+        node, ndims = node_and_ndims
+        return descriptions[0] if descriptions else _Described(node, ndims, [])
 
     def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> LayoutReport:
         """Return the rule for each of the *names*, and what looks like a mistake.

@@ -91,7 +91,7 @@ class Module(ScopedModule):
         >>> [(path, variable.shape) for path, variable in dense.named_variables()]
         [('bias', (2,)), ('kernel', (2, 2))]
         """
-        return [(path, each) for path, each in walk(self, "", set()) if isinstance(each, Variable)]
+        return [(path, variable) for path, variable in walk(self, "", set()) if isinstance(variable, Variable)]
 
     def variables(self) -> list[Variable]:
         """Return the variables, in the order of `named_variables`.

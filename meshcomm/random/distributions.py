@@ -285,8 +285,8 @@ class Distributions(Drawing):
         factor = _factor(np.asarray(spread, np.float64), method)
 
         def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
-            made: Array = generator.standard_normal((*size, len(centre))) @ factor.T + centre
-            return made
+            vectors: Array = generator.standard_normal((*size, len(centre))) @ factor.T + centre
+            return vectors
 
         return self._vectors(draw, len(centre), size, np.float64, layout)
 
@@ -296,8 +296,8 @@ class Distributions(Drawing):
 
     def multinomial(self, n: int, pvals: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
         """Draw how often each of some outcomes comes in *n* trials. *pvals* are their probabilities."""
-        given = (integer(n, "n", TypeError), _known_by_all(pvals))
-        return self._vectors_of("multinomial", given, np.size(pvals), size, layout)
+        parameters = (integer(n, "n", TypeError), _known_by_all(pvals))
+        return self._vectors_of("multinomial", parameters, np.size(pvals), size, layout)
 
     def multivariate_hypergeometric(
         self,
@@ -318,17 +318,19 @@ class Distributions(Drawing):
         method: "marginals" or "count"
         layout: of the result, with the axis of the vectors
         """
-        given = (_known_by_all(colors), nsample)
-        return self._vectors_of("multivariate_hypergeometric", given, np.size(colors), size, layout, method=method)
+        parameters = (_known_by_all(colors), nsample)
+        return self._vectors_of(
+            "multivariate_hypergeometric", parameters, np.size(colors), size, layout, method=method
+        )
 
     def _vectors_of(
-        self, name: str, given: tuple[Any, ...], length: int, size: Size, layout: Where, **options: object
+        self, name: str, parameters: tuple[Any, ...], length: int, size: Size, layout: Where, **options: object
     ) -> DTensor:
-        sample = getattr(self._streams.at(self._call), name)(*given, **options)  # NumPy's checks
+        sample = getattr(self._streams.at(self._call), name)(*parameters, **options)  # NumPy's checks
         if sample.ndim != 1:
             raise ValueError(f"{name}: one distribution for all vectors: parameters of one axis, not more")
         return self._vectors(
-            lambda generator, size: getattr(generator, name)(*given, size=size, **options),
+            lambda generator, size: getattr(generator, name)(*parameters, size=size, **options),
             length,
             size,
             sample.dtype,
@@ -347,7 +349,7 @@ class Distributions(Drawing):
         shape = (*(() if size is None else as_shape(size)), length)
 
         def of_tile(generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
-            return draw(generator, tuple(each.stop - each.start for each in drawn[:-1]))
+            return draw(generator, tuple(interval.stop - interval.start for interval in drawn[:-1]))
 
         return self._filled(None, shape, dtype, layout, of_tile, whole=1)
 

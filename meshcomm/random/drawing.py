@@ -101,20 +101,20 @@ class Drawing:
         self._call += 1
         return lambda tile: streams.at(call, tile)
 
-    def _drawn(self, name: str, given: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Any:
+    def _drawn(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Any:
         """Return what NumPy's method *name* draws. Collective if one of its parameters is a tensor.
 
         Parameters
         ----------
         name: of the method
-        given: the parameters of the distribution, which broadcast
+        parameters: the parameters of the distribution, which broadcast
         size: the shape of the result, by default the one that the parameters broadcast to
         layout: of the result
         options: other arguments of the method; ``out=`` may be a tensor
         """
         out = options.pop("out", None)
-        known = [_known(x) for x in given]
-        shape = broadcast_shape(name, [getattr(x, "shape", ()) for x in known])
+        values = [_known(x) for x in parameters]
+        shape = broadcast_shape(name, [getattr(x, "shape", ()) for x in values])
         if size is not None:
             size = as_shape(size)
             _check_size(name, size, shape)
@@ -122,14 +122,14 @@ class Drawing:
         if out is not None:
             _check_out(name, out, shape if size is not None or shape else None, layout)
             shape = out.shape
-        tensors = [x for x in known if isinstance(x, DTensor)]
+        tensors = [x for x in values if isinstance(x, DTensor)]
         if not tensors:  # NumPy's errors
-            probe = (int(name == "integers"), *shape) if any(map(np.ndim, known)) else 1
-            getattr(self._streams.at(self._call), name)(*known, size=probe, **options)
+            probe = (int(name == "integers"), *shape) if any(map(np.ndim, values)) else 1
+            getattr(self._streams.at(self._call), name)(*values, size=probe, **options)
         if size is None and layout is None and out is None and not shape and not tensors:
-            return getattr(self._next()(0), name)(*known, **options)
+            return getattr(self._next()(0), name)(*values, **options)
         dtype = as_dtype(options.get("dtype", np.int64 if name in _COUNTS else np.float64))
-        method = _Method(name, [_block(x) for x in known], options)
+        method = _Method(name, [_block(x) for x in values], options)
         if tensors:
             return self._by_tensors(method, shape, dtype, layout, out)
         return self._filled(out, shape, dtype, layout, method.draw)
@@ -166,13 +166,13 @@ class Drawing:
 
         Parameters move to blocks that are cut between tiles. There they are drawn, and the result moves to its layout.
         """
-        name, tensors = method.name, [x for x in method.known if isinstance(x, DTensor)]
+        name, tensors = method.name, [x for x in method.parameters if isinstance(x, DTensor)]
         mesh = mesh_of(tensors)
         wanted = layout or (common_layout(shape, tensors) if out is None else out.layout)
         sides = tile_sides(shape)
         base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
-        aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
+        aligned = method._replace(parameters=[_aligned(name, x, shape, between) for x in method.parameters])
         text = f"{name} of {shape} in {between.specs_text}"
         drawn = together(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
@@ -192,29 +192,31 @@ class _Block(NamedTuple):
         """Return the values for a tile, which broadcast to it."""
         skipped = len(drawn) - len(self.shape)
         index: Any = [
-            slice(None) if n == 1 else slice(each.start - start, each.stop - start)
-            for n, start, each in zip(self.shape, self.starts, drawn[skipped:], strict=True)
+            slice(None) if n == 1 else slice(interval.start - start, interval.stop - start)
+            for n, start, interval in zip(self.shape, self.starts, drawn[skipped:], strict=True)
         ]
-        found: Array = self.local[(..., *index)]
-        return found
+        tile: Array = self.local[(..., *index)]
+        return tile
 
 
 class _Method(NamedTuple):
     """A method of NumPy's generator, with its parameters and options."""
 
     name: str
-    known: Sequence[Any]
+    parameters: Sequence[Any]
     options: dict[str, Any]
 
     def draw(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array | None:
         """Draw a tile: see `Draw`."""
         method = getattr(generator, self.name)
-        values = [x.tile(drawn) if isinstance(x, _Block) else x for x in self.known]
+        values = [x.tile(drawn) if isinstance(x, _Block) else x for x in self.parameters]
         if out is not None and self.name in _OUT:
             method(*values, out=out, **self.options)
             return None
-        made: Array = method(*values, size=tuple([each.stop - each.start for each in drawn]), **self.options)
-        return made
+        drawn_tile: Array = method(
+            *values, size=tuple([interval.stop - interval.start for interval in drawn]), **self.options
+        )
+        return drawn_tile
 
 
 def _known(x: object) -> Any:

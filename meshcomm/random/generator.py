@@ -94,15 +94,15 @@ class Generator(Distributions):
         >>> sorted(mc.random.default_rng(7).permutation(4, layout=layout).local.tolist())
         [0, 1, 2, 3]
         """
-        given = unwrapped(x)
-        if isinstance(given, int | np.integer):
-            shape = (max(0, int(given)),)
+        source = unwrapped(x)
+        if isinstance(source, int | np.integer):
+            shape = (max(0, int(source)),)
             return self._order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
-        if not isinstance(given, DTensor):
-            array = as_array(given)
+        if not isinstance(source, DTensor):
+            array = as_array(source)
             axis_of(axis, array.ndim)
-            given = self._in_layout(array, layout)
-        reordered = self._taken(given, axis)
+            source = self._in_layout(array, layout)
+        reordered = self._taken(source, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
@@ -148,15 +148,17 @@ class Generator(Distributions):
             tensor = self._in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
-            made = relaid(
+            result = relaid(
                 regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
             )
         else:
             number = axis_of(axis, tensor.ndim)
-            made = take_along_axis(tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number)
-        if out is None and layout is not None and layout != made.layout:
-            return relayout(made, layout)
-        return written("permuted", out, made)
+            result = take_along_axis(
+                tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number
+            )
+        if out is None and layout is not None and layout != result.layout:
+            return relayout(result, layout)
+        return written("permuted", out, result)
 
     def choice(
         self,
@@ -187,13 +189,13 @@ class Generator(Distributions):
         >>> mc.random.default_rng(7).choice(5, p=[0, 0, 1, 0, 0])
         2
         """
-        given, weights = unwrapped(a), unwrapped(p)  # type: Any, Any
+        population, weights = unwrapped(a), unwrapped(p)  # type: Any, Any
         if isinstance(weights, DTensor):
             weights = weights.to_numpy()
-        number = not isinstance(given, DTensor) and np.ndim(given) == 0
-        source = None if number else given if isinstance(given, DTensor) else as_array(given)
+        number = not isinstance(population, DTensor) and np.ndim(population) == 0
+        source = None if number else population if isinstance(population, DTensor) else as_array(population)
         along = 0 if source is None else axis_of(axis, source.ndim)
-        n: Any = given if source is None else source.shape[along]
+        n: Any = population if source is None else source.shape[along]
         self._streams.at(self._call).choice(n, int(size is None or 0 not in as_shape(size)), replace, weights)
         if size is None and (source is None or layout is None):
             one = int(self._next()(0).choice(n, p=weights))
@@ -243,8 +245,8 @@ class Generator(Distributions):
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
         number = axis_of(axis, tensor.ndim)
         order = self._order((tensor.shape[number],), tensor.layout.take([number]))
-        made = take(tensor, order, number)
-        return made if made.layout == tensor.layout else relayout(made, tensor.layout)
+        result = take(tensor, order, number)
+        return result if result.layout == tensor.layout else relayout(result, tensor.layout)
 
     def _indices(self, n: int, shape: Shape, replace: bool, weights: Any, layout: Layout) -> DTensor:
         """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
@@ -267,8 +269,8 @@ class Generator(Distributions):
             return distribute(np.asarray(chosen).reshape(shape), layout)
         line = Layout([_names(layout)], layout.mesh)
         order = self._order((n,), line) if weights is None else argsort(self._races(n, weights, line), 0, "stable")
-        made = np.reshape(order[:count], shape)
-        return relayout(made, layout)
+        result = np.reshape(order[:count], shape)
+        return relayout(result, layout)
 
     def _races(self, n: int, weights: object, layout: Layout) -> DTensor:
         """Return when each element comes, at rates that are its *weights*: their order is a weighted choice."""

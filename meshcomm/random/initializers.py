@@ -40,8 +40,8 @@ class _Initializer:
         return block
 
     def _tile(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
-        made: Array = getattr(generator, self.method)([each.stop - each.start for each in drawn])
-        return made * self.scale + self.shift
+        drawn_tile: Array = getattr(generator, self.method)([interval.stop - interval.start for interval in drawn])
+        return drawn_tile * self.scale + self.shift
 
 
 def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> _Initializer:

@@ -101,9 +101,9 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
             if type(result) is not np.ndarray:
                 return result
             return small(result) if written is None else written
-        here = home()
+        rule = home()
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
-        tensors = [(x, here.make(x)) for x in arrays]
+        tensors = [(x, rule.make(x)) for x in arrays]
         result = ours(
             self, *(_instead(x, tensors) for x in args), **{k: _instead(x, tensors) for k, x in kwargs.items()}
         )
@@ -180,17 +180,20 @@ def default_rng(seed: Any = None) -> Generator:
 def _as_on_root(bit_generator: Any) -> Any:
     """Return a generator of bits with the seed that it has on rank 0. Collective: ranks may have drawn others."""
     seeds = bit_generator.seed_seq
-    told = _seed_of_root(seeds)
-    is_same = np.array_equal(np.asarray(seeds.entropy), np.asarray(told.entropy)) and seeds.spawn_key == told.spawn_key
-    return bit_generator if is_same else type(bit_generator)(told)
+    seeds_of_root = _seed_of_root(seeds)
+    is_same = (
+        np.array_equal(np.asarray(seeds.entropy), np.asarray(seeds_of_root.entropy))
+        and seeds.spawn_key == seeds_of_root.spawn_key
+    )
+    return bit_generator if is_same else type(bit_generator)(seeds_of_root)
 
 
 def _seed_of_root(seeds: Any) -> SeedSequence:
     def drawn() -> Any:
         return [np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))]
 
-    told = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
-    entropy, key = drawn() if told is None else told
+    seed = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
+    entropy, key = drawn() if seed is None else seed
     return SeedSequence(entropy, spawn_key=tuple(key))
 
 
@@ -265,12 +268,12 @@ def _with_state(state: Any) -> RandomState:
 
 
 def _large(name: str) -> Callable[..., Any]:
-    own = getattr(RandomState, f"_large_{name}", None)
+    method = getattr(RandomState, f"_large_{name}", None)
 
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.large, name)(*args, **kwargs)
 
-    return own or drawn
+    return method or drawn
 
 
 _SIZES = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
@@ -332,7 +335,7 @@ def _seed(seed: Any = None) -> None:
     np.random.set_state(np.random.RandomState.get_state(state))
 
 
-_KINDS = {each.__name__: each for each in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
+_KINDS = {cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
 
 
 def named(name: str) -> Any:

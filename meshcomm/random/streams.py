@@ -70,22 +70,22 @@ class _Piece(NamedTuple):
 
     number: int  # of the tile along the axis
     drawn: slice  # of the global axis
-    kept: slice | Indices  # of what is drawn
+    selected: slice | Indices  # of the drawn elements
     local: slice  # of the block
 
 
 def _pieces(span: Span, side: int, n: int) -> Iterator[_Piece]:
     """Yield what each tile shares with a block that is *span* of an axis of length *n*; tiles have *side* elements.
 
-    >>> [(piece.number, piece.kept, piece.local) for piece in _pieces((3, 5), 4, 9)]
+    >>> [(piece.number, piece.selected, piece.local) for piece in _pieces((3, 5), 4, 9)]
     [(0, slice(3, 4, None), slice(0, 1, None)), (1, slice(0, 1, None), slice(1, 2, None))]
     """
     first, last = extent_of(span)
     for number in range(first // side, -(-last // side)):
         begin, end = number * side, min(number * side + side, n)
-        kept, local = held_within(span, begin, end)
+        of_drawn, local = held_within(span, begin, end)
         if local.start < local.stop:
-            yield _Piece(number, slice(begin, end), kept, local)
+            yield _Piece(number, slice(begin, end), of_drawn, local)
 
 
 class Tiles(NamedTuple):
@@ -107,9 +107,9 @@ class Tiles(NamedTuple):
                 number = number * count + piece.number
             local: Any = (..., *[piece.local for piece in pieces])
             target, drawn = block[local], tuple([piece.drawn for piece in pieces])
-            whole = target.shape == tuple([each.stop - each.start for each in drawn])
-            made = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)
-            if made is not None:
+            whole = target.shape == tuple([interval.stop - interval.start for interval in drawn])
+            values = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)
+            if values is not None:
                 for axis, piece in enumerate(() if whole else pieces):
-                    made = made[(slice(None),) * axis + (piece.kept,)]
-                target[...] = made
+                    values = values[(slice(None),) * axis + (piece.selected,)]
+                target[...] = values

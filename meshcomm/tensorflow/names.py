@@ -68,10 +68,10 @@ def unpack(tensor: Held) -> list[Array]:
     ...     print(world.run(program))
     [[array([0, 1])], [array([2])]]
     """
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
+    value = unwrapped(tensor)
+    if not isinstance(value, DTensor):
         raise LayoutError(f"unpack expects a DTensor, not {type(tensor).__name__}: only that has components")
-    return [held.local]
+    return [value.local]
 
 
 def copy_to_mesh(tensor: Tensor, layout: Layout) -> DTensor:
@@ -155,6 +155,6 @@ def check_layout(tensor: object, layout: Layout) -> None:
     ...
     meshcomm.LayoutError: ...
     """
-    found = fetch_layout(tensor)
-    if found != layout:
-        raise LayoutError(f"Layout of tensor: {found}, did not match expected layout: {quote(layout)}")
+    actual = fetch_layout(tensor)
+    if actual != layout:
+        raise LayoutError(f"Layout of tensor: {actual}, did not match expected layout: {quote(layout)}")

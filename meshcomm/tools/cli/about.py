@@ -79,14 +79,14 @@ def gather_hosts(communicator: Communicator) -> list[Host]:
     return count_by_host(communicator.told(mine))
 
 
-def count_by_host(told: Sequence[tuple[str, list[int]]]) -> list[Host]:
+def count_by_host(hosts_and_processors: Sequence[tuple[str, list[int]]]) -> list[Host]:
     """Return the hosts of ranks, each of which tells its host and the processors that it may use.
 
     >>> count_by_host([("a 1", [0, 1]), ("b 2", [0]), ("a 1", [1, 2])])
     [Host(name='a', ranks=2, cores=3), Host(name='b', ranks=1, cores=1)]
     """
     usable: dict[str, set[int]] = {}
-    for host, processors in told:
+    for host, processors in hosts_and_processors:
         usable.setdefault(host, set()).update(processors)
-    hosts = [host for host, _ in told]
+    hosts = [host for host, _ in hosts_and_processors]
     return [Host(host.partition(" ")[0], hosts.count(host), len(cores)) for host, cores in usable.items()]

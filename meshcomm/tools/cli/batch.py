@@ -140,7 +140,7 @@ def _job(options: argparse.Namespace) -> Job:
     """Return the job of the command line, to run with this Python. ``ValueError`` in one line for bad values."""
     if not options.program:
         raise ValueError("it needs a script, or -m and a module")
-    if any("\0" in each or "\n" in each for each in (*options.program, options.container or "")):
+    if any("\0" in word or "\n" in word for word in (*options.program, options.container or "")):
         raise ValueError("no argument may have a line break in it")
     mpi, pmi = getattr(options, "mpi", "mpiexec"), getattr(options, "pmi", "")
     if mpi not in ("srun", "mpiexec"):
@@ -189,7 +189,7 @@ def _seconds(text: str) -> int:
     (5400, 172810)
     """
     match = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", text)
-    days, hours, minutes, seconds = (int(each or 0) for each in match.groups()) if match else (0, 0, 0, 0)
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0, 0)
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if not total:
         raise ValueError(f"--time is [days-]hours:minutes:seconds, such as 1:30:00, not {quote(text)}")
@@ -334,11 +334,11 @@ def script(system: str, job: Job) -> str:
     """
     values = _values(system, job)
     true = {word for word, value in values.items() if value}
-    lines, here = [], True
+    lines, is_included = [], True
     for line in _SCRIPT.splitlines():
         if words := re.fullmatch(r"\[([\w! ]*)\]", line):
-            here = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
-        elif here:
+            is_included = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
+        elif is_included:
             lines.append(re.sub(r"<(\w+)>", lambda match: str(values[match[1]]), line))
     return "\n".join(lines) + "\n"
 

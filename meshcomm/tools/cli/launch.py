@@ -22,8 +22,8 @@ def launch(ranks: int) -> None:
         why = "this is a rank already" if launched() is not None else "there must be one rank or more"
         print_once(f"meshcomm: run -n {ranks}: {why}")
         sys.exit(2)
-    own = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
+    beside_python = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         print_once("meshcomm: run -n needs mpiexec, which is neither beside this Python nor on PATH")
         sys.exit(2)
@@ -43,5 +43,5 @@ def _without_ranks(arguments: list[str]) -> list[str]:
     >>> _without_ranks(["-n", "4", "--numpy", "a.py", "-n", "5"]), _without_ranks(["-n4", "a.py"])
     (['--numpy', 'a.py', '-n', '5'], ['a.py'])
     """
-    at = next(number for number, each in enumerate(arguments) if each.startswith("-n"))
+    at = next(number for number, argument in enumerate(arguments) if argument.startswith("-n"))
     return arguments[:at] + arguments[at + (2 if arguments[at] == "-n" else 1) :]

@@ -92,9 +92,9 @@ class Count(Listener):
     def total(self) -> Tally:
         """All operations together."""
         total = Tally()
-        for its in self.operations.values():
-            total.calls, total.seconds = total.calls + its.calls, total.seconds + its.seconds
-            total.traffic = total.traffic.plus(its.traffic)
+        for tally in self.operations.values():
+            total.calls, total.seconds = total.calls + tally.calls, total.seconds + tally.seconds
+            total.traffic = total.traffic.plus(tally.traffic)
         return total
 
     @property
@@ -139,7 +139,7 @@ class Count(Listener):
         barrier        1         0      0              0  0.0...
         total          1         0      0              0  0.0...
         """
-        rows = [_HEADINGS, *(_row(name, its) for name, its in self.operations.items()), _row("total", self.total)]
+        rows = [_HEADINGS, *(_row(name, tally) for name, tally in self.operations.items()), _row("total", self.total)]
         return in_columns(rows)
 
     def __str__(self) -> str:
@@ -149,9 +149,9 @@ class Count(Listener):
         return f"Count(calls={self.calls}, messages={self.messages}, bytes={self.bytes})"
 
 
-def _row(name: str, its: Tally) -> tuple[str, ...]:
-    counts = f"{its.calls:,}", f"{its.messages:,}", f"{its.bytes:,}", f"{its.bytes_between_nodes:,}"
-    return (name, *counts, f"{its.seconds:.6f}")
+def _row(name: str, tally: Tally) -> tuple[str, ...]:
+    counts = f"{tally.calls:,}", f"{tally.messages:,}", f"{tally.bytes:,}", f"{tally.bytes_between_nodes:,}"
+    return (name, *counts, f"{tally.seconds:.6f}")
 
 
 def count() -> Count:

@@ -76,7 +76,7 @@ class _Program(Events):
             folder = resolved(self._folder)
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / f"rank-{rank}.json") as file:
-                file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda its: its), about))
+                file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda local_time: local_time), about))
         except OSError as error:
             say(f"the trace of rank {rank} could not be written: {error}")
 
@@ -115,8 +115,8 @@ class _Files:
         self.clocks: dict[str, tuple[int, int]] = {}
         self.arrivals = Arrivals()
         self.totals = Totals()
-        self.told = sorted((self._compared(path) for path in paths), key=lambda its: its.rank)
-        self.arrivals.begin = min((its.first for its in self.told), default=0)
+        self.told = sorted((self._compared(path) for path in paths), key=lambda file: file.rank)
+        self.arrivals.begin = min((file.first for file in self.told), default=0)
 
     def _compared(self, path: Path) -> _Told:
         """Return what the file at *path* tells, and add its arrivals, in the time of day."""
@@ -145,15 +145,15 @@ class _Files:
 
     def lines(self) -> Iterator[str]:
         """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
-        for its in self.told:
-            shift = self._shift(its.host) - self.arrivals.begin
-            with _reading(its.path):
-                for event in _load(its.path)[1]:
+        for file in self.told:
+            shift = self._shift(file.host) - self.arrivals.begin
+            with _reading(file.path):
+                for event in _load(file.path)[1]:
                     if event["ph"] == "X":
                         event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
-                    for each in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
-                        self.totals.add(each)
-                        yield json.dumps(each)
+                    for explained_event in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
+                        self.totals.add(explained_event)
+                        yield json.dumps(explained_event)
 
 
 def merge(folder: Path, out: Path) -> str:
@@ -162,19 +162,19 @@ def merge(folder: Path, out: Path) -> str:
     ``MeshcommError`` if there are none, or a file is something else.
     """
     files = _Files(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
-    found, clocks = files.told, files.clocks
-    if not found:
+    files_of_ranks, clocks = files.told, files.clocks
+    if not files_of_ranks:
         raise MeshcommError(
             f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
         )
-    sizes = sorted({its.size for its in found})
+    sizes = sorted({file.size for file in files_of_ranks})
     if len(sizes) > 1:
         counts = " and ".join(map(str, sizes))
         raise MeshcommError(f"{folder} has traces of several jobs, of {counts} ranks: give each job a folder")
-    dropped = {str(its.rank): its.dropped for its in found if its.dropped}
+    dropped = {str(file.rank): file.dropped for file in files_of_ranks if file.dropped}
     with replacing(out) as file:
         file.writelines(document(files.lines(), {"dropped events by rank": dropped}, files.totals))
-    text = f"{out} has the traces of {len(found)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
+    text = f"{out} has the traces of {len(files_of_ranks)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
     older = f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else ""
     return f"{text}{older}\n\n{files.totals.table()}"
 
@@ -195,5 +195,5 @@ def _load(path: Path) -> tuple[dict[str, Json], list[Json]]:
     text = path.read_bytes()
     if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError(f"it has more than {_MOST_VALUES} values")
-    told = json.loads(text)
-    return told["otherData"], list(told["traceEvents"])
+    content = json.loads(text)
+    return content["otherData"], list(content["traceEvents"])

@@ -38,7 +38,7 @@ def plan_svg(plan: Plan, *, alone: bool = True) -> str:
         y = drawing.height + 2 * LINE
     if not plan.steps:
         drawing.text(8, y, "Nothing moves: each device keeps its block.", bold=True)
-        draw_view(drawing, View(plan.target, plan.shape), (8, y + LINE), most=MOST_PANELS)
+        draw_view(drawing, View(plan.target, plan.shape), (8, y + LINE), limit=MOST_PANELS)
     return drawing.svg(" ".join(repr(plan).split()), alone=alone)
 
 
@@ -70,11 +70,11 @@ def _draw_step(drawing: Drawing, step: Step, y: float) -> None:
         for words, view in (("Before.", before), (f"After, with the colours of before{front}.", after))
     ]
     drawing.text(8, y + LINE / 2, captions[0])
-    x = draw_view(drawing, before, (8, y + LINE), most=MOST_PANELS)
+    x = draw_view(drawing, before, (8, y + LINE), limit=MOST_PANELS)
     drawing.arrow(x + 16, y + 90, x + 56)
     x = max(x + 72, 8 + CHARACTER * (len(captions[0]) + 2))
     drawing.text(x, y + LINE / 2, captions[1])
-    right = draw_view(drawing, after, (x, y + LINE), _Pieces(before, after), most=MOST_PANELS)
+    right = draw_view(drawing, after, (x, y + LINE), _Pieces(before, after), limit=MOST_PANELS)
     x = max(right + 48, x + CHARACTER * (len(captions[1]) + 2))
     if not isinstance(step, Slice):
         _draw_table(drawing, step, x, y)
@@ -111,8 +111,8 @@ class _Pieces:
         if axis is None:
             return [shown.stretch]
         ruler = self.before.rulers[axis]
-        found = ruler.within(shown.stretch.start or 0, shown.stretch.stop or 0)
-        return [ruler.stretch(number) for number in found[: MOST_PIECES + 1]]
+        numbers = ruler.within(shown.stretch.start or 0, shown.stretch.stop or 0)
+        return [ruler.stretch(number) for number in numbers[: MOST_PIECES + 1]]
 
     def _piece(
         self, drawing: Drawing, row: tuple[Shown, Stretch], column: tuple[Shown, Stretch], panel: Panel
@@ -145,11 +145,11 @@ def _draw_table(drawing: Drawing, step: Step, x: float, y: float) -> None:
     """Draw the table of the bytes that go from rank to rank; what a rank keeps is in brackets."""
     froms, tos = (_shown_devices(step, layout) for layout in (step.source, step.target))
     table = _bytes(step, froms, tos)
-    names, tops = (["..." if each is None else str(step.ranks[each]) for each in devices] for devices in (froms, tos))
+    names, tops = (["..." if device is None else str(step.ranks[device]) for device in devices] for devices in (froms, tos))
     texts = [[_cell_text(table, a, b) for b in tos] for a in froms]
     wide = CHARACTER * max(len(text) for row in [*texts, tops] for text in row) + 12
     left = x + CHARACTER * max(map(len, names)) + 8
-    most = max((count for (a, b), count in table.items() if a != b), default=0) or 1
+    largest = max((count for (a, b), count in table.items() if a != b), default=0) or 1
     drawing.text(x, y + LINE / 2, "Bytes from rank ↓ to rank →. What a rank keeps is in brackets.")
     y += 3 * LINE
     for at, top in enumerate(tops):
@@ -159,7 +159,7 @@ def _draw_table(drawing: Drawing, step: Step, x: float, y: float) -> None:
         drawing.text(left - 6, top_edge + HEIGHT / 2, name, "end")
         for at, device in enumerate(tos):
             count = 0 if sender is None or device is None or sender == device else table[sender, device]
-            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _shade(count / most) if count else "#eee")
+            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _shade(count / largest) if count else "#eee")
             drawing.text(left + (at + 0.5) * wide, top_edge + HEIGHT / 2, texts[number][at], "middle", on_box=True)
     if None in froms or None in tos:
         drawing.text(x, y + (len(froms) + 0.7) * HEIGHT, f"Cut short: there are {len(step.ranks):,} ranks.")
@@ -173,13 +173,13 @@ def _shown_devices(step: Step, layout: Layout) -> list[int | None]:
 
 def _bytes(step: Step, senders: Sequence[int | None], receivers: Sequence[int | None]) -> dict[tuple[int, int], int]:
     """Return how many bytes go from each of *senders* to each of *receivers*; a device may be both."""
-    found: dict[tuple[int, int], int] = {}
+    bytes_between: dict[tuple[int, int], int] = {}
     for device in receivers:
         if device is not None:
             boxes = step.receives(device)
             peers, sizes = step.members(device, boxes.peers), boxes.sizes * step.itemsize
-            found |= {(each, device): int(sizes[peers == each].sum()) for each in senders if each is not None}
-    return found
+            bytes_between |= {(sender, device): int(sizes[peers == sender].sum()) for sender in senders if sender is not None}
+    return bytes_between
 
 
 def _cell_text(table: dict[tuple[int, int], int], sender: int | None, device: int | None) -> str:

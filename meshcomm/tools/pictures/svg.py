@@ -105,7 +105,7 @@ Paint = Callable[["Drawing", Shown, Shown, Panel], None]
 
 
 def draw_view(
-    drawing: Drawing, view: View, corner: tuple[float, float], paint: Paint | None = None, most: int = MOST_PANELS
+    drawing: Drawing, view: View, corner: tuple[float, float], paint: Paint | None = None, limit: int = MOST_PANELS
 ) -> float:
     """Draw the pictures of *view* side by side, and return where they end on the right.
 
@@ -115,13 +115,13 @@ def draw_view(
     view: the view
     corner: the upper left corner
     paint: what draws each box; by default `draw_box`
-    most: pictures, of which there are several if more than two axes are cut
+    limit: pictures, of which there are several if more than two axes are cut
     """
     x, y = corner
     if not all(ruler.count for ruler in view.rulers):
         drawing.text(x, y + LINE, "no elements")
         return x + 80
-    for panel in panels(view, most):
+    for panel in panels(view, limit):
         if panel is None:
             drawing.text(x, y + 60, "...")
             x += 40
@@ -192,13 +192,13 @@ def _sides(view: View) -> tuple[float, float]:
 
 def _laid_out(stretches: Sequence[Stretch | None], length: float, least: Sequence[float]) -> list[Shown]:
     """Return where stretches lie along *length* pixels, in proportion, but each of its *least* pixels or more."""
-    sizes = [0 if each is None else (each.stop or 1) - (each.start or 0) for each in stretches]
-    total, at, found = max(1, sum(sizes)), 0.0, []
+    sizes = [0 if interval is None else (interval.stop or 1) - (interval.start or 0) for interval in stretches]
+    total, at, shown = max(1, sum(sizes)), 0.0, []
     for stretch, size, enough in zip(stretches, sizes, least, strict=True):
         pixels = GAP if stretch is None else max(enough, length * size / total)
-        found.append(Shown(stretch, at, at + pixels))
+        shown.append(Shown(stretch, at, at + pixels))
         at += pixels
-    return found
+    return shown
 
 
 def left_out(view: View) -> list[str]:
@@ -206,5 +206,5 @@ def left_out(view: View) -> list[str]:
     counts = [(1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.rows, view.columns)]
     counts.append((prod(view.rulers[axis].count for axis in view.slabs), MOST_PANELS))
     what = ("rows of boxes", "columns of boxes", "slabs")
-    texts = [f"{most} of {count:,} {name}" for (count, most), name in zip(counts, what, strict=True) if count > most]
+    texts = [f"{limit} of {count:,} {name}" for (count, limit), name in zip(counts, what, strict=True) if count > limit]
     return [f"Cut short: it shows {' and '.join(texts)}."] if texts else []

@@ -142,17 +142,17 @@ def _grid(view: View, panel: Panel, pen: _Pen, width: int, most_rows: int) -> li
     heads = ["" if view.rows is None else pen.dots if row is None else row.text for row in rows]
     before = max(map(len, heads)) + 2
     count = 1 if view.columns is None else view.rulers[view.columns].count
-    most = min(count, MOST_COLUMNS)
+    limit = min(count, MOST_COLUMNS)
     while True:
-        columns = view.stretches(view.columns, most)
+        columns = view.stretches(view.columns, limit)
         cells = [
             [_cell(view, panel, row, column, pen, longest=width - before - 10) for column in columns] for row in rows
         ]
         tops = ["" if view.columns is None else pen.dots if c is None else c.text for c in columns]
         widths = [2 + max(len(top), *(len(line[at].text) for line in cells)) for at, top in enumerate(tops)]
-        if before + 1 + sum(widths) + len(widths) <= width or most == 1:
+        if before + 1 + sum(widths) + len(widths) <= width or limit == 1:
             break
-        most -= 1
+        limit -= 1
     margin = " " * before
     lines = [f"{margin} {' '.join(f'{top:^{wide}}' for top, wide in zip(tops, widths, strict=True))}".rstrip()]
     lines = lines if any(tops) else []

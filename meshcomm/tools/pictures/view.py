@@ -118,12 +118,12 @@ class View:
         """The axes that are cut into several blocks."""
         return [axis for axis, ruler in enumerate(self.rulers) if ruler.blocks > 1]
 
-    def stretches(self, axis: int | None, most: int) -> list[Stretch | None]:
+    def stretches(self, axis: int | None, limit: int) -> list[Stretch | None]:
         """Return the stretches of an axis that are drawn, with None for those left out; of no axis, one."""
         if axis is None:
             return [Stretch(0, 1, 0)]
         ruler = self.rulers[axis]
-        return [None if number is None else ruler.stretch(number) for number in some(ruler.count, most)]
+        return [None if number is None else ruler.stretch(number) for number in some(ruler.count, limit)]
 
     def first_device(self, blocks: Sequence[int]) -> int:
         """Return the first device that holds the block with these numbers, one for each axis."""
@@ -158,12 +158,12 @@ class View:
         if self.shape is None and self.layout.is_single_device():
             return [f"Arrays on {self.mesh_text}: one device holds all of each."]
         what = str(self.shape) if self.shape is not None else f"{count} ax{'i' if count == 1 else 'e'}s"
-        found = [f"{what} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
+        sentences = [f"{what} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
         if not self.cut_axes:
-            found.append(f"All {size} devices hold all of it." if size > 1 else "One device holds all of it.")
+            sentences.append(f"All {size} devices hold all of it." if size > 1 else "One device holds all of it.")
         else:
-            found.append(f"Each block is on {f'{self.replicas} devices' if self.replicas > 1 else 'one device'}.")
-        return found + self._empty_text() + self.ranks_text()
+            sentences.append(f"Each block is on {f'{self.replicas} devices' if self.replicas > 1 else 'one device'}.")
+        return sentences + self._empty_text() + self.ranks_text()
 
     def _axis_texts(self) -> list[str]:
         texts = []
@@ -187,9 +187,9 @@ class View:
         text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
         if ruler.cut is None:
             return text
-        least, most = ruler.cut.shortest, ruler.cut.longest
-        sizes = f"{least:,} to {most:,}" if most - least > 1 else f"{most:,} or {least:,}" if most > least else ""
-        return f"{text} of {f'{sizes} elements' if sizes else _counted(most, 'element')}"
+        least, largest = ruler.cut.shortest, ruler.cut.longest
+        sizes = f"{least:,} to {largest:,}" if largest - least > 1 else f"{largest:,} or {least:,}" if largest > least else ""
+        return f"{text} of {f'{sizes} elements' if sizes else _counted(largest, 'element')}"
 
     def _empty_text(self) -> list[str]:
         if all(ruler.cut is None or ruler.cut.shortest > 0 for ruler in self.rulers):
@@ -246,16 +246,16 @@ def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, li
     return last - 1, last, []
 
 
-def some(count: int, most: int) -> list[int | None]:
+def some(count: int, limit: int) -> list[int | None]:
     """Return the numbers from 0 to *count*, at most so many of them; None stands for those left out.
 
     >>> some(3, 3), some(9, 4)
     ([0, 1, 2], [0, 1, 2, None, 8])
     """
-    if count <= most:
+    if count <= limit:
         return list(range(count))
-    ahead = max(1, most - max(1, most // 3)) if most > 1 else 1
-    return [*range(ahead), None, *range(count - (most - ahead), count)]
+    ahead = max(1, limit - max(1, limit // 3)) if limit > 1 else 1
+    return [*range(ahead), None, *range(count - (limit - ahead), count)]
 
 
 def listed(numbers: Indices) -> str:
@@ -315,20 +315,20 @@ class Panel(NamedTuple):
         )
 
 
-def panels(view: View, most: int) -> list[Panel | None]:
+def panels(view: View, limit: int) -> list[Panel | None]:
     """Return the pictures of a view, at most so many; None stands for those left out."""
     counts = [view.rulers[axis].count for axis in view.slabs]
-    found: list[Panel | None] = []
-    for number in some(prod(counts), most):
+    pictures: list[Panel | None] = []
+    for number in some(prod(counts), limit):
         if number is None:
-            found.append(None)
+            pictures.append(None)
             continue
         slab: dict[int, Stretch] = {}
         for axis, count in zip(reversed(view.slabs), reversed(counts), strict=True):
             number, at = divmod(number, count)
             slab[axis] = view.rulers[axis].stretch(at)
-        found.append(Panel(dict(reversed(slab.items()))))
-    return found
+        pictures.append(Panel(dict(reversed(slab.items()))))
+    return pictures
 
 
 def blocks_of(view: View, panel: Panel, row: Stretch | None, column: Stretch | None) -> list[int]:

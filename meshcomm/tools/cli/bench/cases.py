@@ -57,16 +57,16 @@ def expected(indices: Sequence[Indices], shape: Shape, dtype: DType, seed: int) 
 
     A value depends on where its element is in the array of this *shape*, and on *seed*.
     """
-    most = _values_of(dtype)
+    modulus = _values_of(dtype)
     rows = max(1, CHUNK // max(1, prod(map(len, indices[1:]))))
     for begin in range(0, len(indices[0]), rows):
-        some = slice(begin, begin + rows)
+        rows_of_chunk = slice(begin, begin + rows)
         linear = reduce(
             lambda before, axis: before[..., None] * axis[1] + axis[0],
             zip(indices[1:], shape[1:], strict=True),
-            indices[0][some].astype(np.int64),
+            indices[0][rows_of_chunk].astype(np.int64),
         )
-        yield some, ((linear * 40_503 + seed * 7_919) % most).astype(dtype)
+        yield rows_of_chunk, ((linear * 40_503 + seed * 7_919) % modulus).astype(dtype)
 
 
 def _values_of(dtype: DType) -> int:
@@ -120,7 +120,7 @@ def relayout(setting: Setting, nbytes: int) -> Case:
     dtype = setting.dtype or np.dtype(float)
     shape = setting.shape_for(source, nbytes, dtype)
     tensor = meshcomm.zeros(shape, dtype, source)
-    before, after = (indices_of(each, shape, setting.rank) for each in (source, target))
+    before, after = (indices_of(layout, shape, setting.rank) for layout in (source, target))
     fill(held(tensor), before, shape, 1)
 
     def wrong() -> int:
@@ -134,11 +134,11 @@ def relayout(setting: Setting, nbytes: int) -> Case:
 def exchange(setting: Setting, nbytes: int) -> Case:
     """Each rank sends every rank an equal block of a plain array."""
     ranks, dtype = setting.mesh.size, setting.dtype or np.dtype(float)
-    each = max(1, nbytes // (ranks * dtype.itemsize))
-    whole = (ranks, ranks, each)
+    length = max(1, nbytes // (ranks * dtype.itemsize))
+    whole = (ranks, ranks, length)
     mine, every = np.array([setting.rank]), np.arange(ranks)
-    before, after = [mine, every, np.arange(each)], [every, mine, np.arange(each)]
-    array = np.zeros((1, ranks, each), dtype)
+    before, after = [mine, every, np.arange(length)], [every, mine, np.arange(length)]
+    array = np.zeros((1, ranks, length), dtype)
     fill(array, before, whole, 1)
 
     def run() -> Array:
@@ -193,11 +193,11 @@ def fft(setting: Setting, nbytes: int) -> Case:
 
     def wrong() -> int:
         factors = set_values(2)  # the spectrum of such a product is the product of the spectra
-        found = plan.forward(tensor)
+        spectrum_tensor = plan.forward(tensor)
         spectra = [np.fft.fft(factor) for factor in factors]
-        after = indices_of(found.layout, found.shape, setting.rank)
+        after = indices_of(spectrum_tensor.layout, spectrum_tensor.shape, setting.rank)
         right = _product([spectrum[index] for spectrum, index in zip(spectra, after, strict=True)])
-        return int(np.count_nonzero(~(abs(held(found) - right) <= _tolerance(shape, held(found).dtype))))
+        return int(np.count_nonzero(~(abs(held(spectrum_tensor) - right) <= _tolerance(shape, held(spectrum_tensor).dtype))))
 
     set_values(1)
     block = source.largest_block(shape) * dtype.itemsize
@@ -207,8 +207,8 @@ def fft(setting: Setting, nbytes: int) -> Case:
 
 def _factors(shape: Shape, dtype: DType, seed: int) -> list[Array]:
     random = np.random.default_rng(seed)
-    made = [random.standard_normal((2, n)) for n in shape]
-    return [pair[0] + 1j * pair[1] if dtype.kind == "c" else pair[0] for pair in made]
+    normals = [random.standard_normal((2, n)) for n in shape]
+    return [pair[0] + 1j * pair[1] if dtype.kind == "c" else pair[0] for pair in normals]
 
 
 def _product(vectors: Sequence[Array]) -> Array:
@@ -235,12 +235,12 @@ def halo(setting: Setting, nbytes: int) -> Case:
             f"the halo bench needs a block on every rank, but {layout.specs_text} "
             f"cuts shape {shape} into some that are empty"
         )
-    own = indices_of(layout, shape, setting.rank)
-    around = [np.arange(i[0] - 1, i[-1] + 2) % n for i, n in zip(own, shape, strict=True)]
-    fill(inner, own, shape, 1)
+    indices = indices_of(layout, shape, setting.rank)
+    around = [np.arange(i[0] - 1, i[-1] + 2) % n for i, n in zip(indices, shape, strict=True)]
+    fill(inner, indices, shape, 1)
 
     def wrong() -> int:
-        fill(inner, own, shape, 2)
+        fill(inner, indices, shape, 2)
         ghosts.update()
         return differing(local, around, shape, 2)
 

@@ -138,27 +138,27 @@ def _checked(options: argparse.Namespace) -> Wanted:
 def _bench(wanted: Wanted, setting: cases.Setting, communicator: Communicator) -> int:
     """Measure what is wanted, and show it. Collective. Return the exit code."""
     hosts = about.gather_hosts(communicator)
-    told = report.facts(hosts)
+    facts = report.facts(hosts)
     shows = communicator.rank == 0
     table = shows and not wanted.options.json
     if table:
-        say(report.introduction(told))
-    most = _largest_that_fits(communicator, max(host.ranks for host in hosts))
-    found: list[Results] = []
+        say(report.introduction(facts))
+    largest = _largest_that_fits(communicator, max(host.ranks for host in hosts))
+    results_of_operations: list[Results] = []
     with ExitStack() as stack:
         for name, operation in _operations(wanted, communicator, stack):
-            found.append(Results(name, operation.beside, operation.total, []))
+            results_of_operations.append(Results(name, operation.beside, operation.total, []))
             if table:
-                say(found[-1].heading())
-            for row in _rows(wanted, operation, setting, communicator, most):
-                found[-1].rows.append(row)
+                say(results_of_operations[-1].heading())
+            for row in _rows(wanted, operation, setting, communicator, largest):
+                results_of_operations[-1].rows.append(row)
                 if table:
                     say(report.line(row))
     if shows and wanted.options.json:
-        say(json.dumps(report.document(told, found), indent=1))
+        say(json.dumps(report.document(facts, results_of_operations), indent=1))
     if shows and wanted.options.plot:
-        report.plot(wanted.options.plot, found, f"meshcomm on {setting.mesh.size} ranks")
-    wrong = sum(row.wrong for results in found for row in results.rows)
+        report.plot(wanted.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
+    wrong = sum(row.wrong for results in results_of_operations for row in results.rows)
     if wrong and shows:
         say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
     return int(wrong > 0)
@@ -176,14 +176,14 @@ def _operations(wanted: Wanted, communicator: Communicator, stack: ExitStack) ->
 
 
 def _rows(
-    wanted: Wanted, operation: Operation, setting: cases.Setting, communicator: Communicator, most: int
+    wanted: Wanted, operation: Operation, setting: cases.Setting, communicator: Communicator, largest: int
 ) -> Iterator[Row]:
     """Yield what is measured at each size. Sizes that nobody asked for end where they take long, or too much memory.
 
     Collective.
     """
     for nbytes in wanted.sizes:
-        if nbytes > most and wanted.options.max is None and nbytes > wanted.sizes[0]:
+        if nbytes > largest and wanted.options.max is None and nbytes > wanted.sizes[0]:
             return
         row = measured(communicator, operation.make(setting, nbytes), wanted.options.rounds)
         yield row
