@@ -48,7 +48,7 @@ class Namespace(ModuleType):
     ----------
     standard: a module with the standard's names; they come first
     numpys: the module of NumPy that has the same names and others
-    mesh: where what is created lies
+    mesh: the mesh of created tensors
     """
 
     def __init__(self, standard: ModuleType, numpys: ModuleType, mesh: Mesh) -> None:
@@ -98,7 +98,7 @@ class Namespace(ModuleType):
 
 
 def _takes_tensors(numpys: ModuleType, name: str) -> bool:
-    """Return whether NumPy's *name* is a function that takes tensors, or is about dtypes."""
+    """Return whether NumPy's *name* is a function that takes tensors, or a name for dtypes."""
     value = getattr(numpys, name, None)
     if isinstance(value, type):
         return issubclass(value, np.generic) or name in _ABOUT_DTYPES
@@ -111,7 +111,7 @@ def _creates(function: Function) -> bool:
 
 
 def _bound(function: Function, where: Device) -> Function:
-    """Return *function* so that what it makes is *where*, unless it gets a device or a layout."""
+    """Return *function* with results on *where*, unless it gets a device or a layout."""
     key = "device" if _creates(function) else "layout"
 
     def made(*args: object, **kwargs: object) -> object:

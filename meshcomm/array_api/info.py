@@ -1,4 +1,4 @@
-"""What the array API standard lets a program ask about a namespace."""
+"""The inspection interface of a namespace in the array API standard."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _NAMES = (
 
 
 class Info:
-    """What `__array_namespace_info__` returns, of the namespace of *mesh* if it is one's."""
+    """The result of `__array_namespace_info__`, for the namespace of *mesh* or for the module."""
 
     def __init__(self, mesh: Mesh | None = None) -> None:
         self._mesh = mesh

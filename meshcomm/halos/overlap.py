@@ -105,7 +105,7 @@ def _called(
     fn: Callable[..., object], halos: Sequence[Halo], dtype: DType | None, kwargs: dict[str, Value], trim: bool
 ) -> Array:
     """Return the result of *fn* for the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
-    result = np.asarray(fn(*(each.local for each in halos), **kwargs), dtype=dtype)
+    result = np.asarray(fn(*(ghosts.local for ghosts in halos), **kwargs), dtype=dtype)
     as_dtype(result.dtype)
     shape = halos[0].local.shape
     if trim and result.shape != shape:

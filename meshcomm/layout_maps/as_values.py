@@ -1,4 +1,4 @@
-"""What an object that holds a tensor does as its value: operators, NumPy's functions, slices, methods and numbers."""
+"""Objects that act as the tensor they hold: operators, NumPy's functions, slices, methods and numbers."""
 
 from collections.abc import Callable, Iterator
 from types import ModuleType

@@ -9,7 +9,7 @@ from meshcomm.layout_maps.variables import Variable
 
 
 class Module(ScopedModule):
-    """A base class for what holds variables: as attributes, in lists, tuples, deques and dicts, or in other modules.
+    """A base class of objects with variables: as attributes, in lists, tuples, deques and dicts, or in other modules.
 
     The name of a variable is its path: attributes, indices and keys joined by dots. A subclass needs nothing else, not
     even ``super().__init__()``. If it has better names than its attributes, it overrides the method `parts`. If it

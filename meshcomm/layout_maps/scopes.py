@@ -28,18 +28,18 @@ from meshcomm.errors import LayoutError
 LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
 
 _MOST_SEARCHED = 10_000
-"""Objects that are searched, when a scope fails, for what holds a variable that has no path."""
+"""The most objects to search, when a scope fails, for the owner of a variable without a path."""
 
 
 class Scoped:
-    """What a module can hold: a variable, or another module."""
+    """A part of a module: a variable, or another module."""
 
     __slots__ = ()
     _layout_scope: "Scope | None"
     """The scope it was made in."""
 
     def _layout_settle(self, path: str) -> None:
-        """Take *path* as the final path, unless there is one, and do what waited for it."""
+        """Take *path* as the final path, unless there is one, and do the work that waited for it."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class ScopedVariable(Scoped):
         """Make a variable, which the scope around knows of; a copy is made here as well."""
         variable = super().__new__(cls)
         if (scope := current_scope()) is not None:
-            scope.made.variables.append(weakref.ref(variable))
+            scope.contents.variables.append(weakref.ref(variable))
         return variable
 
     @property
@@ -106,7 +106,7 @@ class ScopedModule(Scoped):
         self._layout_set("_layout_scope", scope)
         self._layout_set("_layout_path", None)
         if scope is not None:
-            scope.made.modules.append(self)
+            scope.contents.modules.append(self)
 
     def _layout_settle(self, path: str) -> None:
         if self._layout_path is None:
@@ -117,8 +117,8 @@ class ScopedModule(Scoped):
 
 
 @dataclass
-class _Made:
-    """What was made in a scope, and in scopes around it and within it, until the outermost scope ends.
+class _ScopeContents:
+    """The modules and variables of a scope, and of scopes around it and within it, until the outermost scope ends.
 
     It keeps the modules alive: which module is the outermost must not depend on when Python frees memory, because that
     differs from rank to rank. A variable may be dropped before it has a value.
@@ -156,7 +156,7 @@ class _Made:
 
 
 def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
-    """Return, by the identity of a variable, the attribute of a module from which a way without a path leads to it."""
+    """Return, by the identity of a variable, the attribute of a module that refers to it without a path."""
     wanted, texts, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
     waiting = deque[tuple[object, str]]()
     for module in modules:
@@ -175,17 +175,17 @@ def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -
 
 
 class Scope:
-    """How the variables made in one scope get their layouts.
+    """The layouts of variables made in one scope.
 
     Parameters
     ----------
-    layout_of: gives the layout for a path and a number of axes
+    layout_of: function from a path and a number of axes to a layout
     made: the modules and variables made in this scope, in those around it and in those within it
     """
 
-    def __init__(self, layout_of: LayoutOf, contents: _Made) -> None:
+    def __init__(self, layout_of: LayoutOf, contents: _ScopeContents) -> None:
         self.layout_of = layout_of
-        self.made = contents
+        self.contents = contents
         self._settled_early: list[ScopedVariable] = []
 
     def __deepcopy__(self, memo: object) -> "Scope":
@@ -196,7 +196,7 @@ class Scope:
 
         The variables of this scope in the same tree get theirs too.
         """
-        for root in _roots(self.made.modules):
+        for root in _roots(self.contents.modules):
             variables = [
                 (path, part)
                 for path, part in _tree(root)
@@ -211,7 +211,7 @@ class Scope:
     def finish(self, around: "tuple[Scope, ...]") -> None:
         """Give all variables their paths and values, except those of scopes *around*, which have not ended."""
         early = set(map(id, self._settled_early))
-        for root in _roots(self.made.modules):
+        for root in _roots(self.contents.modules):
             for path, part in _tree(root):
                 if part._layout_scope is not None and part._layout_scope not in around:
                     part._layout_settle(path)
@@ -230,7 +230,7 @@ def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
 
     If modules hold each other in a circle, return the first of them.
     """
-    inner = {id(part) for module in modules for _, part in held_by(module) if part is not module}
+    inner = {id(part) for module in modules for _, part in parts_of(module) if part is not module}
     roots: list[ScopedModule] = []
     seen: set[int] = set()
     for module in sorted(modules, key=lambda module: id(module) in inner):
@@ -240,35 +240,35 @@ def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
     return roots
 
 
-class _Local(threading.local):
+class _ScopeStack(threading.local):
     """The scopes that a thread is in, the innermost last. A simulated rank is a thread."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
 
 
-_local = _Local()
+_stack = _ScopeStack()
 
 
 def current_scope() -> Scope | None:
     """Return the innermost scope around, if any."""
-    return _local.scopes[-1] if _local.scopes else None
+    return _stack.scopes[-1] if _stack.scopes else None
 
 
 @contextmanager
 def scope(layout_of: LayoutOf) -> Iterator[None]:
     """Return a context in which variables wait for their paths; *layout_of* then gives their layouts."""
     outer = current_scope()
-    with entered(Scope(layout_of, _Made() if outer is None else outer.made)):
+    with entered(Scope(layout_of, _ScopeContents() if outer is None else outer.contents)):
         yield
 
 
 @contextmanager
 def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
     """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
-    active, contents = _local.scopes, scope.made
+    active, contents = _stack.scopes, scope.contents
     around, before = tuple(active), (len(contents.modules), len(contents.variables))
-    is_outermost = all(other.made is not contents for other in around)
+    is_outermost = all(other.contents is not contents for other in around)
     active.append(scope)
     contents.modules.extend(modules)
     try:
@@ -287,15 +287,15 @@ def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
 
 
 def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
-    """Yield everything that *module* holds, also in other modules, each once with the first path to it.
+    """Yield all parts of *module*, also in other modules, each once with the first path to it.
 
     Parameters
     ----------
     start: the path of *module*
-    seen: the identities of what is left out; what is found is added to them
+    seen: identities of parts to leave out; those of new parts are added
     """
     seen.add(id(module))
-    for name, part in held_by(module):
+    for name, part in parts_of(module):
         if id(part) not in seen:
             seen.add(id(part))
             path = f"{start}.{name}" if start else name
@@ -304,7 +304,7 @@ def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str
                 yield from walk(part, path, seen)
 
 
-def held_by(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
+def parts_of(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
     """Yield the variables and modules that *module* holds itself, with their names."""
     parts = module.parts()
     for name in sorted(parts):  # as tf_keras does: _a before a

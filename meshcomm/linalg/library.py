@@ -52,7 +52,7 @@ def _by_reference(argument: Argument) -> object:
     return ctypes.byref(argument if isinstance(argument, ctypes.c_int) else ctypes.c_int(argument))
 
 
-class _Selection:
+class _ScalapackChoice:
     """What this process has chosen and loaded."""
 
     chosen: str | None = None
@@ -67,9 +67,11 @@ def use(path_or_name: str | os.PathLike[str]) -> None:
     >>> import meshcomm.linalg.scalapack as scalapack
     >>> scalapack.use("/opt/scalapack/lib/libscalapack.so")  # doctest: +SKIP
     """
-    if _Selection.loaded is not None:
-        raise ImportError(f"{_Selection.loaded.source} is loaded already; use() comes before the first operation")
-    _Selection.chosen = os.fspath(path_or_name)
+    if _ScalapackChoice.loaded is not None:
+        raise ImportError(
+            f"{_ScalapackChoice.loaded.source} is loaded already; use() comes before the first operation"
+        )
+    _ScalapackChoice.chosen = os.fspath(path_or_name)
 
 
 def library() -> ScalapackLibrary:
@@ -77,9 +79,9 @@ def library() -> ScalapackLibrary:
 
     ``ImportError`` if there is none that runs on the MPI of mpi4py, ``MeshError`` if there is no MPI.
     """
-    if _Selection.loaded is None:
-        _Selection.loaded = load_for(mpi_library(), _Selection.chosen)
-    return _Selection.loaded
+    if _ScalapackChoice.loaded is None:
+        _ScalapackChoice.loaded = load_for(mpi_library(), _ScalapackChoice.chosen)
+    return _ScalapackChoice.loaded
 
 
 def load_for(mpi: MPILibrary, chosen: str | None) -> ScalapackLibrary:

@@ -25,7 +25,7 @@ from meshcomm.random.drawing import Seed, Size, Where
 
 _INDEX = np.dtype(np.int64)
 _FEW = 50
-"""A choice of a fiftieth of all, or fewer, is made by NumPy alike on all ranks; larger ones by a sort of keys."""
+"""NumPy makes a choice of up to a fiftieth of all elements, alike on all ranks; larger ones come from sorted keys."""
 
 
 def default_rng(seed: "Seed | Generator") -> "Generator":
@@ -60,7 +60,7 @@ class Generator(Distributions):
     """
 
     def spawn(self, n_children: int) -> "list[Generator]":
-        """Return so many generators that are independent of this one and of each other.
+        """Return *n_children* generators that are independent of this one and of each other.
 
         >>> import meshcomm as mc
         >>> first, second = mc.random.default_rng(7).spawn(2)
@@ -86,8 +86,8 @@ class Generator(Distributions):
         Parameters
         ----------
         x: an integer, a tensor, or an array that is the same on all ranks
-        axis: along which the elements of *x* are reordered
-        layout: of the result, by default that of *x*
+        axis: axis of *x* to reorder
+        layout: layout of the result, by default the layout of *x*
 
         >>> import meshcomm as mc
         >>> layout = mc.Layout([mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -176,12 +176,12 @@ class Generator(Distributions):
         Parameters
         ----------
         a: an integer, a tensor, or an array that is the same on all ranks
-        size: the shape of what is chosen, in the result instead of *axis*; None for one element
+        size: shape of the choice, instead of *axis* in the result; None for one element
         replace: whether an element may be chosen again
         p: the probability of each element, the same on all ranks, or a tensor; each rank holds all of them
-        axis: of *a*
-        shuffle: as NumPy's; the order is always random
-        layout: of the result; by default, a choice from a tensor has its axis cut as it was
+        axis: axis of *a*
+        shuffle: NumPy's argument; the order is always random
+        layout: layout of the result; by default, a choice from a tensor has its axis cut as before
 
         NumPy's errors.
 
@@ -217,7 +217,7 @@ class Generator(Distributions):
         return distribute(array, self._layout_of(array.shape, array.dtype) if layout is None else layout)
 
     def _index_layout(self, source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
-        """Return the layout of the index of a choice: what *layout* cuts its axes by, or what cuts the *axis*.
+        """Return the layout of the index of a choice: cut as by *layout*, or as the *axis*.
 
         The result has the axes of *shape* instead of *axis*.
         """
@@ -273,7 +273,7 @@ class Generator(Distributions):
         return relayout(result, layout)
 
     def _races(self, n: int, weights: object, layout: Layout) -> DTensor:
-        """Return when each element comes, at rates that are its *weights*: their order is a weighted choice."""
+        """Return arrival times of elements, with their *weights* as rates: their order is a weighted choice."""
         keys: DTensor = self._drawn("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):
             return mapped(np.divide, keys, cut(np.asarray(weights, np.float64), layout))

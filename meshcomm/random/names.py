@@ -42,7 +42,7 @@ _TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draw
 
 
 def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether method *name* draws less than `WHOLE_BELOW`, and takes no more. It depends on the arguments only.
+    """Return whether method *name* draws and takes less than `WHOLE_BELOW`. It depends on the arguments only.
 
     *at* is the position of the argument ``size``.
     """
@@ -82,12 +82,12 @@ def _is_large(x: Any) -> bool:
 
 
 def _length(x: Any) -> int:
-    """Return how many indices a number says that there are; a small array has few."""
+    """Return the number of indices below a number *x*; 0 for an array, which is small."""
     return int(x) if isinstance(x, int | np.integer) else 0
 
 
 def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at: int | None) -> Callable[..., Any]:
-    """Return the method *name*: that of NumPy for what is small, *ours* for the rest."""
+    """Return the method *name*: NumPy's for small draws, *ours* for the others."""
 
     @wraps(ours)
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -178,7 +178,7 @@ def default_rng(seed: Any = None) -> Generator:
 
 
 def _as_on_root(bit_generator: Any) -> Any:
-    """Return a generator of bits with the seed that it has on rank 0. Collective: ranks may have drawn others."""
+    """Return a bit generator with the seed of rank 0. Collective: ranks may have drawn others."""
     seeds = bit_generator.seed_seq
     seeds_of_root = _seed_of_root(seeds)
     is_same = (
@@ -200,8 +200,8 @@ def _seed_of_root(seeds: Any) -> SeedSequence:
 # -- the old interface ------------------------------------------------------------------------------------------------
 
 
-class _State(tuple):  # type: ignore[type-arg]
-    """A state as NumPy's, and that of the generator of large draws."""
+class _LegacyState(tuple):  # type: ignore[type-arg]
+    """A state of NumPy, and the state of the generator of large draws."""
 
     large: Any = None
 
@@ -227,10 +227,10 @@ class RandomState(np.random.RandomState):
         self.large = default_rng(np.asarray(first).ravel().astype(np.uint64))
 
     def get_state(self, legacy: bool = True) -> Any:
-        """Return what the next numbers depend on, for `set_state`: NumPy's state, which also knows large draws."""
+        """Return the state for `set_state`: NumPy's, with the state of large draws."""
         state: Any = super().get_state(legacy)  # type: ignore[call-overload]
         if legacy:
-            state = _State(state)
+            state = _LegacyState(state)
             state.large = self.large.state
             return state
         return {**state, "large": self.large.state}
@@ -280,7 +280,7 @@ _SIZES = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
 """Where ``size`` is in functions of the old interface only."""
 
 _BY_LENGTHS = {"rand": np.random.RandomState.random_sample, "randn": np.random.RandomState.standard_normal}
-"""Functions whose arguments are lengths, and what NumPy calls for them."""
+"""Functions with lengths as arguments, and the functions that NumPy calls for them."""
 
 
 def _old(name: str, numpys: Callable[..., Any]) -> Callable[..., Any]:
@@ -339,7 +339,7 @@ _KINDS = {cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, SFC64, BitGen
 
 
 def named(name: str) -> Any:
-    """Return what *name* of numpy.random is in `meshcomm.numpy`."""
+    """Return the counterpart of numpy.random's *name* in `meshcomm.numpy`."""
     if name in _KINDS:
         return _KINDS[name]
     if name in ("Generator", "RandomState", "default_rng"):

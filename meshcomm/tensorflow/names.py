@@ -1,4 +1,4 @@
-"""TensorFlow's names for what meshcomm has: tensors from and to blocks, and the layouts of results.
+"""TensorFlow's names: tensors from and to blocks, and the layouts of results.
 
 TensorFlow calls a block a *component*. A process has one component, the block of its rank.
 """
@@ -101,7 +101,7 @@ def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: obj
     ----------
     fn: a function
     layout: a Layout or None
-    *args, **kwargs: what *fn* gets
+    *args, **kwargs: arguments of *fn*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():

@@ -36,7 +36,7 @@ _LARGEST = 2**31 - 1
 """The largest number of the wire form, which has 32 bits."""
 
 _MOST_DEVICES = 2**24
-"""Devices that a mesh shape may hold: the missing ones may have to be listed."""
+"""The most devices of a mesh shape: missing ones may have to be listed."""
 
 TOPOLOGY_MESSAGE = wire.Message(
     "tensorflow.tpu.TopologyProto",

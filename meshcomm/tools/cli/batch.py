@@ -19,8 +19,8 @@ _WORD = re.compile(r"[A-Za-z0-9_.@+-]+(?:,[A-Za-z0-9_.@+-]+)*")
 _RANGE = r"\d+(?:-\d+(?::\d+)?)?"
 
 
-class System(NamedTuple):
-    """A batch system: its name, how it takes a script, and how it writes the numbers of an array of jobs."""
+class BatchSystem(NamedTuple):
+    """A batch system: its name, its command to submit a script, and its syntax for numbers of an array of jobs."""
 
     title: str
     submit: str
@@ -31,14 +31,14 @@ class System(NamedTuple):
 
 
 SYSTEMS = {
-    "slurm": System(
+    "slurm": BatchSystem(
         "Slurm",
         "sbatch",
         "SLURM_ARRAY_TASK_ID",
         re.compile(rf"{_RANGE}(?:,{_RANGE})*(?:%\d+)?"),
         "0-9, 1,4,7 or 0-99%10 (10 at a time)",
     ),
-    "pbs": System(
+    "pbs": BatchSystem(
         "PBS",
         "qsub",
         "PBS_ARRAY_INDEX",
@@ -48,22 +48,22 @@ SYSTEMS = {
 }
 
 
-class Job(NamedTuple):
-    """What a batch script is for.
+class BatchJob(NamedTuple):
+    """The job of a batch script.
 
     Parameters
     ----------
     program: a script, or -m and a module, and its arguments
-    nodes, ntasks_per_node: how many nodes, and how many ranks on each
+    nodes, ntasks_per_node: number of nodes, and number of ranks on each node
     seconds: the time limit
     container: an Apptainer image in which the program runs
     requeue: whether the job saves a checkpoint before its time is over, and starts again
     array: the numbers of an array of jobs
-    partition, account: of the batch system
-    mpi: what launches the ranks in Slurm: srun or mpiexec
+    partition, account: partition and account of the batch system
+    mpi: launcher of the ranks in Slurm: srun or mpiexec
     pmi: the protocol that srun speaks
     environment: the folder with the commands of a virtual environment
-    modules: to load
+    modules: environment modules to load
     python: the command
     numpy: whether the program is a script of NumPy
     """
@@ -136,7 +136,7 @@ def script_command(system: str) -> Command:
     )
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: argparse.Namespace) -> BatchJob:
     """Return the job of the command line, to run with this Python. ``ValueError`` in one line for bad values."""
     if not options.program:
         raise ValueError("it needs a script, or -m and a module")
@@ -157,7 +157,7 @@ def _job(options: argparse.Namespace) -> Job:
     if options.requeue and seconds <= SAVE_BEFORE:
         raise ValueError(f"--requeue saves {SAVE_BEFORE} s before the end: --time must be longer than that")
     isolated = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
-    return Job(
+    return BatchJob(
         program=("-m", *options.program) if options.module else tuple(options.program),
         nodes=_count("--nodes", options.nodes),
         ntasks_per_node=_count("--ntasks-per-node", options.ntasks_per_node),
@@ -324,12 +324,12 @@ timeout --preserve-status --signal=USR1 $((<saves_at> - SECONDS)) \\
 """
 
 
-def script(system: str, job: Job) -> str:
+def script(system: str, job: BatchJob) -> str:
     """Return the batch script of a job.
 
-    >>> script("slurm", Job(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
+    >>> script("slurm", BatchJob(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
     '"${launch[@]}" python -m meshcomm run \\'a b.py\\''
-    >>> print(script("pbs", Job(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
+    >>> print(script("pbs", BatchJob(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
     #PBS -l select=2:ncpus=64:mpiprocs=64
     """
     values = _values(system, job)
@@ -343,8 +343,8 @@ def script(system: str, job: Job) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _values(system: str, job: Job) -> dict[str, object]:
-    """Return what the words of the scripts stand for."""
+def _values(system: str, job: BatchJob) -> dict[str, object]:
+    """Return the values of the words in the scripts."""
     srun, ranks = system == "slurm" and job.mpi == "srun", job.nodes * job.ntasks_per_node
     count = '"$SLURM_NTASKS"' if system == "slurm" else ranks
     launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1" if srun else f"mpiexec -n {count} --bind-to core"

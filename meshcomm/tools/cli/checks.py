@@ -1,4 +1,4 @@
-"""What ``python -m meshcomm info`` thinks of the facts: each check in a line, with the cure. Pure functions."""
+"""The checks of ``python -m meshcomm info``: each finding in a line, with the cure. Pure functions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
@@ -19,7 +19,7 @@ SLOW_LATENCY, SLOW_BANDWIDTH = 20e-6, 1e9
 
 
 class Finding(NamedTuple):
-    """What a check found, and on which ranks."""
+    """The result of a check, and its ranks."""
 
     level: str
     about: str
@@ -129,8 +129,8 @@ def _settings(facts: Facts) -> Found:
 def _memory(facts: Facts) -> Found:
     if facts["memory"] < facts["physical"]:
         text = (
-            f"the control group allows {bytes_text(facts['memory'])} of the {bytes_text(facts['physical'])} of this host "
-            "to its ranks together: ask the batch system for what you need (--mem)"
+            f"the control group allows {bytes_text(facts['memory'])} of the {bytes_text(facts['physical'])} of this "
+            "host to its ranks together: ask the batch system for what you need (--mem)"
         )
         yield NOTE, text
     if facts["address_space"] >= 0:
@@ -147,8 +147,8 @@ def _memory(facts: Facts) -> Found:
         yield NOTE, text
     if facts["left"]:
         text = (
-            f"killed jobs of yours have left {bytes_text(facts['left'])} in /dev/shm: python -m meshcomm clean removes "
-            "that, on this host"
+            f"killed jobs of yours have left {bytes_text(facts['left'])} in /dev/shm: python -m meshcomm clean "
+            "removes that, on this host"
         )
         yield NOTE, text
     small = 0 <= facts["shm"] <= LEAST_SHM
@@ -208,7 +208,9 @@ def _threads(ranks: Sequence[Facts]) -> Found:
 
 def _threads_of(facts: Facts) -> int:
     """Return how many threads the libraries of NumPy use: as many as they are told, else one for each core."""
-    counts = [int(text) for text in (facts["threads"].get(name, "").split(",")[0] for name in THREADS) if text.isdigit()]
+    counts = [
+        int(text) for text in (facts["threads"].get(name, "").split(",")[0] for name in THREADS) if text.isdigit()
+    ]
     return max(counts) if counts else len(facts["processors"])
 
 

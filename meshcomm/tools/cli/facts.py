@@ -34,7 +34,7 @@ _TIMES = 10
 
 
 class Facts(TypedDict):
-    """What one rank knows. Numbers of bytes are -1 where there is no limit."""
+    """The facts of one rank. Numbers of bytes are -1 where there is no limit."""
 
     host: str
     processors: list[int]
@@ -68,7 +68,7 @@ class Facts(TypedDict):
 
 
 class Connection(TypedDict):
-    """What a message takes between two ranks."""
+    """The latency and bandwidth of messages between two ranks."""
 
     ranks: list[int]
     latency: float

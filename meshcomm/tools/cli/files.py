@@ -44,16 +44,16 @@ def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
     for path in paths if _is_first() else ():
         if len(paths) > 1:
             say(f"{printable(str(path))}:")
-        code = max(code, _told(partial(look, path), partial(say, error=True)))
+        code = max(code, _reported(partial(look, path), partial(say, error=True)))
     return code
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:
     """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
-    return _told(lambda: _convert(source, target, overwrite), print_once)
+    return _reported(lambda: _convert(source, target, overwrite), print_once)
 
 
-def _told(run: Callable[[], int], report: Callable[[str], None]) -> int:
+def _reported(run: Callable[[], int], report: Callable[[str], None]) -> int:
     """Return what *run* returns; if it fails, *report* why, in one line."""
     try:
         return run()
@@ -172,7 +172,9 @@ def _convert(source: Path, target: Path, overwrite: bool) -> int:
     except FileExistsError as error:
         raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
     if _is_first():
-        say(f"wrote {printable(str(target))}: {_size_text(array.nbytes for array in contents(target).arrays.values())}")
+        say(
+            f"wrote {printable(str(target))}: {_size_text(array.nbytes for array in contents(target).arrays.values())}"
+        )
     if left_out and _is_first():
         say(f"meshcomm: {target} does not hold {left_out} of {source}", error=True)
     return 0

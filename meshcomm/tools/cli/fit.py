@@ -268,7 +268,7 @@ def fit(counts: Floats, times: Floats, known_times: Floats | float = 0.0) -> Flo
 
     Parameters
     ----------
-    counts: how many units of each kind a measurement has; one row for each measurement
+    counts: number of units of each kind, of shape (measurements, kinds)
     times: the seconds that each measurement took
     known_times: the part of these seconds that other units take
 

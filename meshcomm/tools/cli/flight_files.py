@@ -123,12 +123,14 @@ def _different_digests(calls: Mapping[int, Flown], before: Sequence[Mapping[int,
                 alike.setdefault(call["digests"][index], []).append(rank)
         if len(alike) > 1:
             compared = {rank for ranks in alike.values() for rank in ranks}
-            same = any(counts.keys() >= compared and len({counts[rank] for rank in compared}) == 1 for counts in before)
-            return _told([*alike.values()], calls, index > 0 or same)
+            same = any(
+                counts.keys() >= compared and len({counts[rank] for rank in compared}) == 1 for counts in before
+            )
+            return _difference_text([*alike.values()], calls, index > 0 or same)
     return ""
 
 
-def _told(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before: bool) -> str:
+def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before: bool) -> str:
     """Return that *groups* of ranks made the same operation differently."""
     about = [calls[ranks[0]]["about"] for ranks in groups]
     differs = len({*about}) > 1
@@ -138,11 +140,15 @@ def _told(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before:
         text += ", or after different calls, or after an error on one of them"
     if not differs:
         return f"{text}; run again with MESHCOMM_CHECK=1 to see which"
-    lines = [f"  {some(ranks)}: {text_of_call or 'not known'}" for ranks, text_of_call in zip(groups, about, strict=True)]
+    lines = [
+        f"  {some(ranks)}: {text_of_call or 'not known'}" for ranks, text_of_call in zip(groups, about, strict=True)
+    ]
     return "\n".join([text, *first_of(lines)])
 
 
 def missing_ranks(flights: Iterable[Flight]) -> list[int]:
     """Return the ranks of the job that wrote no flight file."""
     flights = list(flights)
-    return sorted({*range(max((flight["size"] for flight in flights), default=0))} - {flight["rank"] for flight in flights})
+    return sorted(
+        {*range(max((flight["size"] for flight in flights), default=0))} - {flight["rank"] for flight in flights}
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 from meshcomm.core.failures.flights import Flight
 from meshcomm.core.failures.messages import some
 from meshcomm.tools.cli.flight_files import first_difference, missing_ranks, read
-from meshcomm.tools.cli.show import told
+from meshcomm.tools.cli.show import on_first_rank
 from meshcomm.tools.cli.terminal import say
 
 _SHOWN_CALLS = 5
@@ -15,7 +15,7 @@ _SHOWN_CALLS = 5
 def flights(folder: Path) -> int:
     """Print what the flight files in *folder* say, and return the exit code. Under mpiexec the first rank does it."""
     damaged: list[str] = []
-    return told(lambda: say(summary(read(folder, damaged), damaged)))
+    return on_first_rank(lambda: say(summary(read(folder, damaged), damaged)))
 
 
 def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
@@ -23,7 +23,10 @@ def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
 
     *damaged* says which files are no flights.
     """
-    lines = [f"{len(flights_read)} of {max(flight['size'] for flight in flights_read)} ranks wrote what they did last", ""]
+    lines = [
+        f"{len(flights_read)} of {max(flight['size'] for flight in flights_read)} ranks wrote what they did last",
+        "",
+    ]
     lines += [_where(flight) for flight in flights_read]
     missing = missing_ranks(flights_read)
     if missing:

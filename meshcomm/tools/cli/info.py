@@ -36,15 +36,15 @@ MOST_HOSTS = 16
 """Hosts. If there are more, only this many are listed."""
 
 
-class Told(NamedTuple):
+class InfoSection(NamedTuple):
     """Facts as lines for people, and as values for programs: docs/measuring.md has the names of these."""
 
     rows: Rows
     values: dict[str, object]
 
-    def plus(self, other: "Told") -> "Told":
+    def plus(self, other: "InfoSection") -> "InfoSection":
         """Return these facts and the *other* ones."""
-        return Told([*self.rows, *other.rows], self.values | other.values)
+        return InfoSection([*self.rows, *other.rows], self.values | other.values)
 
 
 def info(as_json: bool = False) -> int:
@@ -69,7 +69,9 @@ def info(as_json: bool = False) -> int:
         problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
         machine = _machine()
         facts = gather(communicator, wrong)
-        checks = findings(facts, measured_connections(communicator, [facts_of_rank["host"] for facts_of_rank in facts]))
+        checks = findings(
+            facts, measured_connections(communicator, [facts_of_rank["host"] for facts_of_rank in facts])
+        )
         communicator.free()
     summary = summary.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
     checks += _verdict(problems)
@@ -86,13 +88,13 @@ def _alone() -> Finding | None:
     return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
 
 
-def _as_text(summary: Told, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
+def _as_text(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
     print_rows([*summary.rows, ("self-test", verdict)] if verdict else summary.rows)
     say("\n" + "\n".join(line(check, max(1, len(facts))) for check in checks))
     return _code(checks)
 
 
-def _as_json(summary: Told, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
+def _as_json(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
     rest = {
         "self_test": verdict,
         "checks": [check._asdict() for check in checks],
@@ -113,7 +115,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     say("\n".join(f"{label:{width}}  {value}" for label, value in rows))
 
 
-def _local() -> Told:
+def _local() -> InfoSection:
     kernel = Path(_kernels.__file__)
     built = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
     rows = [
@@ -129,10 +131,10 @@ def _local() -> Told:
         "system": f"{platform.system()} {platform.machine()}",
         "numpy": np.__version__,
     }
-    return Told(rows, values)
+    return InfoSection(rows, values)
 
 
-def _mpi() -> Told:
+def _mpi() -> InfoSection:
     mpi_library, launch = about.library(), str(launchers.launch() or "")
     rows = [
         ("mpi4py", mpi_library.mpi4py),
@@ -140,17 +142,17 @@ def _mpi() -> Told:
         ("thread level", mpi_library.thread_level),
         ("launcher", launch or "none, started without mpiexec"),
     ]
-    return Told(rows, {"mpi": mpi_library._asdict(), "launcher": launch})
+    return InfoSection(rows, {"mpi": mpi_library._asdict(), "launcher": launch})
 
 
-def _hosts(hosts: Sequence[Host]) -> Told:
-    return Told(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
+def _hosts(hosts: Sequence[Host]) -> InfoSection:
+    return InfoSection(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
 
 
-def _settings(settings: dict[str, str]) -> Told:
+def _settings(settings: dict[str, str]) -> InfoSection:
     shared, hashes = rendezvous.describe(), hashes_text()
     rows = [("shared memory", shared), (VARIABLE, hashes), *settings.items()]
-    return Told(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
+    return InfoSection(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
 
 
 def rank_rows(hosts: Sequence[Host]) -> Rows:
@@ -165,20 +167,20 @@ def rank_rows(hosts: Sequence[Host]) -> Rows:
     return rows
 
 
-def _machine() -> Told:
+def _machine() -> InfoSection:
     """Return the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
     path = about.settings().get(MACHINE_FILE, "")
     try:
         machine = meshcomm.machine_of(meshcomm.create_mesh())
     except MeshError as error:
-        return Told([("cost model", str(error))], {"machine": None})
+        return InfoSection([("cost model", str(error))], {"machine": None})
     source = f"{path}, which {MACHINE_FILE} names" if path else "defaults; see python -m meshcomm calibrate"
     rows = [
         ("nodes", _nodes(machine)),
         ("cost model", source),
         *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in (*CONSTANTS, *DISK_CONSTANTS)),
     ]
-    return Told(rows, {"machine": asdict(machine)})
+    return InfoSection(rows, {"machine": asdict(machine)})
 
 
 def _nodes(machine: Machine) -> str:

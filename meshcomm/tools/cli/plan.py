@@ -23,7 +23,7 @@ from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.tools.cli.commands import Argument, Command
 from meshcomm.tools.cli.given import bytes_of, layout_of, mesh_of, shape_of
-from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
+from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, on_first_rank
 from meshcomm.tools.cli.terminal import say, terminal
 from meshcomm.tools.pictures.of_plans import save_plan
 
@@ -155,7 +155,9 @@ def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
         at = min(range(len(scaled_sizes)), key=lambda axis: (scaled_sizes[axis] == 1, scaled_sizes[axis]))
         scaled_sizes[at] *= 2
     while prod(scaled_sizes) > ranks and any(size % 2 == 0 for size in scaled_sizes):
-        at = max((axis for axis in range(len(scaled_sizes)) if scaled_sizes[axis] % 2 == 0), key=scaled_sizes.__getitem__)
+        at = max(
+            (axis for axis in range(len(scaled_sizes)) if scaled_sizes[axis] % 2 == 0), key=scaled_sizes.__getitem__
+        )
         scaled_sizes[at] //= 2
     return tuple(scaled_sizes)
 
@@ -185,5 +187,5 @@ PLAN = Command(
         Argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G"),
         Argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file"),
     ),
-    action=lambda options: told(lambda: _plan(options)),
+    action=lambda options: on_first_rank(lambda: _plan(options)),
 )

@@ -38,7 +38,7 @@ _PACKAGES = frozenset(("site-packages", "dist-packages"))
 _OURS = Path(__file__).resolve().parents[2]
 
 
-class Script:
+class NumPyScript:
     """A script of NumPy, and the folder of its modules."""
 
     def __init__(self, folder: Path) -> None:

@@ -16,11 +16,11 @@ from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.hosts import first_on_host, this_host
 
 QUESTIONS = 20
-"""How often a rank is asked for its time. One answer in twenty finds both ranks and the network idle."""
+"""Requests for the time of a rank. One answer in twenty finds both ranks and the network idle."""
 
 
 class Clock(NamedTuple):
-    """How the clock of a host differs from that of the first rank: by *offset* nanoseconds at its time *at*."""
+    """The difference of the clock of a host and that of the first rank: *offset* nanoseconds at its time *at*."""
 
     at: int = 0
     offset: int = 0
@@ -29,7 +29,7 @@ class Clock(NamedTuple):
 
 
 def compare_clocks(communicator: Communicator) -> Clock:
-    """Return how the clock of this rank's host differs from that of rank 0. Collective."""
+    """Return the difference of the clock of this rank's host and that of rank 0. Collective."""
     first = first_on_host(communicator.told(this_host()))
     clocks_of_ranks = {0: Clock()}
     for rank in sorted({*first} - {0}):

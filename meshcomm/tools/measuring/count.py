@@ -1,4 +1,4 @@
-"""How often a rank communicates, and what it receives: `count`."""
+"""The calls of a rank, its messages and bytes: `count`."""
 
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,17 +15,17 @@ _HEADINGS = ("operation", "calls", "messages", "bytes", "between nodes", "second
 
 @dataclass
 class Tally:
-    """What was counted of one operation."""
+    """The counts of one operation."""
 
     calls: int = 0
-    """How often the user made the call."""
+    """The number of calls by the user."""
     seconds: float = 0.0
-    """How long these calls took on this rank, with the time in which it waited."""
+    """The time of these calls on this rank, with waiting."""
     traffic: Traffic = NOTHING
 
     @property
     def messages(self) -> int:
-        """How many messages with data this rank received."""
+        """The number of messages with data that this rank received."""
         return self.traffic.messages
 
     @property
@@ -35,12 +35,12 @@ class Tally:
 
     @property
     def messages_between_nodes(self) -> int:
-        """How many of the messages came from ranks on other nodes."""
+        """The number of messages from ranks on other nodes."""
         return self.traffic.messages_between_nodes
 
     @property
     def bytes_between_nodes(self) -> int:
-        """How many of the bytes came from ranks on other nodes."""
+        """The number of bytes from ranks on other nodes."""
         return self.traffic.bytes_between_nodes
 
 
@@ -99,12 +99,12 @@ class Count(Listener):
 
     @property
     def calls(self) -> int:
-        """How many collective calls this rank made."""
+        """The number of collective calls of this rank."""
         return self.total.calls
 
     @property
     def messages(self) -> int:
-        """How many messages with data this rank received. What one other rank has for it in one exchange is one."""
+        """The number of messages with data that this rank received: one for each sender in an exchange."""
         return self.total.messages
 
     @property
@@ -114,17 +114,17 @@ class Count(Listener):
 
     @property
     def messages_between_nodes(self) -> int:
-        """How many of the messages came from ranks on other nodes."""
+        """The number of messages from ranks on other nodes."""
         return self.total.messages_between_nodes
 
     @property
     def bytes_between_nodes(self) -> int:
-        """How many of the bytes came from ranks on other nodes."""
+        """The number of bytes from ranks on other nodes."""
         return self.total.bytes_between_nodes
 
     @property
     def seconds(self) -> float:
-        """How long this rank was in collective calls, with the time in which it waited for others."""
+        """The time of this rank in collective calls, with waiting for others."""
         return self.total.seconds
 
     def table(self) -> str:

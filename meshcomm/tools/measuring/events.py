@@ -1,4 +1,4 @@
-"""What a rank did and when, in a buffer of limited length; and its text in the trace event format of Chrome.
+"""The spans of a rank in a buffer of limited length, and their text in the trace event format of Chrome.
 
 Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for each rank, in it a track for each
 thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
@@ -59,7 +59,7 @@ class Events(Listener):
 
     @property
     def dropped(self) -> int:
-        """How many spans did not fit: the oldest ones."""
+        """The number of dropped spans, the oldest ones."""
         return self._count - len(self._kept)
 
     @property
@@ -112,7 +112,7 @@ class Events(Listener):
             )
 
     def _peers(self, peers: Peers) -> dict[str, Json]:
-        """Return what tells, once the ranks are compared, for whom this one waited. Numbers are those in the trace."""
+        """Return the arguments that show, once ranks are compared, for whom this one waited."""
         args: dict[str, Json] = {}
         if peers.arrivals:
             args[ARRIVES] = [[arrival.stream, self._number(arrival), arrival.position] for arrival in peers.arrivals]
@@ -148,5 +148,5 @@ def document(lines: Iterable[str], about: dict[str, Json], totals: Totals | None
     for line in lines:
         yield between + line
         between = ",\n"
-    other_data = about if totals is None else about | {"ranks": totals.told()}
+    other_data = about if totals is None else about | {"ranks": totals.by_rank()}
     yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(other_data)}}}\n'

@@ -37,7 +37,7 @@ _LARGEST_FILE = 2**28
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
 
 
-class _Program(Events):
+class _ProgramTrace(Events):
     """The last events of this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,9 @@ class _Program(Events):
             folder = resolved(self._folder)
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / f"rank-{rank}.json") as file:
-                file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda local_time: local_time), about))
+                file.writelines(
+                    document(self.lines(rank, os.uname().nodename, 0, lambda local_time: local_time), about)
+                )
         except OSError as error:
             say(f"the trace of rank {rank} could not be written: {error}")
 
@@ -85,7 +87,7 @@ def start() -> None:
     """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
     folder = folder_in(TRACE_FOLDER)
     if folder is not None:
-        program = _Program(folder)
+        program = _ProgramTrace(folder)
         recorder.add(program)
         atexit.register(program.write)
 
@@ -94,7 +96,7 @@ _WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowE
 """What reading a file raises that no rank has written."""
 
 
-class _Told(NamedTuple):
+class _RankFile(NamedTuple):
     """The file of a rank: where it is, what it tells, and when its first span began, in the time of day."""
 
     path: Path
@@ -115,10 +117,10 @@ class _Files:
         self.clocks: dict[str, tuple[int, int]] = {}
         self.arrivals = Arrivals()
         self.totals = Totals()
-        self.told = sorted((self._compared(path) for path in paths), key=lambda file: file.rank)
-        self.arrivals.begin = min((file.first for file in self.told), default=0)
+        self.files = sorted((self._compared(path) for path in paths), key=lambda file: file.rank)
+        self.arrivals.begin = min((file.first for file in self.files), default=0)
 
-    def _compared(self, path: Path) -> _Told:
+    def _compared(self, path: Path) -> _RankFile:
         """Return what the file at *path* tells, and add its arrivals, in the time of day."""
         with _reading(path):
             about, events = _load(path)
@@ -136,7 +138,7 @@ class _Files:
                     for stream, number, position in span["args"].get(ARRIVES, ())
                 ),
             )
-            return _Told(path, rank, size, host, dropped, min(times, default=monotonic + shift))
+            return _RankFile(path, rank, size, host, dropped, min(times, default=monotonic + shift))
 
     def _shift(self, host: str) -> int:
         """Return what to add to the times of a host, in nanoseconds, to have the time of day."""
@@ -145,7 +147,7 @@ class _Files:
 
     def lines(self) -> Iterator[str]:
         """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
-        for file in self.told:
+        for file in self.files:
             shift = self._shift(file.host) - self.arrivals.begin
             with _reading(file.path):
                 for event in _load(file.path)[1]:
@@ -162,7 +164,7 @@ def merge(folder: Path, out: Path) -> str:
     ``MeshcommError`` if there are none, or a file is something else.
     """
     files = _Files(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
-    files_of_ranks, clocks = files.told, files.clocks
+    files_of_ranks, clocks = files.files, files.clocks
     if not files_of_ranks:
         raise MeshcommError(
             f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"

@@ -59,7 +59,7 @@ class Totals:
     >>> totals = Totals()
     >>> for name, began, took in (("call", 0, 9), ("mpi", 1, 7), ("wait", 1, 3)):
     ...     totals.add({"ph": "X", "cat": name, "ts": began, "dur": took, "pid": 5, "tid": 0})
-    >>> for name, seconds in totals.told()["5"].items():
+    >>> for name, seconds in totals.by_rank()["5"].items():
     ...     print(name, seconds)
     seconds in calls 9e-06
     seconds waiting 3e-06
@@ -79,7 +79,7 @@ class Totals:
             args = event["args"]
             rank.memory.update({key: _checked(int(args[key])) for key in (PEAK, SHARE) if key in args})
 
-    def told(self) -> dict[str, Json]:
+    def by_rank(self) -> dict[str, Json]:
         """Return the sums by rank, as the file of a trace says them."""
         return {
             str(rank): {f"seconds {name}": time / 1e9 for name, time in sums.times.items()} | sums.memory

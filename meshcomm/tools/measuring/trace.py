@@ -1,4 +1,4 @@
-"""Traces: what all ranks did and when, in one file for Perfetto."""
+"""Traces: the calls and exchanges of all ranks over time, in one file for Perfetto."""
 
 import atexit
 import contextlib
@@ -211,9 +211,9 @@ def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, 
 
     Parameters
     ----------
-    path: the file; that of rank 0 counts
+    path: the file; the argument of rank 0 counts
     comm: a communicator of mpi4py, by default COMM_WORLD
-    limit: how many spans each rank keeps. After that the oldest ones are dropped; the trace says how many.
+    limit: number of spans that each rank keeps; older ones are dropped, and the trace has their number
 
     ``OSError`` on all ranks if rank 0 cannot write the file, before anything runs if the folder is not there.
 

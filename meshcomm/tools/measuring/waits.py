@@ -88,17 +88,23 @@ class Arrivals:
         if key in self._last:
             return self._last[key]
         begun, wanted = self._begun.get(stream, {}), _positions(positions)
-        late_ranks = [Late(begun[position].time(number), begun[position].rank) for position in wanted if position in begun]
-        late = max(late_ranks) if len(late_ranks) == len(wanted) and min(late_ranks, default=Late(-1, -1)).time >= 0 else None
+        late_ranks = [
+            Late(begun[position].time(number), begun[position].rank) for position in wanted if position in begun
+        ]
+        late = (
+            max(late_ranks)
+            if len(late_ranks) == len(wanted) and min(late_ranks, default=Late(-1, -1)).time >= 0
+            else None
+        )
         if len(wanted) == len(begun):  # all ranks ask the same
             self._last[key] = late
         return late
 
 
 def explained(span: dict[str, Json], arrivals: Arrivals, uncertain: int) -> Iterator[dict[str, Json]]:
-    """Yield a *span* of a rank, and in it those in which the rank waited for another one, and in which data moved.
+    """Yield a *span* of a rank, and within it spans of waiting for another rank and of moving data.
 
-    Clocks may differ by *uncertain* nanoseconds: what is shorter is not shown.
+    Clocks may differ by *uncertain* nanoseconds: shorter spans are not shown.
     """
     span["args"].pop(ARRIVES, None)
     needed = span["args"].pop(NEEDS, None)

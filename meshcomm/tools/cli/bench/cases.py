@@ -23,7 +23,7 @@ CHUNK = 2**18
 
 
 class Setting(NamedTuple):
-    """What all sizes share. *rank* is this rank's device of *mesh*, which has all ranks of the world.
+    """The common setting of all sizes. *rank* is this rank's device of *mesh*, which has all ranks of the world.
 
     *source* and *target* are layouts, *shape* that of the array, *dtype* that of its elements; None where the command
     says nothing.
@@ -70,7 +70,7 @@ def expected(indices: Sequence[Indices], shape: Shape, dtype: DType, seed: int) 
 
 
 def _values_of(dtype: DType) -> int:
-    """Return how many values are used: numbers from 0 that *dtype* holds exactly."""
+    """Return the number of different values: numbers from 0 that *dtype* holds exactly."""
     if dtype.kind not in "biufc":
         raise DTypeError(f"bench compares numbers and bool, not {dtype}")
     if dtype.kind == "b":
@@ -85,7 +85,7 @@ def fill(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> N
 
 
 def differing(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> int:
-    """Return how many elements of a *block* are not the values that `fill` gives them."""
+    """Return the number of elements of a *block* that differ from the values of `fill`."""
     if block.shape != tuple(map(len, indices)):
         return max(1, prod(map(len, indices)))
     return sum(
@@ -98,7 +98,7 @@ def indices_of(layout: Layout, shape: Shape, device: int) -> list[Indices]:
     return [layout.global_indices(shape, device, axis) for axis in range(len(shape))]
 
 
-def held(tensor: meshcomm.DTensor) -> Array:
+def block_of(tensor: meshcomm.DTensor) -> Array:
     """Return the block of this rank, which is in the mesh."""
     assert tensor.local is not None
     return tensor.local
@@ -121,11 +121,11 @@ def relayout(setting: Setting, nbytes: int) -> Case:
     shape = setting.shape_for(source, nbytes, dtype)
     tensor = meshcomm.zeros(shape, dtype, source)
     before, after = (indices_of(layout, shape, setting.rank) for layout in (source, target))
-    fill(held(tensor), before, shape, 1)
+    fill(block_of(tensor), before, shape, 1)
 
     def wrong() -> int:
-        fill(held(tensor), before, shape, 2)
-        return differing(held(meshcomm.relayout(tensor, target)), after, shape, 2)
+        fill(block_of(tensor), before, shape, 2)
+        return differing(block_of(meshcomm.relayout(tensor, target)), after, shape, 2)
 
     block, moved = (layout.largest_block(shape) * dtype.itemsize for layout in (source, target))
     return Case(block, moved, lambda: meshcomm.relayout(tensor, target), memcpy(moved), wrong)
@@ -188,7 +188,7 @@ def fft(setting: Setting, nbytes: int) -> Case:
     def set_values(seed: int) -> list[Array]:
         """Give each element the product of a number for each of its indices; return these numbers for each axis."""
         factors = _factors(shape, dtype, seed)
-        held(tensor)[...] = _product([factor[index] for factor, index in zip(factors, before, strict=True)])
+        block_of(tensor)[...] = _product([factor[index] for factor, index in zip(factors, before, strict=True)])
         return factors
 
     def wrong() -> int:
@@ -197,7 +197,11 @@ def fft(setting: Setting, nbytes: int) -> Case:
         spectra = [np.fft.fft(factor) for factor in factors]
         after = indices_of(spectrum_tensor.layout, spectrum_tensor.shape, setting.rank)
         right = _product([spectrum[index] for spectrum, index in zip(spectra, after, strict=True)])
-        return int(np.count_nonzero(~(abs(held(spectrum_tensor) - right) <= _tolerance(shape, held(spectrum_tensor).dtype))))
+        return int(
+            np.count_nonzero(
+                ~(abs(block_of(spectrum_tensor) - right) <= _tolerance(shape, block_of(spectrum_tensor).dtype))
+            )
+        )
 
     set_values(1)
     block = source.largest_block(shape) * dtype.itemsize

@@ -22,7 +22,7 @@ from meshcomm.tools.cli.bench.measure import Row
 PLOTTED = (".png", ".svg")
 
 
-class Results(NamedTuple):
+class BenchResults(NamedTuple):
     """The rows of one operation. *beside* names its reference; *total* says that the rate counts all ranks at once."""
 
     name: str
@@ -80,7 +80,11 @@ def facts(hosts: Sequence[Host]) -> dict[str, Json]:
 
 def introduction(facts_of_machine: dict[str, Json]) -> str:
     """Return the lines above all tables."""
-    versions, machine, transport = facts_of_machine["versions"], facts_of_machine["machine"], facts_of_machine["transport"]
+    versions, machine, transport = (
+        facts_of_machine["versions"],
+        facts_of_machine["machine"],
+        facts_of_machine["transport"],
+    )
     hosts = [f"{host['name']} ({host['ranks']} on {host['cores']} cores)" for host in machine["hosts"]]
     listed = ", ".join(hosts[:8]) + ", ..." * (len(hosts) > 8)
     crowd = any(host["ranks"] > host["cores"] for host in machine["hosts"])
@@ -95,7 +99,7 @@ def introduction(facts_of_machine: dict[str, Json]) -> str:
     )
 
 
-def document(facts_of_machine: dict[str, Json], benches: Sequence[Results]) -> dict[str, Json]:
+def document(facts_of_machine: dict[str, Json], benches: Sequence[BenchResults]) -> dict[str, Json]:
     """Return what ``--json`` prints."""
     return facts_of_machine | {
         "benches": [
@@ -133,7 +137,7 @@ def check_plot(path: str) -> None:
         raise MeshcommError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
-def plot(path: str, benches: Sequence[Results], title: str) -> None:
+def plot(path: str, benches: Sequence[BenchResults], title: str) -> None:
     """Draw the rate of each operation over the size of the blocks, with its quartiles."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
