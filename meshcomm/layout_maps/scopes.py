@@ -136,8 +136,8 @@ class _ScopeContents:
         if self._waiting():
             gc.collect()  # what remains is the same on all ranks
         if waiting := self._waiting():
-            places = _whereabouts(self.modules, waiting)
-            listed = [f"{variable!r}{places.get(id(variable), '')}" for variable in waiting[:8]]
+            whereabouts = _whereabouts(self.modules, waiting)
+            listed = [f"{variable!r}{whereabouts.get(id(variable), '')}" for variable in waiting[:8]]
             more = f" and {len(waiting) - len(listed)} more" if len(waiting) > len(listed) else ""
             raise LayoutError(
                 f"the scope ends, but no Module made in it holds {'; '.join(listed)}{more}: without a path a variable "
