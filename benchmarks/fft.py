@@ -38,7 +38,7 @@ from rounds import Launch, Runs, Times, Turns, asleep, launched, measured
 
 import meshcomm as mc
 from jobs import Setting, launcher
-from meshcomm.fft.steps import Local, Move
+from meshcomm.fft.steps import LocalStep, RelayoutStep
 
 HERE = Path(__file__).resolve().parent
 PEERS = {"JAX": "fft_jax.py", "FFTW-MPI": "fft_fftw.py", "MKL": "fft_mkl.py"}
@@ -58,22 +58,22 @@ def contenders(case: Case) -> Runs:
     tensor = mc.from_local(values.astype(case.dtype), source, case.shape)
     steps = (*plan.steps, *plan.steps_back)
     blocks = [
-        np.ones(step.layout.block_shape(step.shape, mesh.rank), step.dtype) if isinstance(step, Local) else None
+        np.ones(step.layout.block_shape(step.shape, mesh.rank), step.dtype) if isinstance(step, LocalStep) else None
         for step in steps
     ]
 
     def locally(in_place: bool) -> None:
         for step, block in zip(steps, blocks, strict=True):
-            if isinstance(step, Local):
+            if isinstance(step, LocalStep):
                 assert block is not None
                 scipys(step, block, overwrite_x=in_place and step.transform.change == "complex")
 
     def by_hand() -> mc.DTensor:
         now = tensor
         for step in steps:
-            if isinstance(step, Move):
+            if isinstance(step, RelayoutStep):
                 now = mc.relayout(now, step.layout)
-            elif isinstance(step, Local):
+            elif isinstance(step, LocalStep):
                 assert now.local is not None
                 now = mc.from_local(scipys(step, now.local), step.layout, step.shape_after)
         return now
@@ -88,7 +88,7 @@ def contenders(case: Case) -> Runs:
     return found | ({"PFFT": peer} if peer else {})
 
 
-def scipys(step: Local, block: np.ndarray, **options: bool) -> np.ndarray:
+def scipys(step: LocalStep, block: np.ndarray, **options: bool) -> np.ndarray:
     """Return what one call of SciPy makes of a whole block."""
     transform = step.transform
     made: np.ndarray = getattr(scipy.fft, transform.kind)(block, transform.lengths, transform.axes, **options)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from meshcomm.core.layouts.mesh import Mesh
 
 Operation: TypeAlias = Callable[..., Array]
-"""Takes the array of this rank, and the arguments of a call."""
+"""A function of the array of this rank, and of the arguments of a call."""
 
 Call: TypeAlias = tuple[Any, ...]
 
@@ -67,7 +67,7 @@ class _Linear(torch.autograd.Function):  # type: ignore[misc]
 
 
 def _applied(x: torch.Tensor, operation: Operation, call: Call) -> torch.Tensor:
-    """Return what *operation* makes of *x*. torch.compile must not look into it: messages are no graph of tensors."""
+    """Return *operation* of *x*. torch.compile must not trace it: messages are no graph of tensors."""
     apply = _Linear.apply
     if torch.compiler.is_compiling():
         apply = torch.compiler.disable(apply)
@@ -98,10 +98,10 @@ def relayout(block: torch.Tensor, source: "Layout", target: "Layout", shape: Sha
 
     Parameters
     ----------
-    block: that of this rank, on the CPU
-    source: its layout
-    target: the layout of the result
-    shape: of the global array
+    block: block of this rank, on the CPU
+    source: layout of the block
+    target: layout of the result
+    shape: shape of the global array
 
     ``ShapeError`` if the block does not fit, ``LayoutError`` if a layout has another number of axes than *shape*.
 
@@ -226,7 +226,7 @@ _ADJOINTS: dict[Operation, Callable[..., tuple[Operation, Call]]] = {
     collectives.reduce_scatter: lambda groups, axis, op, comm: (collectives.all_gather, (groups, axis, comm)),
     collectives.all_reduce: lambda *call: (collectives.all_reduce, call),
 }
-"""For each operation what takes gradients back: an operation and its call, from the call of the first one."""
+"""The adjoint of each operation: a function from its call to the adjoint operation and its call."""
 
 
 def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]", layouts: object) -> None:
@@ -239,8 +239,8 @@ def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]"
 
     Parameters
     ----------
-    weights: those of this rank, in the same order on all ranks: ``dict(model.named_parameters())``, or a list
-    layouts: one for all weights; a list, or a dict or `LayoutMap` by name
+    weights: weights of this rank, in the same order on all ranks: ``dict(model.named_parameters())``, or a list
+    layouts: layout of all weights; a list, or a dict or `LayoutMap` by name
 
     A weight without a gradient keeps none if no rank has one. ``LayoutError`` if a weight has no layout, or one for
     another number of axes.
@@ -263,8 +263,8 @@ def sum_gradients(weights: "Mapping[str, torch.Tensor] | Iterable[torch.Tensor]"
         replicas = tuple(dim for dim in layout.mesh.dim_names if not any(dim in names for names in layout.axes))
         if layout.mesh.rank is not None and any(layout.mesh.dim_size(dim) > 1 for dim in replicas):
             alike.setdefault((layout.mesh, replicas, weight.dtype), []).append(weight)
-    for (mesh, replicas, _), found in alike.items():
-        _sum_over(mesh, replicas, found)
+    for (mesh, replicas, _), group in alike.items():
+        _sum_over(mesh, replicas, group)
 
 
 def _layout_of(layouts: Any, name: str | int, ndim: int) -> "Layout":
@@ -283,16 +283,16 @@ def _layout_of(layouts: Any, name: str | int, ndim: int) -> "Layout":
 def _sum_over(mesh: "Mesh", replicas: tuple[str, ...], weights: list[torch.Tensor]) -> None:
     """Sum the gradients of *weights*, of one dtype, over the mesh dimensions *replicas*."""
     # One row for each replica: the gradients, and for each weight whether this rank has one.
-    rows = [torch.zeros_like(each) if each.grad is None else each.grad for each in weights]
-    has = torch.tensor([each.grad is not None for each in weights]).to(rows[0].dtype)
-    row = torch.cat([*(each.detach().reshape(-1) for each in rows), has])
+    rows = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in weights]
+    has = torch.tensor([weight.grad is not None for weight in weights]).to(rows[0].dtype)
+    row = torch.cat([*(grad.detach().reshape(-1) for grad in rows), has])
     others = tuple(dim for dim in mesh.dim_names if dim not in replicas)
     table = from_local(row[None], "cuts", mesh=mesh, sharding_specs=[replicas, others])
     total = block_of(np.sum(table, axis=0))
     *sums, has = total.split([*map(torch.numel, weights), len(weights)])
-    for weight, its, count in zip(weights, sums, has, strict=True):
+    for weight, grad_sum, count in zip(weights, sums, has, strict=True):
         if count != 0:
-            weight.grad = its.reshape(weight.shape).clone()
+            weight.grad = grad_sum.reshape(weight.shape).clone()
 
 
 # -- tensors and layouts of both libraries ----------------------------------------------------------------------------
@@ -315,7 +315,7 @@ def block_of(tensor: object) -> Any:
     [0.0, 7.0, 0.0]
     """
     if isinstance(tensor, Mapping):
-        return {key: _block_in(each) for key, each in tensor.items()}
+        return {key: _block_in(value) for key, value in tensor.items()}
     if isinstance(tensor, list | tuple):
         return type(tensor)(map(_block_in, tensor))
     block = on_blocks(_shared, as_tensor("block_of", tensor))
@@ -336,9 +336,9 @@ def from_placements(mesh: "Mesh", placements: Sequence[Any], shape: ShapeLike) -
 
     Parameters
     ----------
-    mesh: with the same devices as PyTorch's mesh, in the same order
+    mesh: mesh with the devices of PyTorch's mesh in the same order
     placements: ``Shard`` or ``Replicate`` for each mesh dimension
-    shape: of the global array
+    shape: shape of the global array
 
     ``LayoutError`` for other placements, such as ``Partial``.
 

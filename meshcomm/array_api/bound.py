@@ -33,10 +33,10 @@ _namespaces: "WeakValueDictionary[int, Namespace]" = WeakValueDictionary()  # by
 @_hooks.provides("namespace")
 def namespace_of(mesh: Mesh) -> "Namespace":
     """Return the names of the standard bound to *mesh*: the same object while a program holds it."""
-    found = _namespaces.get(id(mesh))
-    if found is None:
-        found = _namespaces[id(mesh)] = Namespace(standard, np, mesh)
-    return found
+    namespace = _namespaces.get(id(mesh))
+    if namespace is None:
+        namespace = _namespaces[id(mesh)] = Namespace(standard, np, mesh)
+    return namespace
 
 
 class Namespace(ModuleType):
@@ -48,7 +48,7 @@ class Namespace(ModuleType):
     ----------
     standard: a module with the standard's names; they come first
     numpys: the module of NumPy that has the same names and others
-    mesh: where what is created lies
+    mesh: the mesh of created tensors
     """
 
     def __init__(self, standard: ModuleType, numpys: ModuleType, mesh: Mesh) -> None:
@@ -57,29 +57,29 @@ class Namespace(ModuleType):
 
     def __getattr__(self, name: str) -> object:
         if name in self._standard.__all__:
-            found = self._of_standard(name)
+            value = self._of_standard(name)
         elif self._numpys is np and name in OWN:
-            found = _bound(OWN[name], Everywhere(self._mesh))
+            value = _bound(OWN[name], Everywhere(self._mesh))
         elif name[0] != "_" and _takes_tensors(self._numpys, name):
-            found = getattr(self._numpys, name)
+            value = getattr(self._numpys, name)
         elif name == "lib" and self._numpys is np:
-            found = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
+            value = np.lib  # xarray rolls windows by its stride_tricks, which tensors have, too
         else:
             raise missing(f"module {self.__name__!r}", name, {}, dir(self), self)
-        self.__dict__[name] = found
-        return found
+        self.__dict__[name] = value
+        return value
 
     def _of_standard(self, name: str) -> object:
-        found = getattr(self._standard, name)
-        if isinstance(found, ModuleType):
-            return Namespace(found, getattr(self._numpys, name), self._mesh)
+        value = getattr(self._standard, name)
+        if isinstance(value, ModuleType):
+            return Namespace(value, getattr(self._numpys, name), self._mesh)
         if name == "__array_namespace_info__":
             return partial(Info, self._mesh)
-        if not inspect.isfunction(found):
-            return found
-        if _creates(found):
-            return _bound(found, Everywhere(self._mesh))
-        return _either(found, getattr(self._numpys, name, None))
+        if not inspect.isfunction(value):
+            return value
+        if _creates(value):
+            return _bound(value, Everywhere(self._mesh))
+        return _either(value, getattr(self._numpys, name, None))
 
     def __dir__(self) -> list[str]:
         others = (name for name in dir(self._numpys) if name[0] != "_" and _takes_tensors(self._numpys, name))
@@ -98,11 +98,11 @@ class Namespace(ModuleType):
 
 
 def _takes_tensors(numpys: ModuleType, name: str) -> bool:
-    """Return whether NumPy's *name* is a function that takes tensors, or is about dtypes."""
-    found = getattr(numpys, name, None)
-    if isinstance(found, type):
-        return issubclass(found, np.generic) or name in _ABOUT_DTYPES
-    return callable(found) and (name in _ABOUT_DTYPES or takes_tensors(found))
+    """Return whether NumPy's *name* is a function that takes tensors, or a name for dtypes."""
+    value = getattr(numpys, name, None)
+    if isinstance(value, type):
+        return issubclass(value, np.generic) or name in _ABOUT_DTYPES
+    return callable(value) and (name in _ABOUT_DTYPES or takes_tensors(value))
 
 
 def _creates(function: Function) -> bool:
@@ -111,7 +111,7 @@ def _creates(function: Function) -> bool:
 
 
 def _bound(function: Function, where: Device) -> Function:
-    """Return *function* so that what it makes is *where*, unless it gets a device or a layout."""
+    """Return *function* with results on *where*, unless it gets a device or a layout."""
     key = "device" if _creates(function) else "layout"
 
     def made(*args: object, **kwargs: object) -> object:

@@ -69,21 +69,21 @@ def argsort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: 
 def sort(x: DTensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> DTensor:
     """Return the tensor sorted along *axis*. Collective over the mesh."""
     result = _numpys.sort(x, axis=axis, stable=stable)
-    found: DTensor = _numpys.flip(result, axis) if descending else result
-    return found
+    ordered: DTensor = _numpys.flip(result, axis) if descending else result
+    return ordered
 
 
 def take_along_axis(x: DTensor, indices: DTensor, /, *, axis: int = -1) -> DTensor:
     """Return the elements at *indices* along *axis*, others for each line. Collective over the mesh."""
-    found: DTensor = _numpys.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
-    return found
+    elements: DTensor = _numpys.take_along_axis(x, indices, axis)  # NumPy 2.1 has no default for the axis
+    return elements
 
 
 def eig(x: DTensor, /) -> tuple[DTensor, DTensor]:
     """Return eigenvalues and eigenvectors of square matrices, as complex numbers. Collective if they are sharded."""
-    found: Any = _numpys.linalg.eig(x)
-    made: tuple[DTensor, DTensor] = found._make(map(_as_complex, found))  # of NumPy's kind
-    return made
+    pairs: Any = _numpys.linalg.eig(x)
+    complex_pairs: tuple[DTensor, DTensor] = pairs._make(map(_as_complex, pairs))  # of NumPy's kind
+    return complex_pairs
 
 
 def eigvals(x: DTensor, /) -> DTensor:
@@ -100,8 +100,8 @@ def pinv(x: DTensor, /, *, rtol: ArrayLike | DTensor | None = None) -> DTensor:
 
     Singular values up to *rtol* times the largest one count as zero; by default the precision times the longer side.
     """
-    made: DTensor = _numpys.linalg.pinv(x, rtol=rtol)
-    return made
+    inverse: DTensor = _numpys.linalg.pinv(x, rtol=rtol)
+    return inverse
 
 
 class FloatInfo(NamedTuple):
@@ -130,9 +130,9 @@ def finfo(type: DTypeLike | DTensor, /) -> FloatInfo:
     >>> finfo(np.complex64).bits
     32
     """
-    found = np.finfo(_dtype_of(type))
-    eps, largest, least, normal = map(float, (found.eps, found.max, found.min, found.smallest_normal))
-    return FloatInfo(int(found.bits), eps, largest, least, normal, found.dtype)
+    info = np.finfo(_dtype_of(type))
+    eps, largest, least, normal = map(float, (info.eps, info.max, info.min, info.smallest_normal))
+    return FloatInfo(int(info.bits), eps, largest, least, normal, info.dtype)
 
 
 def iinfo(type: DTypeLike | DTensor, /) -> IntegerInfo:
@@ -141,8 +141,8 @@ def iinfo(type: DTypeLike | DTensor, /) -> IntegerInfo:
     >>> iinfo(np.int8).max
     127
     """
-    found = np.iinfo(_dtype_of(type))
-    return IntegerInfo(int(found.bits), int(found.max), int(found.min), found.dtype)
+    info = np.iinfo(_dtype_of(type))
+    return IntegerInfo(int(info.bits), int(info.max), int(info.min), info.dtype)
 
 
 def _dtype_of(x: DTypeLike | DTensor) -> DType:

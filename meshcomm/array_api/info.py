@@ -1,4 +1,4 @@
-"""What the array API standard lets a program ask about a namespace."""
+"""The inspection interface of a namespace in the array API standard."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ _NAMES = (
 
 
 class Info:
-    """What `__array_namespace_info__` returns, of the namespace of *mesh* if it is one's."""
+    """The result of `__array_namespace_info__`, for the namespace of *mesh* or for the module."""
 
     def __init__(self, mesh: Mesh | None = None) -> None:
         self._mesh = mesh
@@ -48,8 +48,8 @@ class Info:
         >>> sorted(Info().dtypes(kind="real floating"))
         ['float32', 'float64']
         """
-        found = {name: np.dtype(name) for name in _NAMES}
-        return {name: dtype for name, dtype in found.items() if kind is None or np.isdtype(dtype, kind)}
+        dtypes = {name: np.dtype(name) for name in _NAMES}
+        return {name: dtype for name, dtype in dtypes.items() if kind is None or np.isdtype(dtype, kind)}
 
 
 def __array_namespace_info__() -> Info:  # noqa: N807 - the standard's name

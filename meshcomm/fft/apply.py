@@ -1,4 +1,4 @@
-"""One transform of one tensor: what every function of `meshcomm.fft` calls."""
+"""One transform of one tensor: every function of `meshcomm.fft` calls it."""
 
 from meshcomm.blocks.session import session
 from meshcomm.core._arguments import integer
@@ -6,30 +6,35 @@ from meshcomm.core._tracing import Value, traceable, untraced
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.errors import ShapeError
-from meshcomm.fft.calls import Some, transform_of
-from meshcomm.fft.execute import Options, check_options, run_steps
+from meshcomm.fft.calls import Ints, transform_of
+from meshcomm.fft.execute import FFTOptions, check_options, run_steps
 from meshcomm.fft.kinds import Transform
-from meshcomm.fft.planning import Wanted, target_layout
+from meshcomm.fft.planning import ResultLayout, target_layout
 from meshcomm.fft.search import cheapest
 
 
-def one_axis(n: object, axis: object) -> tuple[Some, Some]:
+def one_axis(n: object, axis: object) -> tuple[Ints, Ints]:
     """Return *s* and *axes* of a function along one axis; ``TypeError`` for several, or None."""
     number = integer(axis, "axis", TypeError)
     return None if n is None else (integer(n, "n", ShapeError),), (number,)
 
 
 def called(
-    name: str, x: Value, lengths: tuple[Some, Some], options: Options, layout: Wanted, **others: Value
+    name: str,
+    x: Value,
+    lengths: tuple[Ints, Ints],
+    options: FFTOptions,
+    layout: ResultLayout,
+    **others: Value,
 ) -> DTensor:
-    """Return the transform of *x* that a call of one of SciPy's functions asks for. Collective if *x* is sharded.
+    """Return the transform of *x* by the function *name* of SciPy. Collective if *x* is sharded.
 
     Parameters
     ----------
-    name: of the function
+    name: name of the function
     x: a tensor
     lengths: the arguments *s* and *axes* of the call
-    options, layout: as in `transformed`
+    options, layout: options and layout of the result, see `transformed`
     others: norm, variant and orthogonalize
     """
     tensor = as_tensor(f"fft.{name}", untraced(x))
@@ -40,19 +45,19 @@ def called(
 
 
 @traceable()
-def transformed(x: Value, transform: Transform, layout: Wanted, options: Options) -> DTensor:
+def transformed(x: Value, transform: Transform, layout: ResultLayout, options: FFTOptions) -> DTensor:
     """Return the *transform* of the tensor *x*. Collective if *x* is sharded.
 
     Parameters
     ----------
     x: a tensor
-    transform: which, with all its lengths
-    layout: of the result; "same" for that of *x*, None for the one after the last transform
-    options: how
+    transform: the transform, with all its lengths
+    layout: layout of the result; "same" for the layout of *x*, None for the layout after the last transform
+    options: backend, workers and whether to overwrite
     """
     tensor = as_tensor(f"fft.{transform.name}", x)
     target = target_layout(layout, tensor.layout, transform, tensor.shape)
-    with session(transform.operation, tensor.mesh, None if target is None else target.mesh) as here:
-        machine = Machine() if here is None else here.machine
+    with session(transform.operation, tensor.mesh, None if target is None else target.mesh) as call_session:
+        machine = Machine() if call_session is None else call_session.machine
         steps = cheapest(transform, (tensor.shape, tensor.dtype), tensor.layout, target, machine)
         return run_steps(steps, [tensor], options)[0]

@@ -16,16 +16,16 @@ from meshcomm.errors import MeshcommError, ShapeError
 from meshcomm.fft.kinds import Transform
 
 
-class Backend(Protocol):
+class FFTBackend(Protocol):
     """A library that transforms arrays."""
 
     name: str
 
     def check(self, transform: Transform) -> None:
-        """Raise ``MeshcommError`` if the library does not have this kind."""
+        """Raise ``MeshcommError`` if the library lacks the kind of *transform*."""
 
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
-        """Return the transform of *array*, maybe in its memory, if *overwrite* allows that."""
+        """Return the transform of *array*; with *overwrite*, the result may use its memory."""
 
 
 class _ScipyLike:
@@ -40,13 +40,10 @@ class _ScipyLike:
     def apply(self, transform: Transform, array: Array, overwrite: bool, workers: int | None) -> Array:
         options: dict[str, bool | int | None] = {"overwrite_x": overwrite, "workers": workers}
         function = _function(self._module, self.name, transform.kind, transform.name)
-        if transform.change == "real":
-            if transform.orthogonalize is not None:  # not all libraries know it
-                options["orthogonalize"] = transform.orthogonalize
-            made = function(array, transform.variant, transform.lengths, transform.axes, transform.norm, **options)
-        else:
-            made = function(array, transform.lengths, transform.axes, transform.norm, **options)
-        return np.asarray(made)
+        variant = (transform.variant,) if transform.change == "real" else ()
+        if variant and transform.orthogonalize is not None:  # not all libraries know it
+            options["orthogonalize"] = transform.orthogonalize
+        return np.asarray(function(array, *variant, transform.lengths, transform.axes, transform.norm, **options))
 
 
 class _Numpy:
@@ -63,16 +60,16 @@ class _Numpy:
         dtype = transform.dtype_after(array.dtype)
         turned = {"forward": "backward", "ortho": "ortho"}.get(norm or "", "forward")
         if transform.kind == "hfftn":
-            made = _function(np.fft, self.name, "irfftn")(np.conj(array), lengths, axes, turned)
+            result = _function(np.fft, self.name, "irfftn")(np.conj(array), lengths, axes, turned)
         elif transform.kind == "ihfftn":
-            made = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, turned))
+            result = np.conj(_function(np.fft, self.name, "rfftn")(array, lengths, axes, turned))
         else:
-            made = _function(np.fft, self.name, transform.kind, transform.name)(array, lengths, axes, norm)
-        return np.asarray(made).astype(dtype, copy=False)
+            result = _function(np.fft, self.name, transform.kind, transform.name)(array, lengths, axes, norm)
+        return np.asarray(result).astype(dtype, copy=False)
 
 
 class _Ducc:
-    """ducc0.fft, the C++ library from which those of SciPy and NumPy come."""
+    """ducc0.fft, the C++ library behind SciPy's and NumPy's transforms."""
 
     name = "ducc0"
 
@@ -104,7 +101,7 @@ class _Ducc:
 
 
 def threads_of(workers: int | None) -> int:
-    """Return how many threads *workers* are: below 0 they count from all cores of this host on, as SciPy's do."""
+    """Return the number of threads for *workers*: below 0 they count from all cores of this host, as in SciPy."""
     cores = os.cpu_count() or 1
     threads = 1 if workers is None else integer(workers, "workers", ShapeError)
     if not (threads >= 1 or -cores <= threads <= -1):
@@ -115,21 +112,21 @@ def threads_of(workers: int | None) -> int:
 
 
 def _fitted(array: Array, axes: tuple[int, ...], lengths: list[int]) -> Array:
-    """Return *array* cropped to these *lengths* along its *axes*, or with zeros added."""
-    wanted = dict(zip(axes, lengths, strict=True))
-    kept = array[tuple(slice(wanted.get(axis)) for axis in range(array.ndim))]
+    """Return *array* cropped to *lengths* along *axes*, or padded with zeros."""
+    sizes = dict(zip(axes, lengths, strict=True))
+    cropped = array[tuple(slice(sizes.get(axis)) for axis in range(array.ndim))]
     missing = [(0, 0)] * array.ndim
-    for axis, n in wanted.items():
-        missing[axis] = 0, n - kept.shape[axis]
-    return np.pad(kept, missing) if any(n for _, n in missing) else kept
+    for axis, n in sizes.items():
+        missing[axis] = 0, n - cropped.shape[axis]
+    return np.pad(cropped, missing) if any(n for _, n in missing) else cropped
 
 
 def _function(module: ModuleType, name: str, kind: str, called: str = "") -> Callable[..., Array]:
-    """Return the function *kind* of the backend *name*; the user has *called* another one of ours, maybe."""
-    found: Callable[..., Array] | None = getattr(module, kind, None)
-    if found is None:
+    """Return the function *kind* of the backend *name*; errors name the function that the user has *called*."""
+    function: Callable[..., Array] | None = getattr(module, kind, None)
+    if function is None:
         raise MeshcommError(f"the FFT backend {name!r} has no {called or kind}; SciPy has it: pip install scipy")
-    return found
+    return function
 
 
 _MODULES = {"scipy": "scipy.fft", "pyfftw": "pyfftw.interfaces.scipy_fft", "mkl_fft": "mkl_fft.interfaces.scipy_fft"}
@@ -138,7 +135,7 @@ _MODULES = {"scipy": "scipy.fft", "pyfftw": "pyfftw.interfaces.scipy_fft", "mkl_
 _KNOWN = "scipy", "numpy", "pyfftw", "mkl_fft", "ducc0"
 
 
-def backend_of(name: str | None) -> Backend:
+def backend_of(name: str | None) -> FFTBackend:
     """Return the library of this name; by default SciPy, or NumPy where SciPy is not installed.
 
     ``MeshcommError`` for an unknown name, or a library that is not installed.
@@ -149,7 +146,7 @@ def backend_of(name: str | None) -> Backend:
 
 
 @lru_cache
-def _backend(name: str | None) -> Backend:
+def _backend(name: str | None) -> FFTBackend:
     if name is None:
         name = "scipy" if find_spec("scipy") is not None else "numpy"
     if name == "numpy":

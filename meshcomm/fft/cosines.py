@@ -4,9 +4,9 @@ All types, 1 to 4, are one formula. With a and b, 0 or 1/2 or 1, and a length L,
 
     y[k] = 2 Re (or -2 Im) of the sum over n of c[n] x[n] exp(-2 pi i (k + a) (n + b) / L)
 
-where c is 1, but for 1/2 at some ends. As (k + a) (n + b) = k n + a n + b (k + a), this is a Fourier transform of x
-with zeros up to the length L, with factors before and after it. L is about twice the length, so this takes about four
-times the operations of a local transform. Source: K. R. Rao, P. Yip, Discrete Cosine Transform, 1990.
+where c is 1, except for 1/2 at some ends. As (k + a) (n + b) = k n + a n + b (k + a), this is a Fourier transform of x
+padded with zeros to the length L, with factors before and after it. L is about twice the length, so this takes about
+four times the operations of a local transform. Source: K. R. Rao, P. Yip, Discrete Cosine Transform, 1990.
 """
 
 from collections.abc import Callable
@@ -23,22 +23,22 @@ from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import roots, scale_of
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import Transform, working_dtype
-from meshcomm.fft.steps import Sharded
+from meshcomm.fft.steps import ShardedStep
 from meshcomm.numpy.indexing.indexing import getitem
 
-RunSharded: TypeAlias = Callable[[Sharded, DTensor], DTensor]
+RunSharded: TypeAlias = Callable[[ShardedStep, DTensor], DTensor]
 """Transforms a tensor, by a step that leaves its axis sharded."""
 
 
 class Formula(NamedTuple):
-    """How a cosine or sine transform of one axis is a Fourier transform.
+    """A cosine or sine transform of one axis in terms of a Fourier transform.
 
     Parameters
     ----------
-    cosine: whether the real part is taken, or else the imaginary one
+    cosine: whether the result is the real part, not the imaginary one
     a, b: twice the numbers of the formula
-    halves: the indices before the transform at which c is 1/2
-    before, after: the indices at which the factor of an orthogonal transform is sqrt(2) before it, sqrt(1/2) after it
+    halves: input indices with c = 1/2
+    before, after: input and output indices with the factors sqrt(2) and sqrt(1/2) of an orthogonal transform
     """
 
     cosine: bool
@@ -72,27 +72,27 @@ def formula_of(transform: Transform) -> Formula:
     )
 
 
-def transformed_by_fourier(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
+def transformed_by_fourier(step: ShardedStep, tensor: DTensor, run: RunSharded) -> DTensor:
     """Return the cosine or sine transform of *tensor* by *step*. Collective over the mesh.
 
     Parameters
     ----------
-    step: what to do
-    tensor: in the source layout of the step
-    run: makes Fourier transforms
+    step: the transform and its layouts
+    tensor: tensor in the source layout of the step
+    run: function that does Fourier transforms of a sharded axis
     """
     (axis,), (n,) = step.transform.axes, step.transform.lengths
-    given = fitted(tensor, axis, n)
-    if given.dtype.kind != "c":
-        return relaid(_of_real(step, given, run), step.layout.axes, step.transform.kind)
+    source = fitted(tensor, axis, n)
+    if source.dtype.kind != "c":
+        return relaid(_of_real(step, source, run), step.layout.axes, step.transform.kind)
     # SciPy drops orthogonalize for complex numbers.
     step = replace(step, transform=replace(step.transform, orthogonalize=None))
-    halves = [_of_real(step, half, run) for half in (given.real, given.imag)]
+    halves = [_of_real(step, half, run) for half in (source.real, source.imag)]
     return relaid(complex_of(halves, step.dtype_after), step.layout.axes, step.transform.kind)
 
 
-def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
-    """Return the transform of real numbers, in the layout that comes out."""
+def _of_real(step: ShardedStep, tensor: DTensor, run: RunSharded) -> DTensor:
+    """Return the transform of real numbers, in the layout of the Fourier transform."""
     transform, formula, length = step.transform, formula_of(step.transform), step.length
     (axis,), (n,) = transform.axes, transform.lengths
     real = working_dtype(tensor.dtype)
@@ -112,13 +112,15 @@ def _of_real(step: Sharded, tensor: DTensor, run: RunSharded) -> DTensor:
     def weights(of: DTensor, values: Callable[[Indices], Array]) -> Array:
         return values(indices_along(of.layout, of.shape, axis)).astype(complexes)
 
-    given = mapped(lambda block: block.astype(complexes) * weights(tensor, before), tensor, dtype=complexes)
+    weighted = mapped(lambda block: block.astype(complexes) * weights(tensor, before), tensor, dtype=complexes)
     names, blocks = tuple(tensor.layout.axes[axis]), tensor.layout.num_shards(axis)
-    dealt = step.rows and step.rows % blocks == 0
-    spec = Cyclic.made(names, (step.rows // blocks, 0)).canonical(blocks) if dealt else names
+    is_cyclic = step.rows and step.rows % blocks == 0
+    spec = Cyclic.made(names, (step.rows // blocks, 0)).canonical(blocks) if is_cyclic else names
     layout = tensor.layout.replace(axis, spec)
-    inner = Sharded(Transform("fftn", (axis,), (length,)), given.shape, complexes, given.layout, layout, step.rows)
-    spectrum = getitem(run(inner, given), leading(tensor.ndim, axis, n))
+    inner = ShardedStep(
+        Transform("fftn", (axis,), (length,)), weighted.shape, complexes, weighted.layout, layout, step.rows
+    )
+    spectrum = getitem(run(inner, weighted), leading(tensor.ndim, axis, n))
 
     def piece(block: Array) -> Array:
         product = block * weights(spectrum, after)

@@ -12,24 +12,24 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import machine_of, relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import ShapeError
-from meshcomm.fft.backends import Backend, backend_of, threads_of
+from meshcomm.fft.backends import FFTBackend, backend_of, threads_of
 from meshcomm.fft.kinds import Transform
-from meshcomm.fft.local import transformed
+from meshcomm.fft.local import transform_block
 from meshcomm.fft.search import cheapest
 from meshcomm.fft.sharded import transformed_sharded
-from meshcomm.fft.steps import FFTStep, Local, Move
+from meshcomm.fft.steps import FFTStep, LocalStep, RelayoutStep
 
 
-class Options(NamedTuple):
-    """How to transform, whatever the steps are."""
+class FFTOptions(NamedTuple):
+    """FFTOptions of all steps: the backend, its threads, and whether the input may be overwritten."""
 
     backend: str | None = None
     workers: int | None = None
     overwrite: bool = False
 
 
-def check_options(options: Options, transform: Transform) -> None:
-    """Raise, on all ranks, what would else be raised on those only that have something to transform."""
+def check_options(options: FFTOptions, transform: Transform) -> None:
+    """Raise the errors of *options* on all ranks, also on those without a block."""
     threads_of(options.workers)
     if not isinstance(transform.orthogonalize, bool | None):
         raise ShapeError(f"orthogonalize must be True, False or None, not {quote(transform.orthogonalize)}")
@@ -37,37 +37,37 @@ def check_options(options: Options, transform: Transform) -> None:
 
 
 def run_steps(
-    steps: Sequence[FFTStep], tensors: Sequence[DTensor], options: Options, outs: Sequence[DTensor] | None = None
+    steps: Sequence[FFTStep], tensors: Sequence[DTensor], options: FFTOptions, outs: Sequence[DTensor] | None = None
 ) -> list[DTensor]:
     """Return the transforms of *tensors*, which have one shape, dtype and layout. Collective over their mesh.
 
     Parameters
     ----------
-    steps: as `cheapest` found them
-    tensors: in the source layout of the first step; each relayout moves all of them in one exchange
-    options: how
-    outs: tensors to write the results to
+    steps: result of `cheapest`
+    tensors: tensors in the source layout of the first step; each relayout moves all of them in one exchange
+    options: backend, workers and whether to overwrite
+    outs: tensors for the results
     """
     backend = backend_of(options.backend)
-    found, owned = list(tensors), options.overwrite
+    results, owned = list(tensors), options.overwrite
     last = len(steps) - 1
     for number, step in enumerate(steps):
-        into = list(outs) if outs is not None and number == last else [None] * len(found)
-        if isinstance(step, Move):
-            found = _moved(found, step.layout, outs if number == last else None)
-        elif isinstance(step, Local):
-            found = [
+        into = list(outs) if outs is not None and number == last else [None] * len(results)
+        if isinstance(step, RelayoutStep):
+            results = _moved(results, step.layout, outs if number == last else None)
+        elif isinstance(step, LocalStep):
+            results = [
                 _on_block(backend, step, t, out, owned=owned, workers=options.workers)
-                for t, out in zip(found, into, strict=True)
+                for t, out in zip(results, into, strict=True)
             ]
         else:
-            found = [_sharded(step, t, options) for t in found]
+            results = [_sharded(step, t, options) for t in results]
             if outs is not None and number == last:
-                found = _moved(found, step.layout, outs)
+                results = _moved(results, step.layout, outs)
         owned = True
     if not steps:
-        return [t.copy() for t in found] if outs is None else _moved(found, outs[0].layout, outs)
-    return found
+        return [t.copy() for t in results] if outs is None else _moved(results, outs[0].layout, outs)
+    return results
 
 
 def _moved(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | None) -> list[DTensor]:
@@ -77,30 +77,30 @@ def _moved(tensors: list[DTensor], layout: Layout, outs: Sequence[DTensor] | Non
 
 
 def _on_block(
-    backend: Backend, step: Local, tensor: DTensor, out: DTensor | None, *, owned: bool, workers: int | None
+    backend: FFTBackend, step: LocalStep, tensor: DTensor, out: DTensor | None, *, owned: bool, workers: int | None
 ) -> DTensor:
     def run(block: Array, into: Array | None = None) -> Array:
-        return transformed(backend, step.transform, block, into=into, owned=owned, workers=workers)
+        return transform_block(backend, step.transform, block, into=into, owned=owned, workers=workers)
 
     if out is not None:
         return changed(lambda into, block: run(block, into), out, tensor)
     return mapped(run, tensor, layout=step.layout, shape=step.shape_after, dtype=step.dtype_after)
 
 
-def _sharded(step: FFTStep, tensor: DTensor, options: Options) -> DTensor:
+def _sharded(step: FFTStep, tensor: DTensor, options: FFTOptions) -> DTensor:
     backend = backend_of(options.backend)
-    again = Options(options.backend, options.workers, overwrite=True)
+    again = FFTOptions(options.backend, options.workers, overwrite=True)
 
-    def by_blocks(transform: Transform, given: DTensor) -> DTensor:
+    def by_blocks(transform: Transform, matrix: DTensor) -> DTensor:
         # A matrix may be a view of the tensor that the caller still has.
-        owned = not on_blocks(np.may_share_memory, given, tensor)
-        whole = Local(transform, given.shape, given.dtype, given.layout)
-        return _on_block(backend, whole, given, None, owned=owned, workers=options.workers)
+        owned = not on_blocks(np.may_share_memory, matrix, tensor)
+        whole = LocalStep(transform, matrix.shape, matrix.dtype, matrix.layout)
+        return _on_block(backend, whole, matrix, None, owned=owned, workers=options.workers)
 
-    def anywhere(transform: Transform, given: DTensor) -> DTensor:
-        described = given.shape, given.dtype
-        steps = cheapest(transform, described, given.layout, None, machine_of(given.mesh))
-        return run_steps(steps, [given], again)[0]
+    def anywhere(transform: Transform, source: DTensor) -> DTensor:
+        described = source.shape, source.dtype
+        steps = cheapest(transform, described, source.layout, None, machine_of(source.mesh))
+        return run_steps(steps, [source], again)[0]
 
-    assert not isinstance(step, Local | Move)
+    assert not isinstance(step, LocalStep | RelayoutStep)
     return transformed_sharded(step, tensor, by_blocks, anywhere)

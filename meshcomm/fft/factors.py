@@ -1,4 +1,4 @@
-"""Numbers that transforms of a sharded axis need: rows and columns of four steps, scales, and roots of unity."""
+"""Numbers for transforms of a sharded axis: rows and columns of four steps, scales, and roots of unity."""
 
 from math import isqrt
 
@@ -10,9 +10,9 @@ from meshcomm.fft.kinds import Transform
 
 
 def rows_of(n: int, blocks: int, cyclic: Cyclic | None = None) -> int:
-    """Return the rows of a matrix that an axis of *n* elements over so many *blocks* is taken as, or 0 if it is none.
+    """Return the rows of the matrix for an axis of *n* elements in *blocks* blocks, or 0 if there is none.
 
-    Rows and columns give every device something to do. Multiples of *blocks* are best, then what is nearly a square.
+    There are at least as many rows and columns as blocks. Multiples of *blocks* are best, then nearly square matrices.
     A *cyclic* axis may already have whole columns on each device.
 
     >>> rows_of(48, 4), rows_of(45, 4), rows_of(47, 4), rows_of(24, 2, Cyclic("x", 4))
@@ -20,17 +20,18 @@ def rows_of(n: int, blocks: int, cyclic: Cyclic | None = None) -> int:
     """
     if cyclic and cyclic.offset == 0 and n % (cyclic.block * blocks) == 0:
         return n // (cyclic.block * blocks)
-    found = [r for d in range(1, isqrt(n) + 1) if n % d == 0 for r in {d, n // d} if r >= blocks and n // r >= blocks]
+    divisors = {r for d in range(1, isqrt(n) + 1) if n % d == 0 for r in (d, n // d)}
+    candidates = [r for r in divisors if r >= blocks and n // r >= blocks]
 
     def badness(rows: int) -> tuple[int, int, int]:
         uneven = (rows % blocks != 0) + (n // rows % blocks != 0)
         return uneven, max(rows, n // rows), rows
 
-    return min(found, key=badness, default=0)
+    return min(candidates, key=badness, default=0)
 
 
 def convolved_length(n: int) -> int:
-    """Return the length of the convolution that gives a transform of *n* elements: a power of two.
+    """Return the length of the convolution for a transform of *n* elements: a power of two.
 
     >>> convolved_length(5), convolved_length(8)
     (16, 16)
@@ -39,7 +40,7 @@ def convolved_length(n: int) -> int:
 
 
 def scale_of(transform: Transform, n: int, real: DType, times: int = 1) -> Array:
-    """Return the factor that the norm of a transform of *n* elements asks for, *times* a number, without axes.
+    """Return the factor for the norm of a transform of *n* elements, *times* a number, as an array without axes.
 
     >>> scale_of(Transform("fftn", (0,), (4,), "ortho"), 4, np.dtype("f4"))
     array(0.5, dtype=float32)
@@ -55,5 +56,5 @@ def roots(numerators: Array, n: int, forward: bool, dtype: DType) -> Array:
     real = np.longdouble if dtype.itemsize > 16 else np.float64
     angles: Array = numerators.astype(real)
     angles *= (-2 if forward else 2) * np.arccos(real(-1)) / n
-    found: Array = np.cos(angles) + 1j * np.sin(angles)
-    return found
+    result: Array = np.cos(angles) + 1j * np.sin(angles)
+    return result

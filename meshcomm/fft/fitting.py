@@ -1,4 +1,4 @@
-"""Tensors of other lengths: cropped, or with zeros added at the end."""
+"""Tensors of other lengths: cropped, or padded with zeros at the end."""
 
 from meshcomm.core.arrays.create import zeros
 from meshcomm.core.arrays.dtensor import DTensor
@@ -7,7 +7,7 @@ from meshcomm.numpy.joining.pieces import put
 
 
 def fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
-    """Return *tensor* cropped to *n* elements along *axis*, or with zeros added. Collective if elements move."""
+    """Return *tensor* cropped to *n* elements along *axis*, or padded with zeros. Collective if elements move."""
     has = tensor.shape[axis]
     if has >= n:
         return tensor if has == n else getitem(tensor, leading(tensor.ndim, axis, n))
@@ -17,7 +17,7 @@ def fitted(tensor: DTensor, axis: int, n: int) -> DTensor:
 
 
 def longer_zeros(tensor: DTensor, axis: int, n: int) -> DTensor:
-    """Return zeros like *tensor*, with *n* elements along *axis*: boundaries there go back to the usual cut."""
+    """Return zeros like *tensor*, with *n* elements along *axis*, which gets the usual cut."""
     shape = tuple(n if a == axis else length for a, length in enumerate(tensor.shape))
     return zeros(shape, tensor.dtype, tensor.layout.usual_cut(axis))
 

@@ -1,15 +1,15 @@
 """Fourier transforms of tensors, with SciPy's names and arguments.
 
-Each function gives what that of scipy.fft gives for the global array. The result is in the layout after the last local
-transform, which saves a relayout each way; ``layout="same"`` brings it back to the layout of the input, and any other
-layout may be named. Functions are Collective over the mesh unless all transformed axes are whole on every device.
+Each function has the result of SciPy's for the global array. It is in the layout after the last local transform, which
+saves a relayout each way; ``layout="same"`` relays it to the layout of the input, and ``layout`` may be any other
+layout. Functions are Collective over the mesh unless all transformed axes are whole on every device.
 """
 
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.fft.apply import called, one_axis
-from meshcomm.fft.calls import Some
-from meshcomm.fft.execute import Options
-from meshcomm.fft.planning import Wanted
+from meshcomm.fft.calls import Ints
+from meshcomm.fft.execute import FFTOptions
+from meshcomm.fft.planning import ResultLayout
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -21,7 +21,7 @@ def _along_one(
     axis: int = -1,
     norm: str | None = None,
     *,
-    layout: Wanted = None,
+    layout: ResultLayout = None,
     overwrite_x: bool = False,
     workers: int | None = None,
     backend: str | None = None,
@@ -31,18 +31,18 @@ def _along_one(
     Parameters
     ----------
     x: a tensor of numbers
-    n: elements that are transformed: the axis is cropped to them, or zeros are added; by default all
-    axis: which axis
+    n: number of elements to transform: the axis is cropped or padded with zeros; by default its length
+    axis: the axis to transform
     norm: "backward" (the default: the inverse is scaled), "ortho" or "forward"
-    layout: of the result: a Layout; "same" for that of *x*; None for the one after the last local transform
+    layout: layout of the result; "same" for the layout of *x*; None for the layout after the last local transform
     overwrite_x: whether the block of *x* may be overwritten
     workers: threads for the transforms on each rank
-    backend: what transforms blocks: "scipy" (the default), "numpy", "pyfftw", "mkl_fft" or "ducc0"
+    backend: library for blocks: "scipy" (the default), "numpy", "pyfftw", "mkl_fft" or "ducc0"
 
     ``ShapeError``, ``AxisError``, ``DTypeError`` or ``LayoutError`` for arguments that do not fit; ``MeshcommError``
     for a backend that is not installed.
     """
-    return called(name, x, one_axis(n, axis), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called(name, x, one_axis(n, axis), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
 
 
 fft = _along_one("fft")
@@ -72,11 +72,11 @@ ihfft = _along_one(
 def _along_some(
     name: str,
     x: DTensor,
-    s: Some = None,
-    axes: Some = None,
+    s: Ints = None,
+    axes: Ints = None,
     norm: str | None = None,
     *,
-    layout: Wanted = None,
+    layout: ResultLayout = None,
     overwrite_x: bool = False,
     workers: int | None = None,
     backend: str | None = None,
@@ -87,8 +87,8 @@ def _along_some(
 
     Parameters
     ----------
-    s: elements that are transformed, for each of the axes; by default all
-    axes: which axes; by default all, or the last ones if *s* is given
+    s: number of elements to transform along each of the axes; by default their lengths
+    axes: the axes to transform; by default all, or the last ones if *s* is given
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -99,7 +99,7 @@ def _along_some(
     ...     print(world.run(program)[0])
     (['unsharded', 'x'], [[1.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]])
     """
-    return called(name, x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called(name, x, (s, axes), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
 
 
 fftn = _along_some("fftn")
@@ -120,16 +120,16 @@ ihfftn = _along_some("ihfftn", "Return the inverse of `hfftn`. Collective, as `f
 def _along_two(
     name: str,
     x: DTensor,
-    s: Some = None,
-    axes: Some = (-2, -1),
+    s: Ints = None,
+    axes: Ints = (-2, -1),
     norm: str | None = None,
     *,
-    layout: Wanted = None,
+    layout: ResultLayout = None,
     overwrite_x: bool = False,
     workers: int | None = None,
     backend: str | None = None,
 ) -> DTensor:
-    return called(name, x, (s, axes), Options(backend, workers, overwrite_x), layout, norm=norm)
+    return called(name, x, (s, axes), FFTOptions(backend, workers, overwrite_x), layout, norm=norm)
 
 
 fft2 = _along_two("fft2", "Return the discrete Fourier transform along two axes. Collective, as `fftn`.")

@@ -1,4 +1,4 @@
-"""What kinds of transforms there are: what each does to lengths and dtypes, and what it is made of.
+"""Kinds of transforms: their effects on lengths and dtypes, and their stages.
 
 A transform over several axes is done in stages, each over the axes that are whole on every device at that time.
 Complex transforms, and those of cosines and sines, may take their axes in any order. A transform of real input halves
@@ -24,8 +24,8 @@ class Kind(NamedTuple):
     Parameters
     ----------
     name: SciPy's name
-    others: the kind over axes that are not the halved or the doubled one
-    inverse: the kind that takes the result back
+    others: the kind for all other axes than the halved or doubled one
+    inverse: the kind of the inverse
     change: "complex": to complex elements; "halves": from real ones to the half of a Hermitian spectrum; "doubles":
         from such a half to real ones; "real": to elements of the same kind
     """
@@ -51,7 +51,7 @@ KINDS = {
         Kind("idstn", "idstn", "dstn", "real"),
     )
 }
-"""By SciPy's names."""
+"""Kinds by SciPy's names."""
 
 NORMS = (None, "backward", "ortho", "forward")
 
@@ -63,13 +63,13 @@ class Transform:
     Parameters
     ----------
     kind: a name in `KINDS`
-    axes: in the order of the call; the last one is that which a kind halves or doubles
-    lengths: for each axis, how many elements are transformed. Input is cropped to it, or zeros are added; an axis that
-        doubles has so many after it
-    norm: as in SciPy
-    variant: 1 to 4, of a cosine or sine transform
-    orthogonalize: as in SciPy, of a cosine or sine transform
-    called: the function that the user has called, which messages name; "" for that of the kind
+    axes: axes in the order of the call; the last one may be halved or doubled
+    lengths: number of elements to transform along each axis; the input is cropped or padded with zeros. An axis that
+        doubles has this length after the transform
+    norm: SciPy's argument
+    variant: type of a cosine or sine transform, 1 to 4
+    orthogonalize: SciPy's argument of a cosine or sine transform
+    called: name of the function for messages; "" for the name of the kind
     """
 
     kind: str
@@ -82,12 +82,12 @@ class Transform:
 
     @property
     def name(self) -> str:
-        """What messages call the transform."""
+        """The name of the transform in messages."""
         return self.called or self.kind
 
     @property
     def change(self) -> Change:
-        """What the kind does to elements."""
+        """The effect of the kind on elements."""
         return KINDS[self.kind].change
 
     @property
@@ -106,14 +106,14 @@ class Transform:
         return self.norm == "ortho" if self.orthogonalize is None else self.orthogonalize
 
     def ends(self, n: int) -> list[int]:
-        """Return the indices of an axis of *n* elements that count once, where cosines and sines have others twice."""
+        """Return the indices of an axis of *n* elements that cosines and sines count once, not twice."""
         if self.variant == 1:
             return [0, n - 1] if "c" in self.kind else []
         return [0] if "c" in self.kind else [n - 1]
 
     @cached_property
     def operation(self) -> str:
-        """What the ranks compare, and what messages call it."""
+        """The text that ranks compare, also for messages."""
         return f"fft.{self}"
 
     def shape_after(self, shape: Shape) -> Shape:
@@ -153,7 +153,7 @@ class Transform:
         return Transform(kind, chosen, lengths, self.norm, self.variant, self.orthogonalize)
 
     def ready(self, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
-        """Return which of the axes *todo* can be transformed now, when those in *whole* are not sharded.
+        """Return the axes of *todo* that can be transformed now, if the axes *whole* are unsharded.
 
         >>> sorted(Transform("rfftn", (0, 1), (4, 6)).ready(frozenset({0, 1}), frozenset({0})))
         []
@@ -195,7 +195,7 @@ def working_dtype(dtype: DType) -> DType:
 
 
 def fourier_length(transform: Transform) -> int:
-    """Return how long the Fourier transform is by which a transform of one sharded axis is done.
+    """Return the length of the Fourier transform that computes a transform of one sharded axis.
 
     >>> fourier_length(Transform("dctn", (0,), (8,))), fourier_length(Transform("dstn", (0,), (8,), variant=1))
     (16, 18)
@@ -209,7 +209,7 @@ def fourier_length(transform: Transform) -> int:
 
 
 def full_name(name: object) -> str:
-    """Return the name of a kind over several axes, from that or from the one over one or two axes.
+    """Return the name of a kind over several axes, from the name of SciPy's function over one, two or several axes.
 
     >>> full_name("rfft"), full_name("ifft2"), full_name("dctn")
     ('rfftn', 'ifftn', 'dctn')

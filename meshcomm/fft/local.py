@@ -1,8 +1,8 @@
 """Transforms of the block of one device, in pieces that fit into the caches.
 
-Libraries return results in new memory, which the other ranks of the node cannot read, and which costs page faults. So
-each piece of the block is copied to the new block first, which lies in shared memory that is kept, and is then
-transformed there, while it is in the caches. That is faster than one call for the whole block: benchmarks/fft.py.
+Libraries return results in new memory, which costs page faults, and which other ranks of the node cannot read. So each
+piece of the block is first copied to the new block, in reused shared memory, and transformed there while it is in the
+caches. That is faster than one call for the whole block: benchmarks/fft.py.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ import numpy as np
 
 from meshcomm.core._types import Array, Shape
 from meshcomm.core.memory.blocks import new_block
-from meshcomm.fft.backends import Backend
+from meshcomm.fft.backends import FFTBackend
 from meshcomm.fft.kinds import Transform, working_dtype
 
 FFT_PIECE = 2**19
@@ -22,21 +22,21 @@ SciPy for planes of 256 x 256 and rows of 4096: about 0.8 of the time of one cal
 float32, and 76 instead of 43 ms of a core for a backward transform."""
 
 FFT_RUN = 2**9
-"""Bytes. A piece that cuts the last axis has at least so many along it: a processor reads whole lines of its cache.
+"""Bytes. The minimum extent along the last axis of a piece: a processor reads whole lines of its cache.
 Measured with SciPy for planes of 256 x 256 along the first two axes: pieces of 16 bytes take about twice as long."""
 
 
-def transformed(
-    backend: Backend, transform: Transform, block: Array, *, into: Array | None, owned: bool, workers: int | None
+def transform_block(
+    backend: FFTBackend, transform: Transform, block: Array, *, into: Array | None, owned: bool, workers: int | None
 ) -> Array:
     """Return the transform of a *block*.
 
     Parameters
     ----------
-    backend: what transforms arrays
-    transform: over axes that are whole in the block
-    block: of this device
-    into: where to write the result; by default, a new block, or *block* if it is *owned* and fits
+    backend: library that transforms arrays
+    transform: transform over axes that are whole in the block
+    block: block of this device
+    into: array for the result; by default a new block, or *block* if it is *owned* and fits
     owned: whether the block may be overwritten
     workers: threads of the backend
     """
@@ -56,7 +56,7 @@ def transformed(
 
 
 def _transform_piece(
-    backend: Backend, transform: Transform, source: Array, target: Array, workers: int | None
+    backend: FFTBackend, transform: Transform, source: Array, target: Array, workers: int | None
 ) -> None:
     if 0 in source.shape:
         target[...] = 0
@@ -64,23 +64,19 @@ def _transform_piece(
     if (source.shape, source.dtype) == (target.shape, target.dtype):
         if not _is_same(source, target):
             np.copyto(target, source)
-        made = backend.apply(transform, target, True, workers)
-        if np.may_share_memory(made, target):
+        result = backend.apply(transform, target, True, workers)
+        if np.may_share_memory(result, target):
             return
     else:
         work = working_dtype(source.dtype)
-        made = backend.apply(transform, source.astype(work) if source.dtype != work else source, False, workers)
-    np.copyto(target, made)
+        result = backend.apply(transform, source.astype(work) if source.dtype != work else source, False, workers)
+    np.copyto(target, result)
 
 
 def _is_same(a: Array, b: Array) -> bool:
     """Return whether two blocks are the same elements of the same memory."""
-    return (a.__array_interface__["data"][0], a.strides, a.shape, a.dtype) == (
-        b.__array_interface__["data"][0],
-        b.strides,
-        b.shape,
-        b.dtype,
-    )
+    first, second = ((x.__array_interface__["data"][0], x.strides, x.shape, x.dtype) for x in (a, b))
+    return first == second
 
 
 def pieces(shape: Shape, axes: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:

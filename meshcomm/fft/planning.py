@@ -1,8 +1,8 @@
-"""Plans of transforms that are done many times, or that a program wants to see before."""
+"""Plans of transforms: to run them many times, or to see their steps first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, overload
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,28 +18,34 @@ from meshcomm.core.layouts.layout import Layout, refuse_match
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
-from meshcomm.fft.calls import Some, transform_of
-from meshcomm.fft.execute import Options, check_options, run_steps
+from meshcomm.fft.calls import Ints, transform_of
+from meshcomm.fft.execute import FFTOptions, check_options, run_steps
 from meshcomm.fft.kinds import Transform, full_name
 from meshcomm.fft.search import cheapest
 from meshcomm.fft.spectra import along_axes, check_has_frequencies, distances_of
-from meshcomm.fft.steps import FFTStep, Local, Sharded
+from meshcomm.fft.steps import FFTStep, LocalStep, ShardedStep
 
-Wanted: TypeAlias = Layout | Literal["same"] | None
-"""The layout of a result: a layout; "same" for that of the input; None for the one after the last transform."""
+ResultLayout: TypeAlias = Layout | Literal["same"] | None
+"""The argument ``layout=``: a layout; "same" for that of the input; None for the one after the last transform."""
+
+
+Tensors = TypeVar("Tensors", DTensor, list[DTensor])
+"""A tensor, or several, which move together."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FFTPlan:
-    """How arrays of one shape, dtype and layout are transformed, and back. Made by `plan`; print it to see its steps.
+    """The steps of a transform of arrays of one shape, dtype and layout, and of its inverse: see `plan`.
+
+    ``print(plan)`` shows the steps.
 
     Parameters
     ----------
-    shape, dtype: of the arrays
+    shape, dtype: shape and dtype of the arrays
     transform: the transform
     source, target: the layouts of the arrays and of their spectra
-    steps, steps_back: what `forward` and `backward` do
-    machine: the cost model by which they were chosen
+    steps, steps_back: the steps of `forward` and `backward`
+    machine: the cost model that has chosen them
     """
 
     shape: Shape
@@ -50,7 +56,7 @@ class FFTPlan:
     steps: tuple[FFTStep, ...]
     steps_back: tuple[FFTStep, ...]
     machine: Machine
-    options: Options
+    options: FFTOptions
 
     @property
     def spectrum_shape(self) -> Shape:
@@ -64,7 +70,7 @@ class FFTPlan:
 
     @property
     def bytes_moved(self) -> int:
-        """The most bytes that a device receives in `forward`; about as many where an axis stays sharded."""
+        """The most bytes that a device receives in `forward`; an estimate if an axis stays sharded."""
         return sum(step.received(self.machine) for step in self.steps)
 
     @property
@@ -82,41 +88,31 @@ class FFTPlan:
         """The most bytes of blocks that a device holds at once in `forward`, without scratch to pack messages."""
         return 2 * max((step.block_bytes for step in self.steps), default=0)
 
-    @overload
-    def forward(self, tensor: DTensor, out: DTensor | None = None) -> DTensor: ...
-    @overload
-    def forward(self, tensor: Sequence[DTensor], out: Sequence[DTensor] | None = None) -> list[DTensor]: ...
     @refusable
-    def forward(
-        self, tensor: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None = None
-    ) -> DTensor | list[DTensor]:
+    def forward(self, tensor: Tensors, out: Tensors | None = None) -> Tensors:
         """Return the transform of a tensor, or of each of a list: each relayout moves all of them in one exchange.
 
         Collective over the mesh.
 
         Parameters
         ----------
-        tensor: in the source layout of the plan, or a list of such tensors
-        out: a tensor in the target layout, or a list of those, to overwrite
+        tensor: tensor in the source layout of the plan, or a list of such tensors
+        out: tensor in the target layout to overwrite, or a list of such tensors
 
         ``LayoutError``, ``ShapeError`` or ``DTypeError`` if a tensor does not fit the plan.
         """
-        return self._run("forward", tensor, out)
+        result: Tensors = self._run("forward", tensor, out)
+        return result
 
-    @overload
-    def backward(self, tensor: DTensor, out: DTensor | None = None) -> DTensor: ...
-    @overload
-    def backward(self, tensor: Sequence[DTensor], out: Sequence[DTensor] | None = None) -> list[DTensor]: ...
     @refusable
-    def backward(
-        self, tensor: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None = None
-    ) -> DTensor | list[DTensor]:
-        """Return the inverse transform, in the source layout, of what `forward` returns. Collective over the mesh.
+    def backward(self, tensor: Tensors, out: Tensors | None = None) -> Tensors:
+        """Return the inverse transform, in the source layout, of a result of `forward`. Collective over the mesh.
 
         Arguments and errors are those of `forward`. If *s* cropped or padded the arrays, the results have those
         lengths.
         """
-        return self._run("backward", tensor, out)
+        result: Tensors = self._run("backward", tensor, out)
+        return result
 
     def frequencies(self, d: float | Sequence[float] = 1.0) -> tuple[DTensor, ...]:
         """Return the frequencies along each transformed axis, sharded as the spectra: see `meshcomm.fft.frequencies`.
@@ -129,14 +125,12 @@ class FFTPlan:
         """
         axes, lengths = self.transform.axes, self.transform.lengths
         check_has_frequencies("plan.frequencies", self.transform.kind)
-        each = list(zip(axes, lengths, distances_of("plan.frequencies", d, len(axes)), strict=True))
+        grids = list(zip(axes, lengths, distances_of("plan.frequencies", d, len(axes)), strict=True))
         halved = self.transform.last if self.transform.change == "halves" else None
-        return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, each, halved)
+        return along_axes(self.target, self.spectrum_shape, self.spectrum_dtype, grids, halved)
 
-    def _run(
-        self, way: str, given: DTensor | Sequence[DTensor], out: DTensor | Sequence[DTensor] | None
-    ) -> DTensor | list[DTensor]:
-        tensors = _listed(f"plan.{way}", opened(given))
+    def _run(self, way: str, tensor: object, out: object) -> Value:
+        tensors = _listed(f"plan.{way}", opened(tensor))
         outs = None if out is None else _listed(f"plan.{way}, out", out)
         if outs is not None and len({*map(id, outs)}) < len(outs):
             raise LayoutError(f"plan.{way}: out names a tensor twice")
@@ -151,18 +145,18 @@ class FFTPlan:
             raise ShapeError(
                 f"plan.{way}: {counted(len(outs), 'tensor')} in out for {counted(len(tensors), 'tensor')}"
             )
-        for each in outs or ():
-            _check(f"plan.{way}, out", each, *after)
-            check_writable(f"plan.{way}, out", each)
+        for target in outs or ():
+            _check(f"plan.{way}, out", target, *after)
+            check_writable(f"plan.{way}, out", target)
         if any(is_traced(t) for t in tensors):
             if outs is not None:
                 raise NotImplementedError(f"plan.{way}: autograd cannot follow what is written to out")
-            found = [planned(t, self, way) for t in tensors]
+            results = [planned(t, self, way) for t in tensors]
         else:
-            found = _run_together(self, way, [t.refresh() for t in tensors], outs)
-            for each in outs or ():
-                each.written()
-        return found if isinstance(untraced(given), list | tuple) else found[0]
+            results = _run_together(self, way, [t.refresh() for t in tensors], outs)
+            for target in outs or ():
+                target.written()
+        return results if isinstance(untraced(tensor), list | tuple) else results[0]
 
     def __str__(self) -> str:
         transform, source = self.transform, self.source
@@ -179,8 +173,8 @@ class FFTPlan:
         )
 
     def _step_text(self, step: FFTStep) -> str:
-        about = "about " if isinstance(step, Sharded) else ""
-        moved = "" if isinstance(step, Local) else f"  {about}{bytes_text(step.received(self.machine))} received"
+        about = "about " if isinstance(step, ShardedStep) else ""
+        moved = "" if isinstance(step, LocalStep) else f"  {about}{bytes_text(step.received(self.machine))} received"
         cost = f"{seconds_text(step.seconds(self.machine))}, blocks of {bytes_text(step.block_bytes)}"
         return f"{step}{moved}  [{cost}]"
 
@@ -189,7 +183,7 @@ class FFTPlan:
 
 @traceable()
 def planned(x: Value, plan: FFTPlan, way: str) -> DTensor:
-    """Return ``plan.forward(x)`` or ``plan.backward(x)``, as *way* says. Collective over the mesh."""
+    """Return ``plan.forward(x)`` or ``plan.backward(x)``: *way* is the name. Collective over the mesh."""
     return _run_together(plan, way, [x], None)[0]
 
 
@@ -211,11 +205,11 @@ def plan(
     shape: ShapeLike,
     dtype: DTypeLike,
     source: Layout,
-    target: Wanted = None,
+    target: ResultLayout = None,
     kind: str = "rfftn",
     *,
-    axes: Some = None,
-    s: Some = None,
+    axes: Ints = None,
+    s: Ints = None,
     norm: str | None = None,
     type: int = 2,
     backend: str | None = None,
@@ -226,14 +220,14 @@ def plan(
 
     Parameters
     ----------
-    shape, dtype: of the arrays
-    source: the layout of the arrays
-    target: the layout of their spectra; None for the one after the last transform, "same" for that of the arrays
+    shape, dtype: shape and dtype of the arrays
+    source: layout of the arrays
+    target: layout of their spectra; None for the layout after the last transform, "same" for that of the arrays
     kind: a name of SciPy, "rfftn", "fftn", "dctn", ...
-    axes, s, norm: as for that function
-    type: of a cosine or sine transform
-    backend, workers: as in `fftn`
-    machine: the cost model, by default one of usual constants; `fftn` uses ``meshcomm.machine_of(mesh)``
+    axes, s, norm: arguments of that function
+    type: type of a cosine or sine transform
+    backend, workers: see `fftn`
+    machine: cost model, by default one with typical constants; `fftn` uses ``meshcomm.machine_of(mesh)``
 
     ``ShapeError``, ``LayoutError`` or ``DTypeError`` for arguments that do not fit.
 
@@ -249,7 +243,7 @@ def plan(
         axes = (-2, -1) if kind.endswith("2") else (-1,)
     transform = transform_of(kind, lengths, s, axes, norm=norm, variant=type)
     transform.check_input(elements)
-    options = Options(backend, workers)
+    options = FFTOptions(backend, workers)
     check_options(options, transform)  # the backend is imported now, not in the first transform
     if machine is not None and not isinstance(machine, Machine):
         raise MeshError(f"machine must be a Machine, not {quote(machine)}")
@@ -276,8 +270,8 @@ def check_source(source: object, shape: Shape) -> None:
     source.check_fits(shape)
 
 
-def target_layout(wanted: Wanted, source: Layout, transform: Transform, shape: Shape) -> Layout | None:
-    """Return the layout that the caller *wanted* for the result; None if any will do."""
+def target_layout(wanted: ResultLayout, source: Layout, transform: Transform, shape: Shape) -> Layout | None:
+    """Return the layout for ``layout=wanted``; None if any layout will do."""
     if wanted is None:
         return None
     after = transform.shape_after(shape)
@@ -294,12 +288,12 @@ def target_layout(wanted: Wanted, source: Layout, transform: Transform, shape: S
     return source.for_shape(after)
 
 
-def _listed(name: str, given: object) -> list[DTensor]:
-    if isinstance(untraced(given), DTensor):
-        return [given]  # type: ignore[list-item]  # or what autograd follows as one
-    if not isinstance(given, list | tuple):
-        raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(given).__name__}")
-    return list(given)
+def _listed(name: str, operand: object) -> list[DTensor]:
+    if isinstance(untraced(operand), DTensor):
+        return [operand]  # type: ignore[list-item]  # or what autograd follows as one
+    if not isinstance(operand, list | tuple):
+        raise LayoutError(f"{name} takes a DTensor or a list of them, not {type(operand).__name__}")
+    return list(operand)
 
 
 def _check(name: str, tensor: object, layout: Layout, shape: Shape, dtype: DType) -> None:

@@ -1,7 +1,7 @@
 """numpy.fft and scipy.fft, called with tensors.
 
-numpy.fft's functions find these by NumPy's protocol. Those of scipy.fft find them by SciPy's protocol, uarray, after
-``scipy.fft.set_backend(mc.fft)``.
+NumPy's protocol calls ours for functions of numpy.fft. SciPy's protocol, uarray, does so for functions of scipy.fft
+after ``scipy.fft.set_backend(mc.fft)``.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,15 +14,15 @@ from meshcomm.core._types import Axis
 from meshcomm.core.arrays.dtensor import DTensor, is_dtensor
 from meshcomm.fft import fourier, spectra, trigonometric
 from meshcomm.fft.apply import called, one_axis
-from meshcomm.fft.calls import Some, axes_of, listed
-from meshcomm.fft.execute import Options
+from meshcomm.fft.calls import Ints, axes_of, listed
+from meshcomm.fft.execute import FFTOptions
 from meshcomm.fft.kinds import full_name
 from meshcomm.numpy.elementwise.signatures import Function, implements
 
 
 def _along_one(name: str) -> Function:
     def transformed(a: DTensor, n: int | None = None, axis: int = -1, norm: str | None = None) -> DTensor:
-        return called(name, a, one_axis(n, axis), Options(), None, norm=norm)
+        return called(name, a, one_axis(n, axis), FFTOptions(), None, norm=norm)
 
     return transformed
 
@@ -30,22 +30,22 @@ def _along_one(name: str) -> Function:
 def _along_several(name: str, usual: Axis = None) -> Function:
     kind = full_name(name)
 
-    def transformed(a: DTensor, s: Some = None, axes: Some = usual, norm: str | None = None) -> DTensor:
+    def transformed(a: DTensor, s: Ints = None, axes: Ints = usual, norm: str | None = None) -> DTensor:
         chosen = axes_of(axes, None if s is None else listed(s), np.ndim(a))
         lengths = [untraced(a).shape[axis] for axis in chosen] if s is None else listed(s)
         if s is None and chosen and kind == "irfftn":
             lengths[-1] = 2 * (lengths[-1] - 1)  # which NumPy refuses for one frequency, other than SciPy
             s, axes = lengths, chosen
         if len(set(chosen)) == len(chosen):
-            return called(name, a, (s, axes), Options(), None, norm=norm)
-        # NumPy transforms an axis that comes twice twice, the last one of the list first, and both times to the length
-        # that the array had before.
-        found, order = a, list(zip(lengths, chosen, strict=True))
+            return called(name, a, (s, axes), FFTOptions(), None, norm=norm)
+        # NumPy transforms a repeated axis twice, in reverse order of the list, and both times to the length that the
+        # array had before.
+        result, order = a, list(zip(lengths, chosen, strict=True))
         for number, (n, axis) in enumerate(order if kind == "irfftn" else order[::-1]):
             halved = {"rfftn": number == 0, "irfftn": number == len(order) - 1}.get(kind, True)
             single = kind if halved else kind.replace("r", "", 1)
-            found = called(single, found, (n, axis), Options(), None, norm=norm)
-        return found
+            result = called(single, result, (n, axis), FFTOptions(), None, norm=norm)
+        return result
 
     return transformed
 
@@ -68,15 +68,15 @@ class ScipyBackend:
     def __ua_function__(
         self, method: Callable[..., object], args: tuple[Value, ...], kwargs: Mapping[str, Value]
     ) -> object:
-        """Return what *method*, a function of scipy.fft, makes of a tensor; NotImplemented for arrays."""
-        given = signature(method).bind(*args, **kwargs).arguments
+        """Return the result of *method*, a function of scipy.fft, for a tensor; NotImplemented for arrays."""
+        arguments = signature(method).bind(*args, **kwargs).arguments
         name = getattr(method, "__name__", "")
-        ours = next((getattr(each, name) for each in (fourier, trigonometric, spectra) if hasattr(each, name)), None)
-        if ours is None or not is_dtensor(untraced(given.get("x"))):
+        ours = next((vars(ours)[name] for ours in (fourier, trigonometric, spectra) if name in vars(ours)), None)
+        if ours is None or not is_dtensor(untraced(arguments.get("x"))):
             return NotImplemented
-        if given.pop("plan", None) is not None:
+        if arguments.pop("plan", None) is not None:
             raise NotImplementedError(f"scipy.fft.{name} of DTensors takes no plan=; see meshcomm.fft.plan")
-        return ours(**given)
+        return ours(**arguments)
 
 
 scipy_backend = ScipyBackend()

@@ -1,19 +1,19 @@
 """Spectra of the same fields on a finer or a coarser grid, in one exchange.
 
-Along an axis, elements of low frequencies stay. Here are a grid of 4 elements and one of 7:
+Along an axis, elements of low frequencies are kept. Here are a grid of 4 elements and one of 7:
 
-    4       0  1  2     3      the element 2, at half the sampling frequency, is that of both signs
-    kept    0  1  2  2  3      so what is kept has it twice
+    4       0  1  2     3      the element 2, at half the sampling frequency, has both signs
+    common  0  1  2  2  3      so it is twice in the common elements
     7       0  1  2  .  .  2  3
 
-Both grids have the elements that are kept in one order. So each device takes those of its block; a relayout cuts them
-where the blocks of the new grid begin; and each device copies what it has now to its new block.
+The common elements have the same order in both grids. So each device takes the common elements of its block; a
+relayout cuts them where the blocks of the new grid begin; and each device copies them to its new block.
 """
 
 from collections.abc import Iterator, Sequence
 from itertools import product
 from math import prod
-from typing import NamedTuple, TypeAlias, overload
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_at
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.fft.calls import Some, axes_of, listed
+from meshcomm.fft.calls import Ints, axes_of, listed
 from meshcomm.fft.fitting import span
 from meshcomm.fft.kinds import NORMS
 from meshcomm.fft.spectra import halves, lengths_of
@@ -39,15 +39,15 @@ from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
 from meshcomm.numpy.joining.rolling import flip, roll
 
-Spectra: TypeAlias = Sequence[DTensor]
-OneOrMore: TypeAlias = DTensor | Spectra
+Spectra = TypeVar("Spectra", DTensor, list[DTensor])
+"""A spectrum, or several, which move together."""
 
 OPERATION = "fft.spectra on another grid"
-"""What the ranks compare, and what messages call it."""
+"""The text that ranks compare, also for messages."""
 
 
-class Run(NamedTuple):
-    """Elements that follow each other: where they are, where they go to, and whether they are added there."""
+class IndexRange(NamedTuple):
+    """A range of indices: its start and length, the start of its target, and whether its elements are added there."""
 
     start: int
     to: int
@@ -60,9 +60,9 @@ class Grids(NamedTuple):
 
     Parameters
     ----------
-    axis: which axis
+    axis: number of the axis
     before, after: the lengths of the two grids
-    halved: whether there is only the first half of the spectrum
+    halved: whether only the first half of the spectrum is stored
     """
 
     axis: int
@@ -82,17 +82,17 @@ class Grids(NamedTuple):
 
     @property
     def low(self) -> int:
-        """The elements that are kept at the beginning."""
+        """The common elements at the beginning."""
         return min(self.before, self.after) // 2 + 1
 
     @property
     def high(self) -> int:
-        """The elements that are kept at the end."""
+        """The common elements at the end."""
         return 0 if self.halved else self.low - 1
 
     @property
-    def kept(self) -> int:
-        """The elements that are kept; the one in the middle of an even length counts twice."""
+    def common(self) -> int:
+        """The common elements of both grids; the middle one of an even length counts twice."""
         return self.low + self.high
 
     @property
@@ -102,40 +102,40 @@ class Grids(NamedTuple):
         return None if least % 2 else least // 2
 
     def boundaries(self, starts: Sequence[int], length: int) -> list[int]:
-        """Return how many of the elements that are kept lie before each of *starts*, on an axis of *length*.
+        """Return the number of common elements before each of *starts*, on an axis of *length*.
 
         >>> Grids(0, 4, 7, False).boundaries([0, 2, 4], 4), Grids(0, 4, 7, False).boundaries([0, 4, 7], 7)
         ([0, 2, 5], [0, 3, 5])
         """
         return [min(start, self.low) + max(0, start - (length - self.high)) for start in starts]
 
-    def before_kept(self, kept: int) -> int:
-        """Return how many of the elements of the old spectrum lie before so many of those that are kept."""
-        return kept if kept < self.low else self.old - (self.kept - kept)
+    def index_before(self, count: int) -> int:
+        """Return the index in the old spectrum of common element number *count*."""
+        return count if count < self.low else self.old - (self.common - count)
 
-    def runs(self, before: int, after: int) -> list[Run]:
-        """Return which elements go where, from an axis of one length to one of another length.
+    def runs(self, before: int, after: int) -> list[IndexRange]:
+        """Return the ranges of elements to copy from an axis of length *before* to one of length *after*.
 
-        Each is that of one of the grids, or of the elements that are kept.
+        Each is the length of one of the grids, or of the common elements.
         """
         low, high = self.low, self.high
         if before == after:
-            return [Run(0, 0, before)]
-        found = [Run(0, 0, low)]
+            return [IndexRange(0, 0, before)]
+        runs = [IndexRange(0, 0, low)]
         if after < low + high:  # the middle, which comes twice before
-            found.append(Run(before - high, after - high, 1, adds=True))
+            runs.append(IndexRange(before - high, after - high, 1, adds=True))
             high -= 1
-        return [*found, Run(before - high, after - high, high)]
+        return [*runs, IndexRange(before - high, after - high, high)]
 
 
 class Resizing(NamedTuple):
-    """From a spectrum to that of the same field on another grid.
+    """From a spectrum to the spectrum of the same field on another grid.
 
     Parameters
     ----------
     grids: the axes that change
     weight: factor of the elements in the middle of the coarser grid
-    mirrored: the other axes, if the middle of the halved one also gets the elements of the opposite frequencies
+    mirrored: the other axes, if elements of the opposite frequencies are added to the middle of the halved axis
     scale: factor of all elements
     grows: whether the new grid is finer
     """
@@ -147,32 +147,30 @@ class Resizing(NamedTuple):
     grows: bool
 
 
-@overload
-def pad_spectrum(
-    t_hat: DTensor, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
-) -> DTensor: ...
-@overload
-def pad_spectrum(
-    t_hat: Spectra, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
-) -> list[DTensor]: ...
 @refusable
 def pad_spectrum(
-    t_hat: OneOrMore, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
-) -> DTensor | list[DTensor]:
+    t_hat: Spectra,
+    s: Ints,
+    axes: Ints = None,
+    *,
+    kind: str = "fftn",
+    was: Ints = None,
+    norm: str | None = None,
+) -> Spectra:
     """Return the spectrum of the same field on a finer grid: zeros at the high frequencies. Collective if they move.
 
-    The element at half the sampling frequency, which an even length has, is shared out evenly to both signs. With
-    lengths of 3/2 times the old ones, products of fields have no aliases: the 3/2 rule. Blocks are cut evenly along
-    the axes. Elements move in one exchange. Source: S. A. Orszag, 1971; mpi4py-fft's padding.
+    The element at half the sampling frequency of an even length is split evenly between both signs. With lengths of
+    3/2 times the old ones, products of fields have no aliases: the 3/2 rule. Blocks are cut evenly along the axes.
+    Elements move in one exchange. Source: S. A. Orszag, 1971; mpi4py-fft's padding.
 
     Parameters
     ----------
     t_hat: the spectrum, or a list of spectra, which move in one exchange
-    s: the lengths of the finer grid, for each of the axes
-    axes: the axes that were transformed; by default the last ones
-    kind: what made the spectrum: after "rfftn" the last of the axes is halved
-    was: the lengths of the old grid; by default those of the spectrum, and an even one for a halved axis
-    norm: that of the transforms: the transform back with the same norm gives the values of the same field
+    s: lengths of the finer grid along the axes
+    axes: the transformed axes; by default the last ones
+    kind: transform of the spectrum: after "rfftn" the last of the axes is halved
+    was: lengths of the old grid; by default those of the spectrum, and an even length for a halved axis
+    norm: norm of the transforms: the transform back with the same norm gives the values of the same field
 
     ``ShapeError`` for lengths below the old ones.
 
@@ -189,18 +187,16 @@ def pad_spectrum(
     return _resized("fft.pad_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
-@overload
-def crop_spectrum(
-    t_hat: DTensor, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
-) -> DTensor: ...
-@overload
-def crop_spectrum(
-    t_hat: Spectra, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
-) -> list[DTensor]: ...
 @refusable
 def crop_spectrum(
-    t_hat: OneOrMore, s: Some, axes: Some = None, *, kind: str = "fftn", was: Some = None, norm: str | None = None
-) -> DTensor | list[DTensor]:
+    t_hat: Spectra,
+    s: Ints,
+    axes: Ints = None,
+    *,
+    kind: str = "fftn",
+    was: Ints = None,
+    norm: str | None = None,
+) -> Spectra:
     """Return the spectrum of the same field on a coarser grid: without high frequencies. Collective if elements move.
 
     It is the inverse of `pad_spectrum`. An even length along a halved axis takes more exchanges, of one plane, if
@@ -210,25 +206,24 @@ def crop_spectrum(
 
     Parameters
     ----------
-    s: the lengths of the coarser grid, for each of the axes
+    s: lengths of the coarser grid along the axes
     """
     return _resized("fft.crop_spectrum", t_hat, (s, axes, was), kind, norm)
 
 
-def _resized(
-    name: str, t_hat: OneOrMore, grids: tuple[Some, Some, Some], kind: str, norm: str | None
-) -> DTensor | list[DTensor]:
-    given: list[Value] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
-    made = [_resizing(name, as_tensor(name, untraced(each)), grids, kind, norm) for each in given]
-    if any(is_traced(each) for each in given):
-        found = [resized(x, how) for x, how in zip(given, made, strict=True)]
+def _resized(name: str, t_hat: Spectra, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Spectra:
+    spectra: list[Value] = list(t_hat) if isinstance(t_hat, list | tuple) else [t_hat]
+    resizings = [_resizing(name, as_tensor(name, untraced(spectrum)), grids, kind, norm) for spectrum in spectra]
+    if any(is_traced(spectrum) for spectrum in spectra):
+        results: Value = [resized(x, how) for x, how in zip(spectra, resizings, strict=True)]
     else:
-        found = _all_resized(given, made)
-    return found if isinstance(t_hat, list | tuple) else found[0]
+        results = _all_resized(spectra, resizings)
+    result: Spectra = results if isinstance(t_hat, list | tuple) else results[0]
+    return result
 
 
-def _resizing(name: str, tensor: DTensor, grids: tuple[Some, Some, Some], kind: str, norm: str | None) -> Resizing:
-    """Return what a call with these arguments asks for; raise its errors."""
+def _resizing(name: str, tensor: DTensor, grids: tuple[Ints, Ints, Ints], kind: str, norm: str | None) -> Resizing:
+    """Return the resizing for the arguments of a call; raise the errors of the call."""
     s, axes, was = grids
     if s is None:
         raise ShapeError(f"{name}: s must be the lengths of the new grid, not None")
@@ -244,9 +239,9 @@ def _resizing(name: str, tensor: DTensor, grids: tuple[Some, Some, Some], kind: 
         if (m < n) if grows else not 1 <= m <= n:
             raise ShapeError(f"{name}: {m} elements along axis {axis}, where the old grid has {n}")
     ratio, last = prod(after) / prod(before), chosen[-1] if halves(kind) and chosen else None
-    each = zip(chosen, before, after, strict=True)
+    lengths = zip(chosen, before, after, strict=True)
     return Resizing(
-        tuple(Grids(axis, n, m, axis == last) for axis, n, m in each if n != m),
+        tuple(Grids(axis, n, m, axis == last) for axis, n, m in lengths if n != m),
         0.5 if grows else 1.0,
         None if grows else tuple(chosen[:-1]),
         {"ortho": ratio**0.5, "forward": 1.0}.get(norm or "", ratio),
@@ -264,7 +259,7 @@ def resized(x: Value, how: Resizing) -> DTensor:
 
 
 def _vjp(grad: Value, x: Value, how: Resizing) -> Value:
-    """Return the gradient in the old spectrum: what was copied from it comes back, with the same factors."""
+    """Return the gradient in the old spectrum: elements are copied back, with the same factors."""
     back = tuple(grids._replace(before=grids.after, after=grids.before) for grids in how.grids)
     return like(resized(grad, how._replace(grids=back, grows=not how.grows)), x)
 
@@ -272,26 +267,26 @@ def _vjp(grad: Value, x: Value, how: Resizing) -> Value:
 differentiable(resized, _vjp)
 
 
-def _all_resized(tensors: Sequence[DTensor], how: Sequence[Resizing]) -> list[DTensor]:
+def _all_resized(tensors: Sequence[DTensor], resizings: Sequence[Resizing]) -> list[DTensor]:
     """Return spectra on other grids, one for each. Collective if elements move: in one exchange."""
-    ways = [_Way(tensor, each) for tensor, each in zip(tensors, how, strict=True)]
-    moved = _relaid([way.taken() for way in ways], [way.needed for way in ways])
-    return [way.put(tensor) for way, tensor in zip(ways, moved, strict=True)]
+    resizers = [_Resizer(tensor, resizing) for tensor, resizing in zip(tensors, resizings, strict=True)]
+    moved = _relaid([resizer.taken() for resizer in resizers], [resizer.needed for resizer in resizers])
+    return [resizer.put(tensor) for resizer, tensor in zip(resizers, moved, strict=True)]
 
 
 def _relaid(tensors: list[DTensor], layouts: list[Layout]) -> list[DTensor]:
     """Return *tensors* in other *layouts*. Collective if elements move: in one exchange."""
-    found = dict(enumerate(tensors))
-    moving = [number for number, tensor in found.items() if tensor.layout.axes != layouts[number].axes]
+    spectra = dict(enumerate(tensors))
+    moving = [number for number, tensor in spectra.items() if tensor.layout.axes != layouts[number].axes]
     if moving:
-        with session(OPERATION, found[moving[0]].mesh):
-            results = relayout([found[number] for number in moving], [layouts[number] for number in moving])
-        found.update(zip(moving, results, strict=True))
-    return list(found.values())
+        with session(OPERATION, spectra[moving[0]].mesh):
+            results = relayout([spectra[number] for number in moving], [layouts[number] for number in moving])
+        spectra.update(zip(moving, results, strict=True))
+    return list(spectra.values())
 
 
-class _Way:
-    """How one spectrum gets to another grid: what a device takes of its block, and puts into its new one."""
+class _Resizer:
+    """One spectrum on its way to another grid: the elements taken from each block, and those put into the new one."""
 
     def __init__(self, tensor: DTensor, how: Resizing) -> None:
         self._how = how
@@ -302,45 +297,45 @@ class _Way:
             axis, blocks = grids.axis, self._tensor.layout.num_shards(grids.axis)
             takes[axis] = needs[axis] = axes[axis] = names = tuple(axes[axis])
             shape[axis] = grids.new
-            # An axis that is whole on each device changes where the array is smaller: there less is copied.
-            between[axis] = grids.kept if blocks > 1 else min(grids.old, grids.new)
+            # An unsharded axis changes its length where less is copied: on the smaller side.
+            between[axis] = grids.common if blocks > 1 else min(grids.old, grids.new)
             if blocks > 1:
                 cut = self._tensor.layout.cut(axis, grids.old)
                 assert cut.is_consecutive
-                takes[axis] = cut_at(names, grids.boundaries(cut.all_starts(), grids.old), grids.kept)
+                takes[axis] = cut_at(names, grids.boundaries(cut.all_starts(), grids.old), grids.common)
                 needs[axis] = cut_at(
-                    names, grids.boundaries(Cut(grids.new, blocks).all_starts(), grids.new), grids.kept
+                    names, grids.boundaries(Cut(grids.new, blocks).all_starts(), grids.new), grids.common
                 )
         self._between, self._shape, mesh = tuple(between), tuple(shape), tensor.mesh
         self._takes, self.needed, self._target = Layout(takes, mesh), Layout(needs, mesh), Layout(axes, mesh)
 
     def taken(self) -> DTensor:
-        """Return the elements that are kept of the old spectrum."""
+        """Return the common elements of the old spectrum."""
         return self._copied(self._tensor, self._takes, self._between, 1.0 if self._how.grows else self._how.scale)
 
-    def put(self, kept: DTensor) -> DTensor:
-        """Return the new spectrum from the elements that are kept. Collective if the middle is on several devices."""
-        found = self._copied(kept, self._target, self._shape, self._how.scale if self._how.grows else 1.0)
-        if found is self._tensor:  # nothing changes, and nothing moved
-            found = found.copy()
+    def put(self, common: DTensor) -> DTensor:
+        """Return the new spectrum from the *common* elements. Collective if the middle is on several devices."""
+        spectrum = self._copied(common, self._target, self._shape, self._how.scale if self._how.grows else 1.0)
+        if spectrum is self._tensor:  # nothing changes, and nothing moved
+            spectrum = spectrum.copy()
         for grids in self._how.grids:
             if grids.middle is not None:
-                self._weigh(found, grids)
+                self._weigh(spectrum, grids)
         for grids in self._how.grids:
             if grids.middle is not None and grids.halved and self._how.mirrored is not None:
-                middle = span(found.ndim, grids.axis, grids.middle, grids.middle + 1)
-                plane: Value = getitem(found, middle)
-                put(OPERATION, found, middle, plane + _mirrored(plane, self._how.mirrored))
-        return found
+                middle = span(spectrum.ndim, grids.axis, grids.middle, grids.middle + 1)
+                plane: Value = getitem(spectrum, middle)
+                put(OPERATION, spectrum, middle, plane + _mirrored(plane, self._how.mirrored))
+        return spectrum
 
     def _copied(self, tensor: DTensor, layout: Layout, shape: Shape, scale: float) -> DTensor:
-        """Return what each device makes of its block: elements go where the runs of each axis say."""
+        """Return a tensor of *shape* with the elements of each block copied by the ranges of each axis."""
         if tensor.shape == shape and scale == 1:
             return tensor
 
         def copy(new: Array, block: Array) -> None:
             source, target = tensor.layout.block_box(tensor.shape), layout.block_box(shape)
-            axes = [[Run(0, 0, n)] for n in block.shape]
+            axes = [[IndexRange(0, 0, n)] for n in block.shape]
             for grids in self._how.grids:
                 axis = grids.axis
                 runs = grids.runs(tensor.shape[axis], shape[axis])
@@ -365,38 +360,38 @@ class _Way:
 
 
 def _consecutive(tensor: DTensor, how: Resizing) -> DTensor:
-    """Return *tensor* without blocks that are dealt round on axes that change. Collective if there are such."""
+    """Return *tensor* with consecutive blocks on the axes that change. Collective if some are cyclic."""
     axes = list(tensor.layout.axes)
     for grids in how.grids:
         axis, cut = grids.axis, tensor.layout.cut(grids.axis, grids.old)
         if not cut.is_consecutive:
-            # Where the blocks of the new grid begin: then nearly all elements are where they are needed.
+            # Cut where the blocks of the new grid begin: then nearly all elements are on the right device.
             needs = grids.boundaries(Cut(grids.new, cut.blocks).all_starts(), grids.new)
-            axes[axis] = cut_at(tuple(axes[axis]), [grids.before_kept(n) for n in needs], grids.old)
+            axes[axis] = cut_at(tuple(axes[axis]), [grids.index_before(n) for n in needs], grids.old)
     return relaid(tensor, tuple(axes), OPERATION)
 
 
-def _within(runs: Sequence[Run], source: tuple[int, int], begin: int) -> Iterator[Run]:
-    """Yield what a block has of *runs*, in its own indices and in those of the new block.
+def _within(runs: Sequence[IndexRange], source: tuple[int, int], begin: int) -> Iterator[IndexRange]:
+    """Yield the parts of *runs* in a block, in its indices and in those of the new block.
 
     Parameters
     ----------
-    runs: of the whole axis
-    source: the ends of the block
-    begin: of the new block
+    runs: ranges of the whole axis
+    source: start and stop of the block
+    begin: start of the new block
     """
     first, last = source
     for run in runs:
         start, stop = max(run.start, first), min(run.start + run.length, last)
         if start < stop:
-            yield Run(start - first, run.to + start - run.start - begin, stop - start, run.adds)
+            yield IndexRange(start - first, run.to + start - run.start - begin, stop - start, run.adds)
 
 
-def _copy_runs(block: Array, axes: list[list[Run]], new: Array, scale: float) -> None:
+def _copy_runs(block: Array, axes: list[list[IndexRange]], new: Array, scale: float) -> None:
     """Fill the *new* block with the elements of *block* times *scale*, and zeros elsewhere."""
     if any(sum(run.length for run in runs if not run.adds) < n for runs, n in zip(axes, new.shape, strict=True)):
         new[...] = 0
-    # What is added comes after what is copied there.
+    # Elements are added after others were copied there.
     for runs in sorted(product(*axes), key=lambda runs: sum(run.adds for run in runs)):
         source = block[tuple(slice(run.start, run.start + run.length) for run in runs)]
         target = new[tuple(slice(run.to, run.to + run.length) for run in runs)]
@@ -409,6 +404,6 @@ def _copy_runs(block: Array, axes: list[list[Run]], new: Array, scale: float) ->
 
 
 def _mirrored(tensor: DTensor, axes: tuple[int, ...]) -> DTensor:
-    """Return the elements of the opposite frequencies, of which the half of a spectrum has only the conjugates."""
+    """Return the elements of the opposite frequencies: half a spectrum has only their conjugates."""
     turned = roll(flip(tensor.copy(), axes), [1] * len(axes), axes) if axes else tensor
     return mapped(np.conj, turned)

@@ -1,8 +1,8 @@
 """The order of axes and the relayouts between them: the cheapest path by the cost model of a machine.
 
-A state is how the axes are sharded, and which of them are still to be transformed. Axes that are whole on every
-device are transformed at once. An edge makes other axes whole: each mesh dimension on them goes to another axis. Where
-no axis can take it, the axis is gathered, or stays sharded, and is transformed as `meshcomm.fft.sharded` says.
+A state is a layout of the axes, with the axes that are still to be transformed. Unsharded axes are transformed at
+once. An edge makes other axes whole: each mesh dimension on them goes to another axis. If no axis can take it, the
+axis is gathered, or stays sharded, and is transformed by `meshcomm.fft.sharded`.
 """
 
 import heapq
@@ -18,19 +18,19 @@ from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.fft.factors import convolved_length, rows_of
 from meshcomm.fft.kinds import Transform, fourier_length
-from meshcomm.fft.steps import FFTStep, Local, Move, Sharded, fits
+from meshcomm.fft.steps import FFTStep, LocalStep, RelayoutStep, ShardedStep, fits
 
 GATHERED_FFT = 2**25
-"""Bytes. An axis that no other one can take over, and whose length has no factors to share out, is gathered on every
-rank up to this size of the array; beyond it the transform is done as a convolution. A compromise, not measured."""
+"""Bytes of an array, up to which an axis is gathered on every rank if no other axis can be sharded instead, and its
+length has no suitable factors. Larger arrays are transformed by a convolution. A compromise, not measured."""
 
 MOST_WAYS = 64
-"""Edges of a state that make the same axes whole. More mesh dimensions and axes than this covers are rare."""
+"""The most edges of a state that make the same axes whole. Few meshes have enough dimensions to reach it."""
 
 
 @dataclass(frozen=True)
-class State:
-    """Where a transform stands: the array as it is now, and the axes still to be transformed."""
+class SearchState:
+    """The state of a transform: layout, shape and dtype of the array, and the axes still to be transformed."""
 
     axes: Axes
     shape: Shape
@@ -45,8 +45,8 @@ def cheapest(
 
     *described* is the shape and dtype of the array. All ranks find the same steps.
     """
-    # Layouts on equal meshes are equal, but the steps have to be on these very meshes. An entry of the cache holds its
-    # layouts, so no other mesh gets their ids while it is there.
+    # Layouts on equal meshes are equal, but the steps need these mesh objects. An entry of the cache keeps its layouts
+    # alive, so no other mesh gets their ids.
     meshes = id(source.mesh), None if target is None else id(target.mesh)
     return _cheapest(transform, described, source, target, machine, meshes)
 
@@ -59,22 +59,22 @@ def _cheapest(
     target: Layout | None,
     *others: Machine | tuple[int, int | None],
 ) -> tuple[FFTStep, ...]:
-    transform = replace(transform, called="")  # equal transforms share the steps, whatever the functions are called
+    transform = replace(transform, called="")  # equal transforms share the steps, also from other functions
     shape, dtype = described
     machine = others[0]
     assert isinstance(machine, Machine)
     number = count()  # of equal costs, the first that was found
-    first = State(source.axes, shape, dtype, frozenset(transform.axes))
-    heap: list[tuple[float, int, State, tuple[FFTStep, ...]]] = [(0.0, next(number), first, ())]
-    known: dict[State, float] = {}
-    end = State((), (), dtype, frozenset())
+    first = SearchState(source.axes, shape, dtype, frozenset(transform.axes))
+    heap: list[tuple[float, int, SearchState, tuple[FFTStep, ...]]] = [(0.0, next(number), first, ())]
+    settled: dict[SearchState, float] = {}
+    end = SearchState((), (), dtype, frozenset())
     while heap:
         cost, _, state, steps = heapq.heappop(heap)
         if state == end:
             return steps
-        if known.get(state, inf) <= cost:
+        if settled.get(state, inf) <= cost:
             continue
-        known[state] = cost
+        settled[state] = cost
         if not state.todo:
             last = _last(state, source, target)
             more = last[0].estimate(machine) if last else 0.0
@@ -85,45 +85,45 @@ def _cheapest(
     raise AssertionError("an axis can always be gathered")
 
 
-def _last(state: State, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
+def _last(state: SearchState, source: Layout, target: Layout | None) -> tuple[FFTStep, ...]:
     """Return the relayout to the target, if there has to be one."""
     if target is None or (target.axes == state.axes and target.mesh == source.mesh):
         return ()
-    return (Move(state.shape, state.dtype, source._recut(state.axes), target),)
+    return (RelayoutStep(state.shape, state.dtype, source._recut(state.axes), target),)
 
 
 def _edges(
-    transform: Transform, state: State, source: Layout, target: Layout | None
-) -> Iterator[tuple[FFTStep, State]]:
+    transform: Transform, state: SearchState, source: Layout, target: Layout | None
+) -> Iterator[tuple[FFTStep, SearchState]]:
     layout = source._recut(state.axes)
     whole = frozenset(axis for axis in range(len(state.axes)) if layout.num_shards(axis) == 1)
     ready = transform.ready(state.todo, whole)
     if ready:
         yield _local(transform.stage(ready), state, layout, ready)
         return
-    found = dict.fromkeys(_layouts(transform, state, layout, whole, target))
-    kept = [
+    layouts = dict.fromkeys(_layouts(transform, state, layout, whole, target))
+    staying = [
         edge
         for axis in sorted(state.todo - whole)
         if axis in transform.ready(state.todo, whole | {axis})
-        for edge in _kept(transform, state, layout, axis)
+        for edge in _staying_sharded(transform, state, layout, axis)
     ]
-    yield from kept
-    if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (found or kept):
+    yield from staying
+    if prod(state.shape) * state.dtype.itemsize <= GATHERED_FFT or not (layouts or staying):
         needed = _next(transform, state.todo, whole)
-        found[layout.replace(needed, ()).axes] = None
-    for axes in found:
-        yield Move(state.shape, state.dtype, layout, source._recut(axes)), replace(state, axes=axes)
+        layouts[layout.replace(needed, ()).axes] = None
+    for axes in layouts:
+        yield RelayoutStep(state.shape, state.dtype, layout, source._recut(axes)), replace(state, axes=axes)
 
 
-def _local(stage: Transform, state: State, layout: Layout, ready: frozenset[int]) -> tuple[FFTStep, State]:
+def _local(stage: Transform, state: SearchState, layout: Layout, ready: frozenset[int]) -> tuple[FFTStep, SearchState]:
     # Along an axis that is whole, the mesh dimensions have one device: boundaries for the old length mean nothing.
-    step = Local(stage, state.shape, state.dtype, layout.usual_cut(ready))
-    return step, State(step.layout.axes, step.shape_after, step.dtype_after, state.todo - ready)
+    step = LocalStep(stage, state.shape, state.dtype, layout.usual_cut(ready))
+    return step, SearchState(step.layout.axes, step.shape_after, step.dtype_after, state.todo - ready)
 
 
 def _next(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> frozenset[int]:
-    """Return the axes that have to be whole before any can be transformed; if there is a choice, all of them."""
+    """Return axes that have to be whole before any can be transformed; if there is a choice, all of them."""
     if transform.change == "halves" and transform.last in todo:
         return frozenset({transform.last}) if transform.last is not None else frozenset()
     others = todo - {transform.last} if transform.change == "doubles" else todo
@@ -131,9 +131,9 @@ def _next(transform: Transform, todo: frozenset[int], whole: frozenset[int]) -> 
 
 
 def _layouts(
-    transform: Transform, state: State, layout: Layout, whole: frozenset[int], target: Layout | None
+    transform: Transform, state: SearchState, layout: Layout, whole: frozenset[int], target: Layout | None
 ) -> Iterator[Axes]:
-    """Yield how the axes can be sharded next, such that some axis that is to be transformed is whole."""
+    """Yield layouts of the axes in which at least one axis can be transformed next."""
     if target is not None and target.mesh == layout.mesh and fits(target, state.shape):
         there = frozenset(axis for axis in range(target.ndim) if target.num_shards(axis) == 1)
         if transform.ready(state.todo, there):
@@ -145,8 +145,8 @@ def _layouts(
                 yield from islice(_moved(state, layout, frozenset(chosen)), MOST_WAYS)
 
 
-def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
-    """Yield how the axes are sharded if the mesh dimensions on the *chosen* axes go to other ones, in all ways."""
+def _moved(state: SearchState, layout: Layout, chosen: frozenset[int]) -> Iterator[Axes]:
+    """Yield all layouts of the axes with the mesh dimensions of the *chosen* axes on other axes."""
     mesh = layout.mesh
     names = [name for axis in sorted(chosen) for name in state.axes[axis] if mesh.dim_size(name) > 1]
     takers = [axis for axis, n in enumerate(state.shape) if axis not in chosen and n > 1]
@@ -160,7 +160,9 @@ def _moved(state: State, layout: Layout, chosen: frozenset[int]) -> Iterator[Axe
         yield tuple(axes)
 
 
-def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iterator[tuple[FFTStep, State]]:
+def _staying_sharded(
+    transform: Transform, state: SearchState, layout: Layout, axis: int
+) -> Iterator[tuple[FFTStep, SearchState]]:
     """Yield the transforms of an *axis* that stays sharded."""
     stage = transform.stage(frozenset({axis}))
     blocks, n = layout.num_shards(axis), fourier_length(stage)
@@ -172,5 +174,5 @@ def _kept(transform: Transform, state: State, layout: Layout, axis: int) -> Iter
         results.insert(0, Cyclic.made(plain, (rows // blocks, 0)).canonical(blocks))
     if rows or (prod(state.shape) * state.dtype.itemsize > GATHERED_FFT and rows_of(convolved_length(n), blocks)):
         for result in results:
-            step = Sharded(stage, state.shape, state.dtype, layout, layout.replace(axis, result), rows)
-            yield step, State(step.layout.axes, after, step.dtype_after, left)
+            step = ShardedStep(stage, state.shape, state.dtype, layout, layout.replace(axis, result), rows)
+            yield step, SearchState(step.layout.axes, after, step.dtype_after, left)

@@ -5,7 +5,7 @@ With n = rows * columns, j = columns * j1 + j2 and k = k1 + rows * k2, an array 
     X[k1 + rows * k2] = sum over j2 of w_columns^(j2 k2) * w_n^(j2 k1) * (sum over j1 of w_rows^(j1 k1) * x[j1, j2])
 
 So there are two transforms of short axes, factors between them, and an exchange before each: first every device holds
-whole columns, then whole rows. The result has k1 sharded: blocks dealt round, `Cyclic`; one more exchange makes them
+whole columns, then whole rows. The result has k1 sharded, which is a `Cyclic` axis; one more exchange makes its blocks
 consecutive. Source: D. H. Bailey, FFTs in external or hierarchical memory, 1990.
 
 A length without such factors becomes a convolution of a length that has them. Source: L. I. Bluestein, 1970.
@@ -31,25 +31,27 @@ from meshcomm.fft.cosines import transformed_by_fourier
 from meshcomm.fft.factors import convolved_length, roots, scale_of
 from meshcomm.fft.fitting import fitted, leading
 from meshcomm.fft.kinds import KINDS, Transform
-from meshcomm.fft.steps import Sharded
+from meshcomm.fft.steps import ShardedStep
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.joining.rolling import flip
 from meshcomm.numpy.shapes.linalg import transpose
 
-Run: TypeAlias = Callable[[Transform, DTensor], DTensor]
-"""Transforms a tensor, in any layout of the result."""
+RunTransform: TypeAlias = Callable[[Transform, DTensor], DTensor]
+"""A function that transforms a tensor; the result is in any layout."""
 
 
-def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere: Run) -> DTensor:
+def transformed_sharded(
+    step: ShardedStep, tensor: DTensor, on_blocks: RunTransform, anywhere: RunTransform
+) -> DTensor:
     """Return the transform of *tensor* by *step*. Collective over the mesh.
 
     Parameters
     ----------
-    step: what to do
-    tensor: in the source layout of the step
-    on_blocks: transforms axes that are whole on each device
-    anywhere: transforms any axes
+    step: the transform and its layouts
+    tensor: tensor in the source layout of the step
+    on_blocks: function that transforms axes that are whole on each device
+    anywhere: function that transforms any axes
     """
     transform = step.transform
     if transform.change == "real":
@@ -57,14 +59,14 @@ def transformed_sharded(step: Sharded, tensor: DTensor, on_blocks: Run, anywhere
             step, tensor, lambda inner, t: transformed_sharded(inner, t, on_blocks, anywhere)
         )
     (axis,), (n,) = transform.axes, transform.lengths
-    given = fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
+    source = fitted(tensor, axis, n // 2 + 1 if transform.change == "doubles" else n)
     if transform.change == "doubles":
-        given = _full_spectrum(given, axis, n)
+        source = _full_spectrum(source, axis, n)
     inner = Transform(KINDS[transform.kind].others, (axis,), (n,), transform.norm)
     if step.rows:
-        whole = _four_steps(replace(step, transform=inner), given, on_blocks)
+        whole = _four_steps(replace(step, transform=inner), source, on_blocks)
     else:
-        whole = _convolved(inner, given, anywhere)
+        whole = _convolved(inner, source, anywhere)
     dtype, shape = step.dtype_after, step.shape_after
     if transform.change == "doubles":
         whole = mapped(lambda block: np.array(block.real, dtype, order="C"), whole, dtype=dtype)
@@ -84,8 +86,8 @@ def _full_spectrum(half: DTensor, axis: int, n: int) -> DTensor:
 # -- four steps -------------------------------------------------------------------------------------------------------
 
 
-def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
-    """Return the complex transform of one axis, in the layout of *step* if that deals blocks round."""
+def _four_steps(step: ShardedStep, tensor: DTensor, on_blocks: RunTransform) -> DTensor:
+    """Return the complex transform of one axis, in the layout of *step* if it is cyclic."""
     transform, rows = step.transform, step.rows
     (axis,), (n,) = transform.axes, transform.lengths
     columns = n // rows
@@ -96,10 +98,10 @@ def _four_steps(step: Sharded, tensor: DTensor, on_blocks: Run) -> DTensor:
     turned = relaid(turned, _swapped(turned.layout.axes, axis), transform.kind)
     spectrum = on_blocks(replace(transform, axes=(axis + 1,), lengths=(columns,)), turned)
     if step.layout.cyclic(axis) is not None:
-        return _dealt_round(spectrum, axis, step.layout)
+        return _as_cyclic(spectrum, axis, step.layout)
     order = list(range(spectrum.ndim))
     order[axis : axis + 2] = axis + 1, axis
-    # The names are on the rows before, and on the columns after: both come first.
+    # The names are on the rows before the transpose, and on the columns after it: both come first.
     across = transpose(spectrum, order, spectrum.layout)
     return _as_line(across, axis)
 
@@ -119,12 +121,12 @@ def _as_matrix(tensor: DTensor, axis: int, rows: int, columns: int) -> DTensor:
 
 
 def _viewed(tensor: DTensor, shape: Shape, layout: Layout) -> DTensor:
-    """Return the same blocks as those of an array of another *shape* in *layout*."""
+    """Return the same blocks as a tensor of another *shape* in *layout*."""
     return mapped(lambda block: block.reshape(layout.block_shape(shape)), tensor, layout=layout, shape=shape)
 
 
 def _as_line(matrix: DTensor, axis: int) -> DTensor:
-    """Return a matrix, whose rows are sharded, with its rows one after the other on one axis."""
+    """Return a matrix with sharded rows as one axis, row after row."""
     rows, columns = matrix.shape[axis : axis + 2]
     shape = (*matrix.shape[:axis], rows * columns, *matrix.shape[axis + 2 :])
     boundaries = [start * columns for start in Cut(rows, matrix.layout.num_shards(axis)).all_starts()]
@@ -132,8 +134,8 @@ def _as_line(matrix: DTensor, axis: int) -> DTensor:
     return _viewed(matrix, shape, matrix.layout.delete(axis + 1).replace(axis, cut))
 
 
-def _dealt_round(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
-    """Return a spectrum, in whose matrix the rows are sharded evenly, as an axis with blocks dealt round."""
+def _as_cyclic(spectrum: DTensor, axis: int, layout: Layout) -> DTensor:
+    """Return a spectrum, given as a matrix with evenly sharded rows, as a cyclic axis."""
     shape = (*spectrum.shape[:axis], spectrum.shape[axis] * spectrum.shape[axis + 1], *spectrum.shape[axis + 2 :])
     whole = Layout(layout.axes, spectrum.mesh)
 
@@ -177,14 +179,14 @@ class _Powers:
     def of(self, exponents: Array) -> Array:
         """Return the powers for *exponents* from 0 to n - 1."""
         high, low = np.divmod(exponents, self._step)
-        found: Array = (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
-        return found
+        result: Array = (self._coarse[high] * self._fine[low]).astype(self._dtype, copy=False)
+        return result
 
 
 # -- convolution ------------------------------------------------------------------------------------------------------
 
 
-def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
+def _convolved(transform: Transform, tensor: DTensor, anywhere: RunTransform) -> DTensor:
     """Return the complex transform of one axis of any length."""
     (axis,), (n,) = transform.axes, transform.lengths
     forward = transform.kind == "fftn"
@@ -196,8 +198,8 @@ def _convolved(transform: Transform, tensor: DTensor, anywhere: Run) -> DTensor:
         def values(slices: tuple[slice, ...]) -> Array:
             index = np.arange(length, dtype=np.int64)[slices[axis]]
             index = np.minimum(index, length - index) if length != n else index
-            found = roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
-            return found.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
+            values_at_index = roots(index * index % (2 * n), 2 * n, forward == (length == n), work)
+            return values_at_index.reshape([-1 if a == axis else 1 for a in range(tensor.ndim)])
 
         return from_callback([length if a == axis else 1 for a in range(tensor.ndim)], work, line, values)
 

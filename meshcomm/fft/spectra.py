@@ -14,7 +14,7 @@ from meshcomm.core.arrays.dtensor import DTensor, as_tensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import ShapeError
-from meshcomm.fft.calls import Some, axes_of, listed
+from meshcomm.fft.calls import Ints, axes_of, listed
 from meshcomm.fft.kinds import KINDS, full_name
 from meshcomm.numpy.joining.rolling import roll
 
@@ -28,10 +28,10 @@ def fftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTyp
 
     Parameters
     ----------
-    n: the elements that were transformed
-    d: the distance of two of them, in any unit; frequencies are in cycles of that
-    layout: of the result
-    dtype: of the result
+    n: number of transformed elements
+    d: distance of two elements, in any unit; frequencies are in cycles per unit
+    layout: layout of the result
+    dtype: dtype of the result
 
     >>> import meshcomm as mc
     >>> def program():
@@ -54,7 +54,12 @@ def rfftfreq(n: int, d: float = 1.0, *, layout: Layout | None = None, dtype: DTy
 
 
 def frequencies(
-    t_hat: DTensor, axes: Some = None, d: float | Sequence[float] = 1.0, *, s: Some = None, kind: str = "fftn"
+    t_hat: DTensor,
+    axes: Ints = None,
+    d: float | Sequence[float] = 1.0,
+    *,
+    s: Ints = None,
+    kind: str = "fftn",
 ) -> tuple[DTensor, ...]:
     """Return the frequencies along each axis of a spectrum, as tensors that broadcast with it and are sharded alike.
 
@@ -63,11 +68,11 @@ def frequencies(
     Parameters
     ----------
     t_hat: the spectrum
-    axes: the axes that were transformed; by default all
-    d: the distance of two elements of the array, along all axes or for each of them; with ``d=1/n`` frequencies are
+    axes: the transformed axes; by default all
+    d: distance of two elements of the array, one for all axes or for each of them; with ``d=1/n`` frequencies are
         whole numbers, up to rounding
-    s: the lengths of the array along the axes. By default those of the spectrum, and an even one for a halved axis
-    kind: what made the spectrum: after "rfftn" the last of the axes is halved
+    s: lengths of the array along the axes; by default those of the spectrum, and an even length for a halved axis
+    kind: transform of the spectrum: after "rfftn" the last of the axes is halved
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -83,8 +88,8 @@ def frequencies(
     chosen = axes_of(axes, None, tensor.ndim)
     lengths = lengths_of(tensor, chosen, s, kind, "s")
     distances = distances_of("fft.frequencies", d, len(chosen))
-    each = list(zip(chosen, lengths, distances, strict=True))
-    return along_axes(tensor.layout, tensor.shape, tensor.dtype, each, chosen[-1] if halves(kind) else None)
+    grids = list(zip(chosen, lengths, distances, strict=True))
+    return along_axes(tensor.layout, tensor.shape, tensor.dtype, grids, chosen[-1] if halves(kind) else None)
 
 
 def along_axes(
@@ -94,20 +99,20 @@ def along_axes(
 
     Parameters
     ----------
-    layout, shape, dtype: of the spectrum
+    layout, shape, dtype: layout, shape and dtype of the spectrum
     axes: for each axis its number, the length of the array along it, and the distance of two elements
-    halved: the axis along which there is only the first half; None if there is none
+    halved: the axis of which only the first half is stored; None if there is none
     """
-    found = []
+    results = []
     for axis, n, distance in axes:
         only = tuple(shape[a] if a == axis else 1 for a in range(len(shape)))
         like = empty(only, np.empty(0, dtype).real.dtype, layout.only(axis))
-        found.append(_on_axis(like, axis, (n, distance), halved=axis == halved))
-    return tuple(found)
+        results.append(_on_axis(like, axis, (n, distance), halved=axis == halved))
+    return tuple(results)
 
 
-def lengths_of(tensor: DTensor, axes: list[int], s: Some, kind: str, argument: str) -> list[int]:
-    """Return the lengths of the array of which *tensor* is the spectrum."""
+def lengths_of(tensor: DTensor, axes: list[int], s: Ints, kind: str, argument: str) -> list[int]:
+    """Return the lengths of the array with the spectrum *tensor* along *axes*."""
     is_halved = halves(kind)
     usual = [tensor.shape[a] for a in axes]
     if is_halved and axes:
@@ -132,25 +137,28 @@ def halves(kind: str) -> bool:
 
 
 def check_has_frequencies(name: str, kind: str) -> None:
-    """Raise ``ShapeError`` for a kind whose result is no spectrum of complex waves."""
-    found = KINDS[full_name(kind)]
-    if found.change not in ("complex", "halves"):
-        raise ShapeError(f'{name} is for Fourier transforms, "fftn" or "rfftn"; {found.name} has no such frequencies')
+    """Raise ``ShapeError`` unless the result of *kind* is a spectrum of complex waves."""
+    transform = KINDS[full_name(kind)]
+    if transform.change not in ("complex", "halves"):
+        raise ShapeError(
+            f'{name} is for Fourier transforms, "fftn" or "rfftn"; {transform.name} has no such frequencies'
+        )
 
 
 def distances_of(name: str, d: object, count: int) -> list[float]:
-    """Return the distances of elements along so many axes; ``ShapeError`` for what are none."""
-    given: list[Value] = list(d) if isinstance(d, Sequence | np.ndarray) and not isinstance(d, str) else [d] * count
-    if len(given) != count:
-        raise ShapeError(f"{name}: {counted(len(given), 'distance')} in d for {counted(count, 'axis')}")
-    for each in given:
-        if isinstance(each, bool) or not isinstance(each, int | float | np.number) or not abs(float(each)) > 0:
-            raise ShapeError(f"{name}: d must be a distance other than zero, or one for each axis, not {quote(each)}")
-    return given
+    """Return the distances of elements along *count* axes; ``ShapeError`` if *d* is something else."""
+    is_one = isinstance(d, str) or not isinstance(d, Sequence | np.ndarray)
+    distances: list[Value] = [d] * count if is_one else list(d)  # type: ignore[call-overload]  # a sequence
+    if len(distances) != count:
+        raise ShapeError(f"{name}: {counted(len(distances), 'distance')} in d for {counted(count, 'axis')}")
+    for x in distances:
+        if isinstance(x, bool) or not isinstance(x, int | float | np.number) or not abs(float(x)) > 0:
+            raise ShapeError(f"{name}: d must be a distance other than zero, or one for each axis, not {quote(x)}")
+    return distances
 
 
 def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: bool = False) -> DTensor:
-    """Fill *result* with the frequencies along *axis*, of a *grid* of n elements in distances of d, and return it."""
+    """Fill *result* with the frequencies along *axis*, for a *grid* of n elements at distance d, and return it."""
     n, d = grid
     if n < 1:
         raise ShapeError(f"frequencies of {counted(n, 'element')}: there must be 1 or more")
@@ -171,7 +179,7 @@ def _on_axis(result: DTensor, axis: int, grid: tuple[int, float], *, halved: boo
 def fftshift(x: DTensor, axes: Axis = None) -> DTensor:
     """Return a spectrum with the element of frequency zero in the middle. Collective if a shifted axis is sharded.
 
-    Only elements that get to another block move, and the layout stays. Source: scipy.fft.fftshift.
+    Only elements of other blocks move, and the layout stays the same. Source: scipy.fft.fftshift.
     """
     return _shifted("fft.fftshift", x, axes, 1)
 

@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from meshcomm.core._types import DType, Names, Shape
+from meshcomm.core._types import DType, Shape
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.plans.plan import Plan, plan_relayout
@@ -18,8 +18,8 @@ FFT_FLOP = 2e-10
 
 
 @dataclass(frozen=True)
-class _OfTransform:
-    """A step that transforms an array of this shape and dtype."""
+class TransformStep:
+    """A step that transforms an array of *shape* and *dtype*."""
 
     transform: Transform
     shape: Shape
@@ -37,11 +37,11 @@ class _OfTransform:
 
 
 @dataclass(frozen=True)
-class Local(_OfTransform):
+class LocalStep(TransformStep):
     """Transform the block of each device over axes that are whole on it."""
 
     layout: Layout
-    """That of the result."""
+    """The layout of the result."""
 
     @property
     def flops(self) -> float:
@@ -70,7 +70,7 @@ class Local(_OfTransform):
 
 
 @dataclass(frozen=True)
-class Move:
+class RelayoutStep:
     """Relayout the array, so that other axes are whole."""
 
     shape: Shape
@@ -93,20 +93,20 @@ class Move:
     @property
     def block_bytes(self) -> int:
         """The bytes of the largest block of a device."""
-        return max(each.largest_block(self.shape) for each in (self.source, self.layout)) * self.dtype.itemsize
+        return max(layout.largest_block(self.shape) for layout in (self.source, self.layout)) * self.dtype.itemsize
 
     def plan(self, machine: Machine) -> Plan:
         """Return the plan of the relayout."""
         return plan_relayout(self.shape, self.dtype, self.source, self.layout, None, machine)
 
     def estimate(self, machine: Machine) -> float:
-        """Return about the time of the step, from three devices: a search asks for it very often."""
+        """Return an estimate of the time of the step, from three devices: a search calls it very often."""
         size = self.layout.mesh.size
         largest = self.layout.largest_block(self.shape)
         if self.source.mesh != self.layout.mesh:
             return exchange_seconds(machine, largest * self.dtype.itemsize, size - 1)
         devices = sorted({0, size // 2, size - 1})
-        missing = largest - min(_kept(self.source, self.layout, self.shape, device) for device in devices)
+        missing = largest - min(_common_elements(self.source, self.layout, self.shape, device) for device in devices)
         if missing <= 0:
             return 0.0
         before, after = (
@@ -130,15 +130,15 @@ class Move:
 
 
 @dataclass(frozen=True)
-class Sharded(_OfTransform):
+class ShardedStep(TransformStep):
     """Transform one axis that stays sharded.
 
     Parameters
     ----------
-    transform: over this one axis
-    shape, dtype, source: of the input
-    layout: of the result
-    rows: the axis is taken as a matrix of so many rows, by the four-step algorithm; 0 for a convolution (Bluestein)
+    transform: transform over this one axis
+    shape, dtype, source: shape, dtype and layout of the input
+    layout: layout of the result
+    rows: rows of the matrix of the four-step algorithm; 0 for a convolution (Bluestein)
     """
 
     source: Layout
@@ -147,7 +147,7 @@ class Sharded(_OfTransform):
 
     @property
     def length(self) -> int:
-        """The length of the Fourier transform that is done."""
+        """The length of the Fourier transform."""
         return fourier_length(self.transform)
 
     @property
@@ -163,7 +163,7 @@ class Sharded(_OfTransform):
         return self.source.largest_block(self.shape) * self.dtype_after.itemsize * (1 if self.rows else 4) * longer
 
     def received(self, machine: Machine) -> int:
-        """Return about the bytes that a device receives. Exact for complex transforms of even blocks by four steps."""
+        """Return an estimate of the bytes that a device receives; exact for complex four steps of even blocks."""
         (axis,), work = self.transform.axes, "c8" if self.rows else "c16"
         length = self.length if self.rows else convolved_length(self.length)
         elements = prod((*self.shape[:axis], length, *self.shape[axis + 1 :]))
@@ -172,7 +172,7 @@ class Sharded(_OfTransform):
 
     @property
     def _exchanges(self) -> int:
-        """How many exchanges of all elements there are."""
+        """The number of exchanges of all elements."""
         if not self.rows:
             return 8
         (axis,) = self.transform.axes
@@ -196,19 +196,19 @@ class Sharded(_OfTransform):
         return f"{self.transform}, sharded ({how}) -> {target}  {_count(self.flops)}flop"
 
 
-FFTStep: TypeAlias = Local | Move | Sharded
+FFTStep: TypeAlias = LocalStep | RelayoutStep | ShardedStep
 
 
 def flops_of(transform: Transform, shape: Shape, layout: Layout) -> float:
-    """Return the operations of the device with the largest block; half of them where input or output is real."""
+    """Return the operations of the device with the largest block; half as many if input or output is real."""
     longer = [max(n, m) for n, m in zip(shape, transform.shape_after(shape), strict=True)]
-    size = layout._recut(tuple(map(_names, layout.axes))).largest_block(longer)
+    size = layout._recut(tuple(tuple(spec) for spec in layout.axes)).largest_block(longer)
     logs = sum(log2(max(2, n)) for n in transform.lengths)
     return 5.0 * size * logs * (1.0 if transform.change == "complex" else 0.5)
 
 
 def exchange_seconds(machine: Machine, nbytes: float, peers: int) -> float:
-    """Return about the time in which a device receives *nbytes* from so many peers, packed and unpacked."""
+    """Return an estimate of the time to receive *nbytes* from *peers* peers, packed and unpacked."""
     beta, wait, alpha = (
         (machine.beta_within, machine.wait_within, machine.alpha_within)
         if machine.one_node
@@ -217,24 +217,20 @@ def exchange_seconds(machine: Machine, nbytes: float, peers: int) -> float:
     return wait + alpha * peers + nbytes * (beta + 2 * machine.gamma)
 
 
-def _kept(source: Layout, target: Layout, shape: Shape, device: int) -> float:
-    """Return about how many elements of its new block a device has already."""
-    kept, before, after = 1.0, source.block_numbers(device), target.block_numbers(device)
+def _common_elements(source: Layout, target: Layout, shape: Shape, device: int) -> float:
+    """Return an estimate of the elements of its new block that a device already has."""
+    common, before, after = 1.0, source.block_numbers(device), target.block_numbers(device)
     for axis, n in enumerate(shape):
         old, new = source.cut(axis, n), target.cut(axis, n)
         if old == new and before[axis] == after[axis]:
-            kept *= new.longest
+            common *= new.longest
         else:
-            kept *= old.common(before[axis], new, after[axis])
-    return kept
-
-
-def _names(spec: Names) -> Names:
-    return tuple(spec)
+            common *= old.common(before[axis], new, after[axis])
+    return common
 
 
 def fits(layout: Layout, shape: Shape) -> bool:
-    """Return whether *layout* can be that of an array of *shape*: chosen boundaries are for one length."""
+    """Return whether an array of *shape* can have *layout*: chosen boundaries are for one length."""
     try:
         layout.check_fits(shape)
     except ValueError:

@@ -1,13 +1,13 @@
 """Cosine and sine transforms of tensors, with SciPy's names and arguments.
 
-They need SciPy, or another backend that has them. What `meshcomm.fft.fourier` says about layouts holds here, too.
+They need SciPy, or another backend that has them. Layouts are as in `meshcomm.fft.fourier`.
 """
 
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.fft.apply import called, one_axis
-from meshcomm.fft.calls import Some
-from meshcomm.fft.execute import Options
-from meshcomm.fft.planning import Wanted
+from meshcomm.fft.calls import Ints
+from meshcomm.fft.execute import FFTOptions
+from meshcomm.fft.planning import ResultLayout
 from meshcomm.numpy.elementwise.families import family
 
 
@@ -21,7 +21,7 @@ def _along_one(
     norm: str | None = None,
     *,
     orthogonalize: bool | None = None,
-    layout: Wanted = None,
+    layout: ResultLayout = None,
     overwrite_x: bool = False,
     workers: int | None = None,
     backend: str | None = None,
@@ -32,15 +32,15 @@ def _along_one(
     ----------
     x: a tensor of numbers
     type: 1 to 4, as SciPy numbers them
-    n: elements that are transformed: the axis is cropped to them, or zeros are added; by default all
-    axis: which axis
+    n: number of elements to transform: the axis is cropped or padded with zeros; by default its length
+    axis: the axis to transform
     norm: "backward", "ortho" or "forward"
     orthogonalize: whether the factors are those of the orthogonal transform; by default if *norm* is "ortho"
-    layout, overwrite_x, workers, backend: as in `fft`
+    layout, overwrite_x, workers, backend: see `fft`
 
     Errors are those of `fft`.
     """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
+    options, others = FFTOptions(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called(name, x, one_axis(n, axis), options, layout, norm=norm, **others)
 
 
@@ -55,12 +55,12 @@ def _along_some(
     name: str,
     x: DTensor,
     type: int = 2,
-    s: Some = None,
-    axes: Some = None,
+    s: Ints = None,
+    axes: Ints = None,
     norm: str | None = None,
     *,
     orthogonalize: bool | None = None,
-    layout: Wanted = None,
+    layout: ResultLayout = None,
     overwrite_x: bool = False,
     workers: int | None = None,
     backend: str | None = None,
@@ -71,10 +71,10 @@ def _along_some(
 
     Parameters
     ----------
-    s: elements that are transformed, for each of the axes; by default all
-    axes: which axes; by default all, or the last ones if *s* is given
+    s: number of elements to transform along each of the axes; by default their lengths
+    axes: the axes to transform; by default all, or the last ones if *s* is given
     """
-    options, others = Options(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
+    options, others = FFTOptions(backend, workers, overwrite_x), {"variant": type, "orthogonalize": orthogonalize}
     return called(name, x, (s, axes), options, layout, norm=norm, **others)
 
 

@@ -1,6 +1,6 @@
-"""The ghosts along one axis: which run of them comes from which run of which block.
+"""The ghosts along one axis: runs of consecutive ghosts, each from one block.
 
-Ghosts have the indices that they would have if the axis went on: before the first element they are negative. So the
+Ghosts have the indices of a longer axis: before the first element they are negative. So the
 block [4, 8) of an axis of 8 elements with 2 ghosts is [2, 10), and if the axis is periodic, 8 is element 0.
 """
 
@@ -16,7 +16,7 @@ from meshcomm.halos.widths import Width
 
 
 class AxisRule(NamedTuple):
-    """How an axis is cut, and which ghosts its blocks have."""
+    """The cut of an axis, and the ghosts of its blocks."""
 
     cut: Cut | ChosenCut
     width: Width
@@ -39,10 +39,10 @@ class AxisRule(NamedTuple):
         return self.cut.longest + sum(self.width)
 
 
-class Run(NamedTuple):
-    """A run of consecutive elements of block *number* with its ghosts, all from block *owner*.
+class HaloRun(NamedTuple):
+    """Consecutive elements of block *number* with its ghosts, all from block *owner*.
 
-    The inner elements of a block are a run as well, of the block itself.
+    The inner elements of a block are a run of the block itself.
     """
 
     number: int
@@ -53,10 +53,10 @@ class Run(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def runs_of(rule: AxisRule, number: int) -> tuple[Run, ...]:
+def runs_of(rule: AxisRule, number: int) -> tuple[HaloRun, ...]:
     """Return the runs of block *number*, in order. A constant beyond the edges is no run.
 
-    Along a run, the elements that it comes from ascend by one, descend by one, or stay the same.
+    The source indices of a run ascend by one, descend by one, or stay the same.
 
     >>> for run in runs_of(AxisRule(Cut(4, 2), (1, 3), Boundary("periodic")), 1):
     ...     print(run.start, run.stop, "from block", run.owner)
@@ -68,11 +68,11 @@ def runs_of(rule: AxisRule, number: int) -> tuple[Run, ...]:
     (first, last), (start, stop) = rule.padded(number), rule.cut.interval(number)
     if not rule.boundary.repeats:
         first, last = max(first, 0), min(last, rule.cut.length)
-    inner = [Run(number, number, start, stop, False)] if start < stop else []
+    inner = [HaloRun(number, number, start, stop, False)] if start < stop else []
     return (*_ghosts(rule, number, first, start), *inner, *_ghosts(rule, number, stop, last))
 
 
-def _ghosts(rule: AxisRule, number: int, first: int, last: int) -> list[Run]:
+def _ghosts(rule: AxisRule, number: int, first: int, last: int) -> list[HaloRun]:
     """Return the runs of the ghosts from *first* to *last*."""
     if first >= last:
         return []
@@ -83,28 +83,28 @@ def _ghosts(rule: AxisRule, number: int, first: int, last: int) -> list[Run]:
     for i in range(1, len(at) + 1):
         if i < len(at) and owners[i] == owners[begin] and steps[i - 1] == steps[begin] and abs(steps[begin]) <= 1:
             continue
-        runs.append(Run(number, owners[begin], first + begin, first + i, True))
+        runs.append(HaloRun(number, owners[begin], first + begin, first + i, True))
         begin = i
     return runs
 
 
 @lru_cache(maxsize=256)
-def _by_owner(rule: AxisRule) -> dict[int, tuple[Run, ...]]:
+def _by_owner(rule: AxisRule) -> dict[int, tuple[HaloRun, ...]]:
     """Return the runs of all blocks by their owner."""
-    found: dict[int, list[Run]] = {}
+    runs_of_owners: dict[int, list[HaloRun]] = {}
     for number in range(rule.cut.blocks):
         for run in runs_of(rule, number):
-            found.setdefault(run.owner, []).append(run)
-    return {owner: tuple(runs) for owner, runs in found.items()}
+            runs_of_owners.setdefault(run.owner, []).append(run)
+    return {owner: tuple(runs) for owner, runs in runs_of_owners.items()}
 
 
-def runs_from(rule: AxisRule, owner: int) -> tuple[Run, ...]:
+def runs_from(rule: AxisRule, owner: int) -> tuple[HaloRun, ...]:
     """Return the runs of all blocks that come from block *owner*, by block and in order."""
     return _by_owner(rule).get(owner, ())
 
 
 def sources_of(rule: AxisRule, starts: Indices, stops: Indices) -> tuple[Indices, Indices]:
-    """Return for each run the element that its first one comes from, and the step from there to the next."""
+    """Return the source index of the first element of each run, and the step to the next one."""
     first = source_indices(rule.boundary, starts, rule.cut.length)
     last = source_indices(rule.boundary, stops - 1, rule.cut.length)
     return first, (last - first) // np.maximum(stops - starts - 1, 1)

@@ -1,4 +1,4 @@
-"""What lies beyond the edges of an array: nothing, a constant, or elements of the array once more.
+"""Boundaries: beyond the edges of an array is nothing, a constant, or elements of the array are repeated.
 
 The names are those of :mod:`scipy.ndimage`. For the elements a b c d of an axis:
 
@@ -23,7 +23,7 @@ from meshcomm.errors import AxisError, ShapeError
 
 
 class Boundary(NamedTuple):
-    """What is beyond the edges of one axis: *name* says it; the value of a constant is *value*."""
+    """The kind of boundary of one axis, *name*, and the *value* of a constant one."""
 
     name: str
     value: Value = None
@@ -33,7 +33,7 @@ class Boundary(NamedTuple):
 
     @property
     def repeats(self) -> bool:
-        """Whether ghosts beyond the edges are elements of the array once more."""
+        """Whether ghosts beyond the edges repeat elements of the array."""
         return self.name in SOURCES
 
 
@@ -48,7 +48,7 @@ SOURCES: dict[str, Callable[[Indices, int], Indices]] = {
     "reflect": lambda at, n: _folded(at, 2 * n, n, 2 * n - 1),
     "mirror": lambda at, n: _folded(at, max(2 * n - 2, 1), n, 2 * n - 2),
 }
-"""Boundaries that repeat elements, and which of *n* elements is at an index beyond the edges."""
+"""Boundaries that repeat elements: functions from indices beyond the edges to indices of *n* elements."""
 
 _SAME = {
     "wrap": "periodic",
@@ -56,7 +56,7 @@ _SAME = {
     "grid-mirror": "reflect",
     "grid-constant": "constant",
 }
-"""Other names that scipy.ndimage has for its modes."""
+"""Other names of scipy.ndimage for its modes."""
 
 _ELSEWHERE = {
     "edge": "numpy.pad's 'edge' is 'nearest' here",
@@ -67,30 +67,30 @@ _ELSEWHERE = {
 ONE = "'none', 'periodic', 'nearest', 'reflect', 'mirror' or a number"
 
 
-def as_boundary(given: object, value: object = 0) -> Boundary:
+def as_boundary(boundary: object, value: object = 0) -> Boundary:
     """Return a boundary from its name, or from a number; *value* is that of ``"constant"``.
 
     >>> print(as_boundary("grid-wrap"), as_boundary(1.5), as_boundary(None))
     periodic constant 1.5 none
     """
-    if given is None:
+    if boundary is None:
         return Boundary("none")
-    if isinstance(given, Boundary):
-        return given
-    if isinstance(given, str):
-        name = _SAME.get(given, given)
+    if isinstance(boundary, Boundary):
+        return boundary
+    if isinstance(boundary, str):
+        name = _SAME.get(boundary, boundary)
         if name == "none" or name in SOURCES:
             return Boundary(name)
         if name == "constant":
             return Boundary(name, value)
-        hint = _ELSEWHERE.get(given.lower())
-        raise ShapeError(f"boundary {quote(given)} is not known: it is {ONE}{f'; {hint}' if hint else ''}")
-    if np.ndim(given) or not isinstance(given, int | float | complex | np.generic | np.ndarray):  # type: ignore[arg-type]
-        raise ShapeError(f"boundary {quote(given)}: it is {ONE}, or one of these for each axis")
-    return Boundary("constant", given.item() if isinstance(given, np.ndarray) else given)
+        hint = _ELSEWHERE.get(boundary.lower())
+        raise ShapeError(f"boundary {quote(boundary)} is not known: it is {ONE}{f'; {hint}' if hint else ''}")
+    if np.ndim(boundary) or not isinstance(boundary, int | float | complex | np.generic | np.ndarray):  # type: ignore[arg-type]
+        raise ShapeError(f"boundary {quote(boundary)}: it is {ONE}, or one of these for each axis")
+    return Boundary("constant", boundary.item() if isinstance(boundary, np.ndarray) else boundary)
 
 
-def as_boundaries(given: object, ndim: int, value: object = 0) -> tuple[Boundary, ...]:
+def as_boundaries(boundary: object, ndim: int, value: object = 0) -> tuple[Boundary, ...]:
     """Return the boundary of each of *ndim* axes, from one for all, one for each, or a dict by axis.
 
     ``ShapeError`` if a boundary is not known, ``AxisError`` if there is no such axis.
@@ -98,16 +98,18 @@ def as_boundaries(given: object, ndim: int, value: object = 0) -> tuple[Boundary
     >>> print(*as_boundaries({0: "periodic"}, 2), *as_boundaries("mirror", 2))
     periodic none mirror mirror
     """
-    if isinstance(given, Mapping):
-        found = [Boundary("none")] * ndim
-        for axis, one in given.items():
-            found[axis_of(axis, ndim)] = as_boundary(one, value)
-        return tuple(found)
-    if isinstance(given, Sequence) and not isinstance(given, str | Boundary):
-        if len(given) != ndim:
-            raise ShapeError(f"boundary {quote(given)} has {counted(len(given), 'entry')} for {counted(ndim, 'axis')}")
-        return tuple(as_boundary(one, value) for one in given)
-    return (as_boundary(given, value),) * ndim
+    if isinstance(boundary, Mapping):
+        boundaries = [Boundary("none")] * ndim
+        for axis, one in boundary.items():
+            boundaries[axis_of(axis, ndim)] = as_boundary(one, value)
+        return tuple(boundaries)
+    if isinstance(boundary, Sequence) and not isinstance(boundary, str | Boundary):
+        if len(boundary) != ndim:
+            raise ShapeError(
+                f"boundary {quote(boundary)} has {counted(len(boundary), 'entry')} for {counted(ndim, 'axis')}"
+            )
+        return tuple(as_boundary(one, value) for one in boundary)
+    return (as_boundary(boundary, value),) * ndim
 
 
 def axis_of(axis: object, ndim: int) -> int:
@@ -118,7 +120,7 @@ def axis_of(axis: object, ndim: int) -> int:
 
 
 def source_indices(boundary: Boundary, at: Indices, n: int) -> Indices:
-    """Return which of the *n* elements of an axis is at each index, inside or beyond the edges."""
+    """Return the index among the *n* elements of an axis for each index *at*, inside or beyond the edges."""
     inside = (at >= 0) & (at < n)
     if inside.all():
         return at
@@ -126,7 +128,7 @@ def source_indices(boundary: Boundary, at: Indices, n: int) -> Indices:
 
 
 def as_element(value: Value, dtype: DType) -> Value:
-    """Return what *value* is as an element of *dtype*; raise what NumPy raises if it can be none."""
+    """Return *value* as an element of *dtype*, or raise NumPy's error."""
     element = np.empty(1, dtype)
     with np.errstate(all="ignore"):
         element[:] = value
@@ -144,7 +146,7 @@ def holds(dtype: DType, value: Value) -> bool:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            kept = as_element(value, dtype)
+            element = as_element(value, dtype)
         except (TypeError, ValueError, OverflowError):
             return False
-    return bool(kept == value or (value != value and kept != kept))
+    return bool(element == value or (value != value and element != element))

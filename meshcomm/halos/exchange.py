@@ -1,11 +1,11 @@
 """From ghosts to boxes: how the ranks of a group exchange them.
 
-An exchange of ghosts goes from blocks with their ghosts to the same memory: elements of the inner block become ghosts
-of other blocks, so no byte is both read and written. All other exchanges have one index for an element before and
-after. Here a ghost has an index of its own, and `Ghosts` says where in the owner's block it comes from: at another
-index beyond the edges of the array, and perhaps in the other direction.
+An exchange of ghosts reads and writes the same memory: elements of the inner block become ghosts of other blocks, so
+no byte is both read and written. In all other exchanges an element has one index before and after. Here a ghost has
+its own index, and `Ghosts` maps it to its source in the owner's block: at another index for ghosts beyond the edges of
+the array, and perhaps in the other direction.
 
-The way back, for `reduce`, goes from the ghosts to a buffer at the owner: `Returns`.
+The exchange back, for `reduce`, goes from the ghosts to a buffer at the owner: `GhostReturns`.
 """
 
 import itertools
@@ -21,18 +21,18 @@ from meshcomm.core.layouts.coordinates import coordinates_of, decode
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import Loops, Strided, strided
 from meshcomm.core.transport.exchange import Exchanged
-from meshcomm.halos.axes import AxisRule, Run, runs_from, runs_of, sources_of
+from meshcomm.halos.axes import AxisRule, HaloRun, runs_from, runs_of, sources_of
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """Which ghosts the blocks of an array have; the same on all ranks.
+class HaloPattern:
+    """The ghosts of the blocks of an array; the same on all ranks.
 
     Parameters
     ----------
-    layout, shape, dtype: those of the tensor
-    rules: how each axis is cut, and its ghosts
-    corners: whether ghosts are filled that lie outside of the block along several axes
+    layout, shape, dtype: layout, shape and dtype of the tensor
+    rules: the cut and the ghosts of each axis
+    corners: whether to fill ghosts that are outside of the block along several axes
     """
 
     layout: Layout
@@ -48,7 +48,7 @@ class Pattern:
         return f"{self.shape} {self.dtype} in {specs}, width {widths}, boundary {boundaries}{corners}"
 
     def __hash__(self) -> int:
-        return self._hash  # a program looks for what it knows in every update
+        return self._hash  # every update looks up its exchange by the pattern
 
     @cached_property
     def _hash(self) -> int:
@@ -60,7 +60,7 @@ class Pattern:
         return tuple(rule.padded(number) for rule, number in zip(self.rules, numbers, strict=True))
 
     def inner_slices(self, device: int) -> tuple[slice, ...]:
-        """Return where the block of *device* is in the block with its ghosts."""
+        """Return the slices of the block of *device* in the block with its ghosts."""
         block = self.layout.block_box(self.shape, device)
         both = zip(self.padded(device), block, strict=True)
         return tuple(slice(start - first, stop - first) for (first, *_), (start, stop, *_) in both)
@@ -72,23 +72,23 @@ class Pattern:
             padded, inner = padded * rule.longest, inner * rule.cut.longest
         return padded - inner
 
-    def boxes(self, axes: Sequence[Sequence[Run]]) -> list[tuple[Run, ...]]:
-        """Return the products of runs along the axes that are ghosts to be filled."""
-        most = len(axes) if self.corners else 1
-        return [runs for runs in itertools.product(*axes) if 0 < sum(run.is_ghost for run in runs) <= most]
+    def boxes(self, axes: Sequence[Sequence[HaloRun]]) -> list[tuple[HaloRun, ...]]:
+        """Return the products of runs along the axes that are ghosts to fill."""
+        limit = len(axes) if self.corners else 1
+        return [runs for runs in itertools.product(*axes) if 0 < sum(run.is_ghost for run in runs) <= limit]
 
-    def received(self, device: int) -> list[tuple[Run, ...]]:
+    def received(self, device: int) -> list[tuple[HaloRun, ...]]:
         """Return the ghosts that *device* gets from others and from itself."""
         numbers = self.layout.block_numbers(device)
         return self.boxes([runs_of(rule, n) for rule, n in zip(self.rules, numbers, strict=True)])
 
-    def sent(self, device: int) -> list[tuple[Run, ...]]:
+    def sent(self, device: int) -> list[tuple[HaloRun, ...]]:
         """Return the ghosts that others, and *device* itself, get from it."""
         numbers = self.layout.block_numbers(device)
         return self.boxes([runs_from(rule, n) for rule, n in zip(self.rules, numbers, strict=True)])
 
 
-class Peers:
+class HaloPeers:
     """The positions of devices in their groups along the mesh dimensions *dims*."""
 
     def __init__(self, layout: Layout, dims: Names, device: int) -> None:
@@ -96,34 +96,34 @@ class Peers:
         strides, stride = {}, 1
         for name in reversed(dims):
             strides[name], stride = stride, stride * mesh.dim_size(name)
-        self._strides, own = strides, coordinates_of(mesh, device)
-        self._first = device - sum(own[name] * mesh.stride(name) for name in dims)
+        self._strides, coordinates = strides, coordinates_of(mesh, device)
+        self._first = device - sum(coordinates[name] * mesh.stride(name) for name in dims)
         sharded = {name for names in layout.axes for name in names}
-        # Another device with the same block is at other coordinates along these. Each has ghosts of its own replica.
-        self._replica = sum(own[name] * strides[name] for name in dims if name not in sharded)
+        # Replicas of a block differ in these coordinates. Each device gets ghosts from its own replica.
+        self._replica = sum(coordinates[name] * strides[name] for name in dims if name not in sharded)
 
     def device(self, position: int) -> int:
         """Return the device at a *position*."""
-        mesh, found = self._layout.mesh, self._first
+        mesh, device = self._layout.mesh, self._first
         for name in self._dims:
-            found += position // self._strides[name] % mesh.dim_size(name) * mesh.stride(name)
-        return found
+            device += position // self._strides[name] % mesh.dim_size(name) * mesh.stride(name)
+        return device
 
     def positions(self, numbers: Indices) -> Indices:
         """Return the positions of the devices that hold the blocks with these *numbers*, a row each."""
-        found = np.full(len(numbers), self._replica, dtype=np.intp)
+        positions = np.full(len(numbers), self._replica, dtype=np.intp)
         for axis, names in enumerate(self._layout.axes):
             for name, coordinate in decode(self._layout.mesh, tuple(names), numbers[:, axis]):
-                found += coordinate * self._strides.get(name, 0)  # not of a mesh dimension of size 1
-        return found
+                positions += coordinate * self._strides.get(name, 0)  # not of a mesh dimension of size 1
+        return positions
 
 
-def _rows(boxes: list[tuple[Run, ...]], field: Callable[[Run], int], ndim: int) -> Indices:
+def _rows(boxes: list[tuple[HaloRun, ...]], field: Callable[[HaloRun], int], ndim: int) -> Indices:
     return np.array([[field(run) for run in runs] for runs in boxes], dtype=np.intp).reshape(len(boxes), ndim)
 
 
 def _as_boxes(peers: Indices, starts: Indices, stops: Indices) -> Boxes:
-    """Return the boxes in the order of peers and of their indices, which is the same for who sends and receives."""
+    """Return the boxes in the order of peers and indices, the same for the sender and the receiver."""
     keys = [starts[:, axis] for axis in reversed(range(starts.shape[1]))]
     order = np.lexsort([*keys, peers])
     return Boxes(peers[order], np.arange(len(order), dtype=np.intp), starts[order], stops[order])
@@ -131,11 +131,11 @@ def _as_boxes(peers: Indices, starts: Indices, stops: Indices) -> Boxes:
 
 @dataclass(frozen=True)
 class Ghosts(Exchanged):
-    """The ghosts that a group exchanges, in the indices of the block that gets them.
+    """The ghosts that a group exchanges, in the indices of the receiving block.
 
     Parameters
     ----------
-    rules: how each axis is cut, and its ghosts
+    rules: the cut and the ghosts of each axis
     """
 
     rules: tuple[AxisRule, ...] = ()
@@ -147,7 +147,7 @@ class Ghosts(Exchanged):
 
 
 def _from_inner(rules: tuple[AxisRule, ...], box: Box, boxes: Boxes, region: int, itemsize: int) -> Strided:
-    """Return where ghosts come from, in the block of their owner: *box*, with its own ghosts."""
+    """Return the sources of ghosts in memory: in the block of their owner, *box* with its ghosts."""
     starts, steps = np.empty_like(boxes.starts), np.empty_like(boxes.starts)
     for axis, rule in enumerate(rules):
         first, steps[:, axis] = sources_of(rule, boxes.starts[:, axis], boxes.stops[:, axis])
@@ -160,17 +160,17 @@ def _lengths(box: Box) -> Shape:
     return tuple(stop - start for start, stop, *_ in box)
 
 
-def ghosts(pattern: Pattern, dims: Names, device: int) -> Ghosts:
+def ghosts(pattern: HaloPattern, dims: Names, device: int) -> Ghosts:
     """Return the ghosts that the group of *device* along *dims* exchanges in an update."""
-    peers, ndim = Peers(pattern.layout, dims, device), len(pattern.shape)
+    peers, ndim = HaloPeers(pattern.layout, dims, device), len(pattern.shape)
 
     def block(position: int) -> Box:
         return pattern.padded(peers.device(position))
 
-    def boxes(found: list[tuple[Run, ...]], other: Callable[[Run], int]) -> Boxes:
-        positions = peers.positions(_rows(found, other, ndim))
+    def boxes(ghosts: list[tuple[HaloRun, ...]], other: Callable[[HaloRun], int]) -> Boxes:
+        positions = peers.positions(_rows(ghosts, other, ndim))
         return _as_boxes(
-            positions, _rows(found, lambda run: run.start, ndim), _rows(found, lambda run: run.stop, ndim)
+            positions, _rows(ghosts, lambda run: run.start, ndim), _rows(ghosts, lambda run: run.stop, ndim)
         )
 
     return Ghosts(
@@ -185,10 +185,10 @@ def ghosts(pattern: Pattern, dims: Names, device: int) -> Ghosts:
 
 
 @dataclass(frozen=True)
-class Returns(Exchanged):
-    """The ghosts that a group sends back to their owners, each into a stretch of its own of the owner's buffer.
+class GhostReturns(Exchanged):
+    """The ghosts that a group sends back to their owners, each into its own interval of the owner's buffer.
 
-    Boxes have one more axis in front: the position of the device that has the ghosts.
+    Boxes have one more axis in front: the position of the device with the ghosts.
 
     Parameters
     ----------
@@ -202,15 +202,15 @@ class Returns(Exchanged):
         return {}
 
     def offsets(self, position: int) -> dict[tuple[int, ...], int]:
-        """Return where in the buffer of *position* each box begins, by the first index of the box; in order."""
-        found = self._buffers.get(position)
-        if found is None:
+        """Return the start of each box in the buffer of *position*, by the first index of the box; in order."""
+        offsets = self._buffers.get(position)
+        if offsets is None:
             boxes = self._all_for(position)
             ends = np.cumsum(boxes.sizes) * self.itemsize
             begins = [0, *ends.tolist()[:-1]]
-            found = dict(zip(map(tuple, boxes.starts.tolist()), begins, strict=False))
-            self._buffers[position] = found
-        return found
+            offsets = dict(zip(map(tuple, boxes.starts.tolist()), begins, strict=False))
+            self._buffers[position] = offsets
+        return offsets
 
     def in_source(self, position: int, region: int, boxes: Boxes) -> Strided:
         box = self.source(position)
@@ -226,21 +226,21 @@ class Returns(Exchanged):
         after = np.cumprod(extents[:, :0:-1], axis=1)[:, ::-1]
         strides = np.ones_like(extents)
         strides[:, :-1] = after
-        known = self.offsets(position)
-        offsets = np.array([known[tuple(start)] for start in boxes.starts.tolist()], dtype=np.intp)
+        begins = self.offsets(position)
+        offsets = np.array([begins[tuple(start)] for start in boxes.starts.tolist()], dtype=np.intp)
         return Strided(np.full(len(offsets), region, dtype=np.intp), offsets, strides * self.itemsize, extents)
 
     def target_bytes(self, position: int) -> int:
         return int(self._all_for(position).sizes.sum()) * self.itemsize
 
     def _all_for(self, position: int) -> Boxes:
-        """Return what *position* receives from all, also if this exchange is only with some."""
+        """Return the boxes that *position* receives from all peers, also if this exchange is with some of them."""
         assert self.there is not None
         boxes = self.there.sends_of(position)
         return _with_holders(boxes, boxes.peers)
 
 
-def returns(there: Ghosts) -> Returns:
+def returns(there: Ghosts) -> GhostReturns:
     """Return the exchange in which the ghosts of *there* go back to their owners."""
 
     def sends(position: int) -> Boxes:
@@ -251,7 +251,7 @@ def returns(there: Ghosts) -> Returns:
         boxes = there.sends_of(position)
         return _with_holders(boxes, boxes.peers)
 
-    return Returns(there.itemsize, there.position, there.source, there.source, sends, receives, there=there)
+    return GhostReturns(there.itemsize, there.position, there.source, there.source, sends, receives, there=there)
 
 
 def _with_holders(boxes: Boxes, holders: Indices) -> Boxes:

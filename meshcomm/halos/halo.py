@@ -22,8 +22,8 @@ from meshcomm.core.memory.copies import opaque
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, MeshError
 from meshcomm.halos.boundaries import Boundary
-from meshcomm.halos.exchange import Pattern
-from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, Kept, Returned, Use
+from meshcomm.halos.exchange import HaloPattern
+from meshcomm.halos.programs import REDUCE, UPDATE, UPDATE_MANY, KeptExchanges, Returned, Use
 from meshcomm.halos.widths import Width
 
 _serial_numbers = itertools.count()
@@ -32,7 +32,7 @@ _serial_numbers = itertools.count()
 class Halo:
     """The blocks of a tensor with ghosts around them, as `halo` makes it.
 
-    `local` is the block of this rank with its ghosts, in one array that stays the same. `inner` is the block in it.
+    `local` is the block of this rank with its ghosts; the array object stays the same. `inner` is the block in it.
     Both are None on ranks outside of the mesh. A program writes to `inner`, calls `update`, and reads `local`.
     """
 
@@ -57,13 +57,13 @@ class Halo:
     )
 
     local: Array
-    """The block of this rank with its ghosts; None if the rank is outside of the mesh, which the type leaves out."""
+    """The block of this rank with its ghosts; None outside of the mesh, which the type omits."""
     inner: Array
     """The block of this rank: a view into `local`."""
     inner_slices: tuple[slice, ...]
-    """Where `inner` is in `local`."""
+    """The slices of `inner` in `local`."""
 
-    def __init__(self, pattern: Pattern, device: int | None) -> None:
+    def __init__(self, pattern: HaloPattern, device: int | None) -> None:
         self._pattern, self._key = pattern, ("update halos", pattern)
         self.local = self.inner = None  # type: ignore[assignment]
         self.inner_slices = ()
@@ -73,7 +73,7 @@ class Halo:
         self._ghosts: list[Array] = []
         self._returned: Returned | None = None
         self._request: UpdateRequest | None = None
-        self._repeated: Kept = {}
+        self._repeated: KeptExchanges = {}
         self._serial = next(_serial_numbers)
         if device is not None:
             self._allocate(device)
@@ -99,12 +99,12 @@ class Halo:
             self._ghosts += [local[(*ahead, slice(start - first))], local[(*ahead, slice(stop - first, None))]]
             if rule.boundary.name == "constant":
                 beyond = [slice(max(0, -first)), slice(max(0, rule.cut.length - first), None)]
-                self._constants += [(local[(*ahead, each)], rule.boundary) for each in beyond]
+                self._constants += [(local[(*ahead, where)], rule.boundary) for where in beyond]
         self.inner_slices = pattern.inner_slices(device)
         where: tuple[Value, ...] = (..., *self.inner_slices)  # a view, also without axes
         self.inner = local[where]
-        for each in self._ghosts:  # corners may stay as they are
-            as_raw = opaque(each)
+        for ghosts in self._ghosts:  # corners may stay as they are
+            as_raw = opaque(ghosts)
             as_raw[...] = np.zeros((), as_raw.dtype)
 
     # -- what it is ---------------------------------------------------------------------------------------------------
@@ -141,23 +141,23 @@ class Halo:
 
     @property
     def boundary(self) -> tuple[object, ...]:
-        """What is beyond the edges of each axis: the name of a boundary, or the constant.
+        """The boundary of each axis: its name, or the constant.
 
         >>> import meshcomm as mc
         >>> t = mc.zeros((4, 4), int, mc.Layout.replicated(mc.create_mesh([("x", 1)]), 2))
         >>> mc.halo(t, 1, boundary=["periodic", 7]).boundary
         ('periodic', 7)
         """
-        found = [rule.boundary for rule in self._pattern.rules]
-        return tuple(each.value if each.name == "constant" else each.name for each in found)
+        boundaries = [rule.boundary for rule in self._pattern.rules]
+        return tuple(boundary.value if boundary.name == "constant" else boundary.name for boundary in boundaries)
 
     @property
     def corners(self) -> bool:
-        """Whether ghosts are filled that lie outside of the block along several axes."""
+        """Whether ghosts that are outside of the block along several axes are filled."""
         return self._pattern.corners
 
     def slices(self, device: int) -> tuple[slice, ...]:
-        """Return what *device* has of the global array, its ghosts too: indices beyond the edges may be negative.
+        """Return the slices of *device* with its ghosts in the global array: indices beyond the edges may be negative.
 
         >>> import meshcomm as mc
         >>> def program():
@@ -205,11 +205,11 @@ class Halo:
         ...     print(world.run(program))
         [[21, 10, 11, 20], [11, 20, 21, 10]]
         """
-        with session("halo update", self.mesh) as here:
+        with session("halo update", self.mesh) as call_session:
             self._refuse_in_flight()
-            if here is None:
+            if call_session is None:
                 return
-            UPDATE.run(here, self._key, (self._pattern,), (self._blocks,))
+            UPDATE.run(call_session, self._key, (self._pattern,), (self._blocks,))
         if self._constants:
             self._fill()
 
@@ -230,11 +230,11 @@ class Halo:
         """Begin to fill the ghosts, and return a request: call its `wait`. Collective over the mesh.
 
         Until then the program may read `inner`, and compute what needs no ghosts. It may write to neither `inner` nor
-        `local`: neighbours read the block. After `wait` they do not any more. All ranks start their updates in one
-        order; they may wait in any order. On a node, the ghosts are copied between this rank and the neighbours that
-        have started before; the others copy when they start. If nobody waits for a request, the job ends with an error
-        when the program ends; a program that has lost the request calls `wait` of the halo. Source:
-        DMGlobalToLocalBegin and End of PETSc.
+        `local`, which neighbours read until `wait` returns. All ranks start their updates in one order; they may wait
+        in any order. On a node, this call copies the ghosts between this rank and the neighbours that have started
+        before; the others copy when they start. If nobody waits for a request, the job ends with an error when the
+        program ends; a program that has lost the request calls `wait` of the halo. Source: DMGlobalToLocalBegin and
+        End of PETSc.
 
         >>> import numpy as np, meshcomm as mc
         >>> def program():
@@ -248,12 +248,17 @@ class Halo:
         ...     print(world.run(program))
         [(1, 6), (4, 14)]
         """
-        with session("start of a halo update", self.mesh) as here:
+        with session("start of a halo update", self.mesh) as call_session:
             self._refuse_in_flight()
-            if here is None:
+            if call_session is None:
                 self._requested((None, None))
             else:
-                _update_by([self], "start an update", here, lambda each: each.begun(self._buffer, self._requested))
+                _update_by(
+                    [self],
+                    "start an update",
+                    call_session,
+                    lambda exchange: exchange.begun(self._buffer, self._requested),
+                )
         assert self._request is not None
         return self._request
 
@@ -263,7 +268,7 @@ class Halo:
     def wait(self) -> None:
         """Wait for the update that `start_update` began, if one is in flight. Collective over the mesh.
 
-        It is what the `wait` of the request does, for a program that does not keep the request.
+        The same as `wait` of the request, for a program that does not keep the request.
 
         >>> import numpy as np, meshcomm as mc
         >>> h = mc.halo(mc.distribute(np.arange(3), mc.Layout(["x"], mc.create_mesh([("x", 1)]))), 1, "periodic")
@@ -276,13 +281,13 @@ class Halo:
             self._request.wait()
 
     def _buffer(self, use: str, size: int) -> Bytes:
-        found = self._buffers.get(use)
-        if found is None or len(found) != size:
-            found = self._buffers[use] = new_bytes(size)
-        return found
+        buffer = self._buffers.get(use)
+        if buffer is None or len(buffer) != size:
+            buffer = self._buffers[use] = new_bytes(size)
+        return buffer
 
     def reduce(self) -> None:
-        """Add the ghosts to the elements that they are copies of, and set them to zero. Collective over the mesh.
+        """Add the ghosts to their source elements, and set the ghosts to zero. Collective over the mesh.
 
         It is the adjoint of `update`: ``<update(x), y> == <x, reduce(y)>``, where products are over all of `local`.
         So it is the gradient of `update`, and the sum of what ranks have computed for elements of others. Ghosts
@@ -302,19 +307,19 @@ class Halo:
         ...     print(world.run(program))
         [[1, 2], [2, 1]]
         """
-        with session("halo reduce", self.mesh) as here:
+        with session("halo reduce", self.mesh) as call_session:
             self._refuse_in_flight()
             if self.dtype.kind not in "biufc" and not _has_sums(self.dtype):
                 raise DTypeError(f"ghosts of dtype {self.dtype} cannot be added")
-            if here is None:
+            if call_session is None:
                 return
             key = "reduce a halo", self._pattern
             arguments = self.local, self._blocks[0], self._returned
-            self._returned = REDUCE.run(here, key, (self._pattern,), arguments)
+            self._returned = REDUCE.run(call_session, key, (self._pattern,), arguments)
         for into, ghosts in self._returned.sums:
             np.add(into, ghosts, out=into)
-        for each in self._ghosts:
-            each[...] = 0
+        for ghosts in self._ghosts:
+            ghosts[...] = 0
 
 
 class UpdateRequest(Request):
@@ -328,8 +333,8 @@ class UpdateRequest(Request):
     def __init__(self, halo: Halo, *begun: *Begun) -> None:
         self._halo = halo
         self.in_flight = True
-        """Whether nobody knows yet that the update is complete. So it is without an exchange, too: a program that
-        forgets to wait has the same error on one rank as on several."""
+        """Whether the update may be incomplete. It is True also without an exchange: so a program that forgets to wait
+        has the same error on one rank as on several."""
         super().__init__(*begun)
         if begun[0] is None:
             halo._fill()
@@ -381,34 +386,34 @@ def update_halos(halos: Sequence[Halo]) -> None:
     ...     print(world.run(program)[0])
     ([1.0, 1.0, 1.0], [2, 2, 2])
     """
-    given = list(halos)
-    for each in given:
-        if not isinstance(each, Halo):
-            raise LayoutError(f"update_halos takes halos, not {type(each).__name__}")
-        each._refuse_in_flight()
-    if len({*map(id, given)}) < len(given):
+    listed = list(halos)
+    for member in listed:
+        if not isinstance(member, Halo):
+            raise LayoutError(f"update_halos takes halos, not {type(member).__name__}")
+        member._refuse_in_flight()
+    if len({*map(id, listed)}) < len(listed):
         raise LayoutError("update_halos: a halo is there twice")
     by_mesh: dict[Mesh, list[Halo]] = {}
-    for each in given:
-        by_mesh.setdefault(each.mesh, []).append(each)
-    for some in by_mesh.values():
-        if len(some) == 1:
-            some[0].update()
+    for member in listed:
+        by_mesh.setdefault(member.mesh, []).append(member)
+    for group in by_mesh.values():
+        if len(group) == 1:
+            group[0].update()
         else:
-            _update_together(some)
+            _update_together(group)
 
 
 def _update_together(halos: list[Halo]) -> None:
-    with session(f"update of {len(halos)} halos", halos[0].mesh) as here:
-        if here is None:
+    with session(f"update of {len(halos)} halos", halos[0].mesh) as call_session:
+        if call_session is None:
             return
-        _update_by(halos, "update halos together", here, Repeated.run)
-    for each in halos:
-        each._fill()
+        _update_by(halos, "update halos together", call_session, Repeated.run)
+    for member in halos:
+        member._fill()
 
 
-def _update_by(halos: Sequence[Halo], use: str, here: Session, do: Use) -> None:
-    """*Do* something with the exchange that updates *halos* of one mesh. Collective over the mesh."""
-    patterns, serials = tuple([each._pattern for each in halos]), tuple([each._serial for each in halos])
-    arguments = halos[0]._repeated, serials, [each._blocks[0] for each in halos], do
-    UPDATE_MANY.run(here, (use, *patterns), (patterns, use), arguments)
+def _update_by(halos: Sequence[Halo], use: str, call_session: Session, do: Use) -> None:
+    """Call *do* with the exchange that updates *halos* of one mesh. Collective over the mesh."""
+    patterns, serials = tuple([member._pattern for member in halos]), tuple([member._serial for member in halos])
+    arguments = halos[0]._repeated, serials, [member._blocks[0] for member in halos], do
+    UPDATE_MANY.run(call_session, (use, *patterns), (patterns, use), arguments)

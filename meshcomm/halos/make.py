@@ -17,7 +17,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.halos.axes import AxisRule
 from meshcomm.halos.boundaries import Boundary, as_boundaries, as_boundary, as_element
-from meshcomm.halos.exchange import Pattern
+from meshcomm.halos.exchange import HaloPattern
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.programs import UPDATE
 from meshcomm.halos.widths import Width, as_widths
@@ -34,20 +34,19 @@ def halo(tensor: Held, width: object, boundary: object = "none", *, corners: boo
     Parameters
     ----------
     tensor: a DTensor, or a variable that holds one
-    width: how many ghosts: one number; for each axis a number or (before, after); or a dict from axes to those
-    boundary: what is beyond the edges of the array: ``"none"``, so that blocks at an edge have no ghosts there;
-        ``"periodic"``, ``"nearest"``, ``"reflect"`` or ``"mirror"``, see docs/halo.md; a number; or one of these for
-        each axis, as a list or as a dict from axes
-    corners: whether to fill ghosts that lie outside of the block along several axes. Stencils along the axes do not
+    width: number of ghosts: one number; for each axis a number or (before, after); or a dict from axes to those
+    boundary: boundary of the array: ``"none"``, so that blocks at an edge have no ghosts there; ``"periodic"``,
+        ``"nearest"``, ``"reflect"`` or ``"mirror"``, see docs/halo.md; a number; or one of these for each axis, as a
+        list or as a dict from axes
+    corners: whether to fill ghosts that are outside of the block along several axes. Stencils along the axes do not
         need them
 
-    autograd can follow a halo: of a tensor that it follows, `Halo.local`, `inner` and `tensor` are values that it
-    follows, and the gradient is what `Halo.reduce` makes. Such a halo has no `update`: make another one of the next
-    tensor.
+    autograd can follow a halo: for a traced tensor, `Halo.local`, `inner` and `tensor` are traced values, and the
+    gradient is that of `Halo.reduce`. Such a halo has no `update`: make another one of the next tensor.
 
     ``LayoutError`` for a plain array, and for a `Cyclic` axis, whose blocks have neighbours everywhere: relayout the
-    tensor first. ``ShapeError`` or ``AxisError`` for a width or a boundary that is none. Source: DMDA of PETSc,
-    overlaps of dask.array, modes of scipy.ndimage.
+    tensor first. ``ShapeError`` or ``AxisError`` for a wrong width or boundary. Source: DMDA of PETSc, overlaps of
+    dask.array, modes of scipy.ndimage.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -57,38 +56,38 @@ def halo(tensor: Held, width: object, boundary: object = "none", *, corners: boo
     ...     print(world.run(program))
     [[0, 0, 0, 1, 2, 3, 4], [1, 2, 3, 4, 5, 5, 5]]
     """
-    held = untraced(unwrapped(tensor))
-    if not isinstance(held, DTensor):
-        raise LayoutError(f"a halo is of a DTensor, not of {type(held).__name__}: call distribute first")
-    widths, boundaries = as_widths(width, held.ndim), as_boundaries(boundary, held.ndim)
-    pattern = _pattern_of(held, widths, boundaries, bool(corners))
+    source = untraced(unwrapped(tensor))
+    if not isinstance(source, DTensor):
+        raise LayoutError(f"a halo is of a DTensor, not of {type(source).__name__}: call distribute first")
+    widths, boundaries = as_widths(width, source.ndim), as_boundaries(boundary, source.ndim)
+    pattern = _pattern_of(source, widths, boundaries, bool(corners))
     if is_traced(tensor):
         return FollowedHalo(tensor, pattern)
-    return _filled(held, pattern)
+    return _filled(source, pattern)
 
 
-def _filled(tensor: DTensor, pattern: Pattern) -> Halo:
+def _filled(tensor: DTensor, pattern: HaloPattern) -> Halo:
     """Return the halo of *tensor*. Collective over the mesh."""
-    with session("halo", tensor.mesh) as here:
-        if here is None:
+    with session("halo", tensor.mesh) as call_session:
+        if call_session is None:
             return Halo(pattern, None)
-        here.open()  # as blocks have to lie in memory that the ranks of a node share
-        made, wrong = Halo(pattern, here.device), None
-        if tensor.local.shape != made.inner.shape:
-            wrong = ShapeError(f"the block is {tensor.local.shape}, but by its layout {made.inner.shape}")
+        call_session.open()  # as blocks have to lie in memory that the ranks of a node share
+        result, wrong = Halo(pattern, call_session.device), None
+        if tensor.local.shape != result.inner.shape:
+            wrong = ShapeError(f"the block is {tensor.local.shape}, but by its layout {result.inner.shape}")
         else:
-            opaque(made.inner)[...] = opaque(tensor.local)
-        UPDATE.run(here, made._key, (pattern,), (made._blocks,), wrong)
-    made._fill()
-    return made
+            opaque(result.inner)[...] = opaque(tensor.local)
+        UPDATE.run(call_session, result._key, (pattern,), (result._blocks,), wrong)
+    result._fill()
+    return result
 
 
 class FollowedHalo(Halo):
-    """The halo of a tensor that autograd follows: `local`, `inner` and `tensor` are values that it follows."""
+    """The halo of a tensor that autograd follows: `local`, `inner` and `tensor` are traced values."""
 
     __slots__ = ()
 
-    def __init__(self, tensor: Value, pattern: Pattern) -> None:
+    def __init__(self, tensor: Value, pattern: HaloPattern) -> None:
         super().__init__(pattern, None)
         device = pattern.layout.mesh.rank
         if device is not None:
@@ -111,13 +110,13 @@ class FollowedHalo(Halo):
 
 
 @traceable()
-def ghosted(tensor: DTensor, pattern: Pattern) -> Array | None:
+def ghosted(tensor: DTensor, pattern: HaloPattern) -> Array | None:
     """Return the block of *tensor* with its ghosts. Collective over the mesh."""
     return _filled(tensor, pattern).local
 
 
 @traceable()
-def gathered(block: Array, pattern: Pattern) -> DTensor:
+def gathered(block: Array, pattern: HaloPattern) -> DTensor:
     """Return the adjoint of `ghosted`: the tensor of *block*, with its ghosts added to their owners. Collective."""
     ghosts = Halo(_linear(pattern, block.dtype), pattern.layout.mesh.rank)
     changed(lambda inner: np.copyto(ghosts.local, block), ghosts.tensor())
@@ -125,7 +124,7 @@ def gathered(block: Array, pattern: Pattern) -> DTensor:
     return ghosts.tensor().copy()
 
 
-def _linear(pattern: Pattern, dtype: DType) -> Pattern:
+def _linear(pattern: HaloPattern, dtype: DType) -> HaloPattern:
     """Return the pattern of a gradient of this *dtype*: it is zero beyond edges with a constant."""
     rules = [
         rule._replace(boundary=as_boundary(0)) if rule.boundary.name == "constant" else rule for rule in pattern.rules
@@ -133,11 +132,11 @@ def _linear(pattern: Pattern, dtype: DType) -> Pattern:
     return replace(pattern, dtype=dtype, rules=tuple(rules))
 
 
-def _ghosted_vjp(grad: Value, tensor: Value, pattern: Pattern) -> Value:
+def _ghosted_vjp(grad: Value, tensor: Value, pattern: HaloPattern) -> Value:
     return gathered(grad, pattern)
 
 
-def _gathered_vjp(grad: Value, block: Value, pattern: Pattern) -> Value:
+def _gathered_vjp(grad: Value, block: Value, pattern: HaloPattern) -> Value:
     relaid = grad if grad.layout == pattern.layout else relayout(grad, pattern.layout)
     return ghosted(relaid, _linear(pattern, untraced(relaid).dtype))
 
@@ -148,7 +147,7 @@ differentiable(gathered, _gathered_vjp)
 
 def _pattern_of(
     tensor: DTensor, widths: tuple[Width, ...], boundaries: tuple[Boundary, ...], corners: bool
-) -> Pattern:
+) -> HaloPattern:
     rules = []
     for axis, (n, width, boundary) in enumerate(zip(tensor.shape, widths, boundaries, strict=True)):
         cut = tensor.layout.cut(axis, n)
@@ -163,7 +162,7 @@ def _pattern_of(
         if boundary.name == "constant":
             _check_constant(boundary, tensor.dtype)
         rules.append(AxisRule(cut, width, boundary))
-    return Pattern(tensor.layout, tensor.shape, tensor.dtype, tuple(rules), corners)
+    return HaloPattern(tensor.layout, tensor.shape, tensor.dtype, tuple(rules), corners)
 
 
 def _check_constant(boundary: Boundary, dtype: DType) -> None:

@@ -34,7 +34,7 @@ def map_overlap(
     dtype: DTypeLike | None = None,
     **kwargs: Value,
 ) -> DTensor:
-    """Return what *fn* makes of the blocks of tensors with their ghosts. Collective over the mesh.
+    """Return the results of *fn* for the blocks of tensors with their ghosts. Collective over the mesh.
 
     Each rank calls *fn* once, with an array for each tensor: its block with *depth* ghosts. The result has the layout
     of the first tensor. Source: map_overlap of dask.array.
@@ -42,20 +42,20 @@ def map_overlap(
     Parameters
     ----------
     fn: a function of arrays. It returns an array of the shape of the first one, of one dtype on all ranks. Each rank
-        calls it once, also with an empty block. If it raises an error on one rank, all ranks raise that
-    args: one or several tensors of one shape; other layouts than that of the first are relaid. After them *depth* and
-        *boundary* may follow by position
-    depth: how many ghosts, as the width of `halo`; or a list of those, one for each tensor
-    boundary: what is beyond the edges of the array, as for `halo`; or a list of those, one for each tensor. An axis
-        without elements has no ghosts where the boundary repeats elements
-    trim: whether to cut off as many elements as the first array has ghosts. If not, the result is made of the blocks
-        as *fn* returns them, of any lengths: they are one after the other along each sharded axis (`Cuts`). Ranks
-        outside of the mesh then have no shape, and may not call
-    dtype: that of the result. By default *fn* says, on ranks outside of the mesh by a call with an array of ones
-    kwargs: passed on to *fn*. Their values may differ between ranks, their names may not
+        calls it once, also with an empty block. If it raises an error on one rank, all ranks raise it
+    args: one or several tensors of one shape; other layouts than the first one's are relaid. *depth* and *boundary*
+        may follow by position
+    depth: number of ghosts, as the width of `halo`; or a list of those, one for each tensor
+    boundary: boundary of the array, as for `halo`; or a list of those, one for each tensor. An axis without elements
+        has no ghosts where the boundary repeats elements
+    trim: whether to cut off as many elements as the first array has ghosts. If not, the result has the blocks that
+        *fn* returns, of any lengths, one after the other along each sharded axis (`Cuts`). Ranks outside of the mesh
+        then have no shape, and may not call
+    dtype: dtype of the result; by default that of *fn*, on ranks outside of the mesh for an array of ones
+    kwargs: arguments of *fn*. Their values may differ between ranks, their names may not
 
     ``LayoutError`` for no tensors and for plain arrays, ``ShapeError`` for tensors of several shapes, and if *fn*
-    returns another shape than it must. Other errors are those of `halo`.
+    returns a wrong shape. Other errors are those of `halo`.
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -68,51 +68,52 @@ def map_overlap(
     """
     if not callable(fn):
         raise LayoutError(f"map_overlap takes a function and then tensors; it got {quote(fn)} as the function")
-    followed = [each for each in args if is_traced(each)]
-    if followed:
+    if any(map(is_traced, args)):
         return _followed(fn, args, (depth, boundary), dict(kwargs, dtype=dtype) if dtype else kwargs, trim)
     tensors, depth, boundary = _split(args, depth, boundary)
     first, several = tensors[0], len(tensors) > 1
     depths = _for_each(depth, tensors, several)
     boundaries = _for_each(boundary, tensors, several)
-    settings = [_setting(first, *each) for each in zip(depths, boundaries, strict=True)]  # raise before all is sent
+    settings = [_setting(first, *pair) for pair in zip(depths, boundaries, strict=True)]  # raise before all is sent
     result_dtype = None if dtype is None else as_dtype(dtype)
     names = "".join(f", {name}=" for name in sorted(kwargs))
 
-    def call(made: Array) -> str:
-        return f"map_overlap of a function that returns {dtype_text(made.dtype)}, trim={bool(trim)}{names}"
+    def call(result: Array) -> str:
+        return f"map_overlap of a function that returns {dtype_text(result.dtype)}, trim={bool(trim)}{names}"
 
     def run(block: Array) -> Array:
         return together("map_overlap", first.mesh, call, lambda: _called(fn, halos, result_dtype, kwargs, trim))
 
     with session("map_overlap", first.mesh):
         halos = [halo(relaid, *setting) for relaid, setting in zip(_alike(tensors), settings, strict=True)]
-        found = on_blocks(run, first)
+        result = on_blocks(run, first)
     return (
-        _trimmed(halos[0], found, _dtype(fn, halos, found, result_dtype, kwargs)) if trim else _joined(halos[0], found)
+        _trimmed(halos[0], result, _dtype(fn, halos, result, result_dtype, kwargs))
+        if trim
+        else _joined(halos[0], result)
     )
 
 
 def _setting(tensor: DTensor, depth: Value, boundary: Value) -> tuple[tuple[Width, ...], tuple[Boundary, ...]]:
-    """Return width and boundary of each axis. An axis without elements has none to repeat, and no ghosts then."""
+    """Return width and boundary of each axis. An axis without elements to repeat gets no ghosts."""
     boundaries = zip(tensor.shape, as_boundaries(boundary, tensor.ndim), strict=True)
-    kept = tuple(Boundary("none") if each.repeats and not n else each for n, each in boundaries)
-    return as_widths(depth, tensor.ndim, "depth"), kept
+    ghost_boundaries = tuple(Boundary("none") if side.repeats and not n else side for n, side in boundaries)
+    return as_widths(depth, tensor.ndim, "depth"), ghost_boundaries
 
 
 def _called(
     fn: Callable[..., object], halos: Sequence[Halo], dtype: DType | None, kwargs: dict[str, Value], trim: bool
 ) -> Array:
-    """Return what *fn* makes of the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
-    found = np.asarray(fn(*(each.local for each in halos), **kwargs), dtype=dtype)
-    as_dtype(found.dtype)
+    """Return the result of *fn* for the blocks; ``DTypeError`` for objects, ``ShapeError`` for another shape."""
+    result = np.asarray(fn(*(ghosts.local for ghosts in halos), **kwargs), dtype=dtype)
+    as_dtype(result.dtype)
     shape = halos[0].local.shape
-    if trim and found.shape != shape:
+    if trim and result.shape != shape:
         raise ShapeError(
-            f"the function returned an array of shape {found.shape} for a block with ghosts of shape {shape}; "
+            f"the function returned an array of shape {result.shape} for a block with ghosts of shape {shape}; "
             "it must return the same shape, or say trim=False"
         )
-    return found
+    return result
 
 
 def _followed(
@@ -120,7 +121,7 @@ def _followed(
 ) -> DTensor:
     """Return the result for a tensor that autograd follows; depth and boundary may come by position."""
     tensor, *rest = args
-    if not is_traced(tensor) or any(is_traced(each) or isinstance(each, DTensor) for each in rest) or not trim:
+    if not is_traced(tensor) or any(is_traced(value) or isinstance(value, DTensor) for value in rest) or not trim:
         raise NotImplementedError("map_overlap has a gradient for one tensor, with trim=True")
     depth, boundary = (*rest, *edges[len(rest) :])[:2]
     return overlapped(tensor, fn, depth, boundary, options)
@@ -137,8 +138,8 @@ def overlapped(
 def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTensor:
     """Return the gradient in the tensor of `overlapped`. Collective over the mesh.
 
-    autograd gives the gradient of *fn* in each block with its ghosts; the ghosts are added to their owners. *fn* must
-    be made of autograd's functions, or have a gradient there.
+    autograd computes the gradient of *fn* in each block with its ghosts; the ghosts are added to their owners. *fn*
+    must consist of autograd's functions, or have a gradient there.
 
     Parameters
     ----------
@@ -153,10 +154,10 @@ def overlapped_vjp(grad: DTensor, tensor: DTensor, call: Sequence[Value]) -> DTe
 
     def propagate(inner: Array, grad_block: Array) -> None:
         arguments = {name: value for name, value in options.items() if name != "dtype"}
-        vjp, made = make_vjp(lambda block: fn(block, **arguments))(ghosts.local)
-        given = np.zeros_like(made)
-        given[ghosts.inner_slices] = grad_block
-        ghosts.local[...] = vjp(given)
+        vjp, result = make_vjp(lambda block: fn(block, **arguments))(ghosts.local)
+        full_grad = np.zeros_like(result)
+        full_grad[ghosts.inner_slices] = grad_block
+        ghosts.local[...] = vjp(full_grad)
 
     changed(propagate, ghosts.tensor(), grad)
     Halo.reduce(ghosts)
@@ -173,9 +174,9 @@ differentiable(overlapped, _vjp)
 
 def _split(args: Sequence[object], depth: object, boundary: object) -> tuple[list[DTensor], object, object]:
     """Return the tensors, and depth and boundary, which may follow them by position."""
-    held = [unwrapped(each) for each in args]
-    count = next((i for i, each in enumerate(held) if not isinstance(each, DTensor)), len(held))
-    tensors, rest = [each for each in held[:count] if isinstance(each, DTensor)], held[count:]
+    values = [unwrapped(argument) for argument in args]
+    count = next((i for i, value in enumerate(values) if not isinstance(value, DTensor)), len(values))
+    tensors, rest = [value for value in values[:count] if isinstance(value, DTensor)], values[count:]
     if len(rest) > 2 or (rest and depth is not None):
         raise LayoutError(f"map_overlap takes tensors, depth and boundary; it got {quote(rest[0])} beside them")
     if not tensors:
@@ -184,51 +185,51 @@ def _split(args: Sequence[object], depth: object, boundary: object) -> tuple[lis
         depth = rest[0]
     if len(rest) == 2:
         boundary = rest[1]
-    if len({each.shape for each in tensors}) > 1:
-        shapes = ", ".join(str(each.shape) for each in tensors)
+    if len({tensor.shape for tensor in tensors}) > 1:
+        shapes = ", ".join(str(tensor.shape) for tensor in tensors)
         raise ShapeError(f"map_overlap takes tensors of one shape, not of {shapes}")
     return tensors, 0 if depth is None else depth, boundary
 
 
-def _for_each(given: object, tensors: Sequence[DTensor], several: bool) -> list[object]:
+def _for_each(setting: object, tensors: Sequence[DTensor], several: bool) -> list[object]:
     """Return a depth or boundary for each tensor: a list of them for several tensors has one for each."""
-    if several and isinstance(given, list):
-        if len(given) != len(tensors):
+    if several and isinstance(setting, list):
+        if len(setting) != len(tensors):
             raise ShapeError(
-                f"{quote(given)} has {counted(len(given), 'entry')} for {counted(len(tensors), 'tensor')}"
+                f"{quote(setting)} has {counted(len(setting), 'entry')} for {counted(len(tensors), 'tensor')}"
             )
-        return given
-    return [given] * len(tensors)
+        return setting
+    return [setting] * len(tensors)
 
 
 def _alike(tensors: Sequence[DTensor]) -> list[DTensor]:
     layout = tensors[0].layout
-    return [each if each.layout == layout else relayout(each, layout) for each in tensors]
+    return [tensor if tensor.layout == layout else relayout(tensor, layout) for tensor in tensors]
 
 
 def _dtype(
     fn: Callable[..., object],
     halos: Sequence[Halo],
-    found: Array | None,
+    result: Array | None,
     dtype: DType | None,
     kwargs: dict[str, Value],
 ) -> DType:
-    if found is not None:
-        return found.dtype
+    if result is not None:
+        return result.dtype
     if dtype is not None:
         return dtype
-    ones = [np.ones([1 + before + after for before, after in each.width], each.dtype) for each in halos]
+    ones = [np.ones([1 + before + after for before, after in member.width], member.dtype) for member in halos]
     return np.asarray(fn(*ones, **kwargs)).dtype
 
 
-def _trimmed(first: Halo, found: Array | None, dtype: DType) -> DTensor:
-    """Return the tensor of what is left without ghosts."""
+def _trimmed(first: Halo, result: Array | None, dtype: DType) -> DTensor:
+    """Return the tensor of the blocks of *result* without ghosts."""
     where: tuple[Value, ...] = (..., *first.inner_slices)
-    block = None if found is None else contiguous(found[where])
+    block = None if result is None else contiguous(result[where])
     return make(block, first.layout, first.shape, dtype)
 
 
-def _joined(first: Halo, found: Array | None) -> DTensor:
-    """Return the tensor that blocks of any lengths make. Collective over the mesh."""
-    block = None if found is None else contiguous(found)
+def _joined(first: Halo, result: Array | None) -> DTensor:
+    """Return the tensor of blocks of any lengths. Collective over the mesh."""
+    block = None if result is None else contiguous(result)
     return of_lengths("map_overlap", block, first.mesh, first.layout.usual_cut(range(first.layout.ndim)).axes)

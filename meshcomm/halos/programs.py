@@ -1,4 +1,4 @@
-"""What the ranks run for halos: exchanges of ghosts, made once for equal halos and then known to all ranks."""
+"""Prepared exchanges of halos: built once for equal halos, on all ranks."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -11,36 +11,36 @@ from meshcomm.core._types import Array, Bytes, Names
 from meshcomm.core.layouts.coordinates import used
 from meshcomm.core.memory.blocks import new_bytes
 from meshcomm.halos.axes import sources_of
-from meshcomm.halos.exchange import Pattern, Returns, ghosts, returns
+from meshcomm.halos.exchange import GhostReturns, HaloPattern, ghosts, returns
 
 KEPT_UPDATES = 8
-"""A halo keeps at most this many exchanges in which it is the first of several halos. Each has lines in the pool, and
-holds the blocks of these halos."""
+"""The most exchanges that a halo keeps, alone or as the first of several halos. Each has lines in the pool, and keeps
+the blocks of these halos alive."""
 
-Kept: TypeAlias = dict[tuple[int, ...], Repeated]
+KeptExchanges: TypeAlias = dict[tuple[int, ...], Repeated]
 """The exchanges that update a halo, alone or with others, by the serial numbers of the halos."""
 
 Use: TypeAlias = Callable[[Repeated], object]
-"""What to do with an exchange: to run it, or to begin it."""
+"""A function that runs or begins an exchange."""
 
 
-class Sum(NamedTuple):
-    """A view of a block, and a view of what has to be added to it."""
+class GhostSum(NamedTuple):
+    """A view of a block, and a view of the ghosts to add to it."""
 
     into: Array
     ghosts: Array
 
 
 class Returned(NamedTuple):
-    """The buffer to which ghosts of others come back, and what is added once it is filled."""
+    """The buffer for ghosts that come back from others, and the sums to compute once it is filled."""
 
     buffer: Bytes
-    sums: list[Sum]
+    sums: list[GhostSum]
 
 
-def _all_sums(tensor: Returns, pattern: Pattern, padded: Array, buffer: Bytes) -> list[Sum]:
-    """Return what to add to the *padded* block of this rank once the *buffer* is filled, always in one order."""
-    found = list[Sum]()
+def _all_sums(tensor: GhostReturns, pattern: HaloPattern, padded: Array, buffer: Bytes) -> list[GhostSum]:
+    """Return the sums for the *padded* block of this rank once the *buffer* is filled, always in one order."""
+    sums = list[GhostSum]()
     assert tensor.there is not None
     box, boxes = tensor.there.source(tensor.position), tensor.receives_of(tensor.position)
     assert box is not None
@@ -53,12 +53,12 @@ def _all_sums(tensor: Returns, pattern: Pattern, padded: Array, buffer: Bytes) -
     for i, key in enumerate(map(tuple, boxes.starts.tolist())):
         shape = tuple((stops[i] - starts[i]).tolist())
         back = np.ndarray(shape, pattern.dtype, buffer, begins[key])
-        found += _sums(padded, back, firsts[i].tolist(), steps[i].tolist())
-    return found
+        sums += _sums(padded, back, firsts[i].tolist(), steps[i].tolist())
+    return sums
 
 
-def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> list[Sum]:
-    """Return the sums for one box; where several ghosts come from one element, one after the other."""
+def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> list[GhostSum]:
+    """Return the sums for one box; several ghosts of one element are added one after the other."""
     into: list[slice] = []
     alike: list[int] = []
     for axis, (first, step) in enumerate(zip(firsts, steps, strict=True)):
@@ -68,17 +68,17 @@ def _sums(padded: Array, back: Array, firsts: list[int], steps: list[int]) -> li
             n = 1
         stop = first + n if step >= 0 else first - n
         into.append(slice(first, None if stop < 0 else stop, -1 if step < 0 else 1))
-    target, found = padded[tuple(into)], []
+    target, sums = padded[tuple(into)], []
     for at in np.ndindex(*(back.shape[axis] for axis in alike)):
         chosen = [slice(None)] * back.ndim
         for axis, index in zip(alike, at, strict=True):
             chosen[axis] = slice(index, index + 1)
-        found.append(Sum(target, back[tuple(chosen)]))
-    return found
+        sums.append(GhostSum(target, back[tuple(chosen)]))
+    return sums
 
 
-def _built_update(pattern: Pattern, here: Session) -> Callable[[list[Bytes]], None]:
-    run = _exchange([pattern], "update", here).between()
+def _built_update(pattern: HaloPattern, call_session: Session) -> Callable[[list[Bytes]], None]:
+    run = _exchange([pattern], "update", call_session).between()
     return lambda blocks: run(blocks, blocks)
 
 
@@ -86,36 +86,36 @@ UPDATE = Prepared[None]("halo update of {}".format, _built_update)
 """Fills the ghosts of a block, by its pattern."""
 
 
-def _text_of_many(patterns: Sequence[Pattern], use: str) -> str:
+def _text_of_many(patterns: Sequence[HaloPattern], use: str) -> str:
     return f"{use}: {'; '.join(map(str, patterns))}"
 
 
-def _built_many(patterns: Sequence[Pattern], use: str, here: Session) -> Callable[..., object]:
-    exchange = _exchange(patterns, use, here)
+def _built_many(patterns: Sequence[HaloPattern], use: str, call_session: Session) -> Callable[..., object]:
+    exchange = _exchange(patterns, use, call_session)
 
-    def run(kept: Kept, serials: tuple[int, ...], blocks: list[Bytes], do: Use) -> object:
+    def run(exchanges: KeptExchanges, serials: tuple[int, ...], blocks: list[Bytes], do: Use) -> object:
         try:
-            found = kept.pop(serials, None)
-            if found is None:
-                found = exchange.repeated(blocks)
-                if len(kept) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
-                    del kept[next(iter(kept))]
-            kept[serials] = found
-        except BaseException as error:  # other ranks keep what this one does not
-            here.end_after(error)
+            repeated = exchanges.pop(serials, None)
+            if repeated is None:
+                repeated = exchange.repeated(blocks)
+                if len(exchanges) == KEPT_UPDATES:  # by all ranks alike: they make the same calls
+                    del exchanges[next(iter(exchanges))]
+            exchanges[serials] = repeated
+        except BaseException as error:  # other ranks keep an exchange that this rank lacks
+            call_session.end_after(error)
             raise
-        return do(found)
+        return do(repeated)
 
     return run
 
 
 UPDATE_MANY = Prepared[object](_text_of_many, _built_many)
-"""Uses the exchange that fills the ghosts of certain blocks, by their patterns; the first halo of them keeps it."""
+"""Uses the exchange that fills the ghosts of several blocks, by their patterns; the first halo keeps it."""
 
 
-def _built_reduce(pattern: Pattern, here: Session) -> Callable[..., Returned]:
-    tensor = returns(ghosts(pattern, _dims([pattern]), here.device))
-    bring_back = _exchange([pattern], "reduce", here, [tensor]).between()
+def _built_reduce(pattern: HaloPattern, call_session: Session) -> Callable[..., Returned]:
+    tensor = returns(ghosts(pattern, _dims([pattern]), call_session.device))
+    bring_back = _exchange([pattern], "reduce", call_session, [tensor]).between()
 
     def run(padded: Array, data: Bytes, returned: Returned | None) -> Returned:
         if returned is None:
@@ -131,16 +131,20 @@ REDUCE = Prepared[Returned]("halo reduce of {}".format, _built_reduce)
 """Brings ghosts back to their owners, by their pattern."""
 
 
-def _dims(patterns: Sequence[Pattern]) -> Names:
+def _dims(patterns: Sequence[HaloPattern]) -> Names:
     """Return the mesh dimensions along which ranks exchange ghosts."""
     sharding = set().union(*(used(pattern.layout) for pattern in patterns))
     return tuple(name for name, size in patterns[0].layout.mesh.dims if size > 1 and name in sharding)
 
 
-def _exchange(patterns: Sequence[Pattern], use: str, here: Session, back: Sequence[Returns] | None = None) -> Exchange:
+def _exchange(
+    patterns: Sequence[HaloPattern], use: str, call_session: Session, back: Sequence[GhostReturns] | None = None
+) -> Exchange:
     """Return the exchange of the ghosts of *patterns*, which are on one mesh, or of those that go *back*."""
     dims, text = _dims(patterns), "; ".join(map(str, patterns))
-    tensors = [ghosts(pattern, dims, here.device) for pattern in patterns] if back is None else back
-    most = sum(pattern.most_bytes() for pattern in patterns)
+    tensors = [ghosts(pattern, dims, call_session.device) for pattern in patterns] if back is None else back
+    limit = sum(pattern.most_bytes() for pattern in patterns)
     call = f"{use} of ghosts {text}"
-    return Exchange(here, patterns[0].layout.mesh, dims, tensors, call=call, most_bytes=most, one_memory=back is None)
+    return Exchange(
+        call_session, patterns[0].layout.mesh, dims, tensors, call=call, most_bytes=limit, one_memory=back is None
+    )

@@ -1,4 +1,4 @@
-"""What an object that holds a tensor does as its value: operators, NumPy's functions, slices, methods and numbers."""
+"""Objects that act as the tensor they hold: operators, NumPy's functions, slices, methods and numbers."""
 
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -45,20 +45,20 @@ class ActsAsValue(NDArrayOperatorsMixin):
     __ior__ = _assigning(np.bitwise_or)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: object, **kwargs: Any) -> Any:
-        given: tuple[object, ...] = kwargs.get("out", ())
-        held = {name: unwrapped(each) for name, each in kwargs.items()}
-        if given:
-            held["out"] = tuple(map(unwrapped, given))
-        made = completed(_hooks.call("numpy", ufunc, method, inputs, held))
-        return given[0] if len(given) == 1 else made
+        targets: tuple[object, ...] = kwargs.get("out", ())
+        arguments = {name: unwrapped(value) for name, value in kwargs.items()}
+        if targets:
+            arguments["out"] = tuple(map(unwrapped, targets))
+        result = completed(_hooks.call("numpy", ufunc, method, inputs, arguments))
+        return targets[0] if len(targets) == 1 else result
 
     def __array_function__(
         self, func: Callable[..., object], types: object, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Any:
-        held = {name: unwrapped(each) for name, each in kwargs.items()}
-        made = completed(_hooks.call("numpy", func, None, tuple(map(unwrapped, args)), held))
+        arguments = {name: unwrapped(value) for name, value in kwargs.items()}
+        result = completed(_hooks.call("numpy", func, None, tuple(map(unwrapped, args)), arguments))
         out = kwargs.get("out")
-        return made if out is None or made is not held["out"] else out
+        return result if out is None or result is not arguments["out"] else out
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """Return the namespace of the value."""

@@ -26,7 +26,7 @@ from meshcomm.layout_maps.scopes import scope
 Mode: TypeAlias = Literal["match", "search", "fullmatch"]
 
 
-class Pattern(Protocol):
+class KeyPattern(Protocol):
     """A compiled regular expression, of `re` or of another engine with its methods."""
 
     @property
@@ -37,7 +37,7 @@ class Pattern(Protocol):
     def fullmatch(self, string: str, /) -> object: ...
 
 
-Key: TypeAlias = str | Pattern
+Key: TypeAlias = str | KeyPattern
 Tree: TypeAlias = Mapping[str, "ArrayLike | Tree | None"] | Sequence["ArrayLike | Tree | None"]
 Nested: TypeAlias = Any  # in the form of a tree, with something else for each array
 D = TypeVar("D")
@@ -51,17 +51,17 @@ class HasShape(Protocol):
         """The shape."""
 
 
-Described: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or what has a shape
+AxesOrShape: TypeAlias = int | Iterable[int] | HasShape  # a number of axes, a shape, or what has a shape
 
 _MODES: tuple[Mode, ...] = get_args(Mode)
 _FLAGS = {re.ASCII: "a", re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
 _NOTHING: Any = object()
 
-_MOST_FOUND = 2**16
-"""Names whose rules a map remembers."""
+_MOST_REMEMBERED = 2**16
+"""The most names with remembered rules."""
 
 
-class _Described(NamedTuple):
+class _TreeDescription(NamedTuple):
     """The node of a tree, the name and number of axes of each array, and the arrays on ranks that have them."""
 
     node: Json
@@ -85,8 +85,8 @@ class LayoutMap(MutableMapping[str, Layout]):
     Parameters
     ----------
     mesh: the mesh on which variables without a rule are replicated
-    mode: how keys match names: "match", or as in versions of Keras 3 "search" or "fullmatch", where several matches
-        are an error
+    mode: match of keys and names: "match", or as in versions of Keras 3 "search" or "fullmatch", where several
+        matches are an error
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(["CPU:0", "CPU:1"], [("x", 2)])
@@ -108,10 +108,10 @@ class LayoutMap(MutableMapping[str, Layout]):
         self._mode = mode
         self._layouts: dict[str, Layout] = {}
         self._matchers: dict[str, Callable[[str], object]] = {}
-        self._found: dict[str, str | None] = {}
+        self._rules_by_name: dict[str, str | None] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        return self.__dict__ | {"_found": {}}
+        return self.__dict__ | {"_rules_by_name": {}}
 
     @property
     def mode(self) -> Mode:
@@ -176,10 +176,10 @@ class LayoutMap(MutableMapping[str, Layout]):
 
     def _rule(self, name: str) -> str | None:
         """Return the rule for *name*, or None; ``LayoutError`` if several match and the mode allows only one."""
-        found = self._found  # first: a change of the rules puts another dict there
-        known: str | None = found.get(name, _NOTHING)
-        if known is not _NOTHING:
-            return known
+        rules_by_name = self._rules_by_name  # first: a change of the rules puts another dict there
+        rule_of_name: str | None = rules_by_name.get(name, _NOTHING)
+        if rule_of_name is not _NOTHING:
+            return rule_of_name
         rules = self._matching(name)
         rule = next(rules, None)
         if self._mode != "match" and rule is not None and rule != name:
@@ -189,9 +189,9 @@ class LayoutMap(MutableMapping[str, Layout]):
                     f"Path {name!r} matches multiple layout specification keys: {several}. In mode {self._mode!r} "
                     "each path may match at most one key, unless it is a key itself."
                 )
-        if len(found) >= _MOST_FOUND:
-            found.clear()
-        found[name] = rule
+        if len(rules_by_name) >= _MOST_REMEMBERED:
+            rules_by_name.clear()
+        rules_by_name[name] = rule
         return rule
 
     def _matching(self, name: str) -> Iterator[str]:
@@ -235,7 +235,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             added[rule], matchers[rule] = checked, getattr(compiled, self._mode)
         self._layouts |= added
         self._matchers |= matchers
-        self._found = {}
+        self._rules_by_name = {}
 
     def __delitem__(self, key: Key) -> None:
         """Remove the rule of exactly this key; ``KeyError`` if there is none."""
@@ -243,7 +243,7 @@ class LayoutMap(MutableMapping[str, Layout]):
             raise KeyError(key)
         rule = _text(key)
         del self._layouts[rule], self._matchers[rule]
-        self._found = {}
+        self._rules_by_name = {}
 
     @overload
     def pop(self, key: Key) -> Layout: ...
@@ -382,7 +382,7 @@ class LayoutMap(MutableMapping[str, Layout]):
         ...     print(world.run(program))
         [([[1.0, 0.0]], [0.0, 0.0]), ([[0.0, 1.0]], [0.0, 0.0])]
         """
-        described = self._described(tree) if root is None else self._told(root, tree)
+        described = self._described(tree) if root is None else self._description_from(root, tree)
         layouts = [self._layout_of_variable(name, ndim) for name, ndim in described.ndims]
         say_unused(self, [name for name, _ in described.ndims], strict=strict, warns=self._is_first(layouts))
         arrays = described.arrays or [None] * len(layouts)
@@ -394,29 +394,29 @@ class LayoutMap(MutableMapping[str, Layout]):
         mesh = self._mesh or (layouts[0].mesh if layouts else None)
         return mesh is None or mesh.rank in (0, None)
 
-    def _described(self, tree: object) -> "_Described":
-        """Return what all ranks must know of *tree*, and its arrays."""
+    def _described(self, tree: object) -> "_TreeDescription":
+        """Return the description of *tree* for all ranks, and its arrays."""
         if branch_of_arrays(tree) is None:
             raise LayoutError(
                 f"the tree is {quote(tree)}, a {type(tree).__name__}; it must be a dict, list or tuple of arrays"
             )
-        found = _Described(None, [], [])
+        description = _TreeDescription(None, [], [])
 
         def leaf(path: Path, array: object) -> Json:
             if array is None:
                 return ["value", None]
-            found.ndims.append((name_of(path), as_array(array).ndim))
-            found.arrays.append(array)
-            return ["array", len(found.arrays) - 1]
+            description.ndims.append((name_of(path), as_array(array).ndim))
+            description.arrays.append(array)
+            return ["array", len(description.arrays) - 1]
 
-        return found._replace(node=node_of(tree, leaf, branch_of_arrays))
+        return description._replace(node=node_of(tree, leaf, branch_of_arrays))
 
-    def _told(self, root: int, tree: object) -> "_Described":
+    def _description_from(self, root: int, tree: object) -> "_TreeDescription":
         """Return the tree of *root*, with the arrays only there. Collective over the map's mesh."""
         mesh = self._mesh
         if mesh is None:
             raise LayoutError("to distribute from a root, a LayoutMap must have a mesh: LayoutMap(mesh)")
-        found: list[_Described] = []
+        descriptions: list[_TreeDescription] = []
 
         def look() -> Json:
             described = self._described(tree)
@@ -427,18 +427,18 @@ class LayoutMap(MutableMapping[str, Layout]):
                         f"{name!r} has a layout on another mesh, {layout.mesh!r}, than that of the LayoutMap, "
                         f"{mesh!r}; a root is a device of one mesh"
                     )
-            found.append(described)
+            descriptions.append(described)
             return described.node, described.ndims
 
         call = f"LayoutMap.distribute from device {root} on {location_text(mesh)}"
-        told = looked_up("LayoutMap.distribute", mesh, call, look, root)
-        if told is None:
+        node_and_ndims = looked_up("LayoutMap.distribute", mesh, call, look, root)
+        if node_and_ndims is None:
             raise MeshError("ranks outside of the mesh do not learn the tree of root: call it on its ranks only")
-        node, ndims = told
-        return found[0] if found else _Described(node, ndims, [])
+        node, ndims = node_and_ndims
+        return descriptions[0] if descriptions else _TreeDescription(node, ndims, [])
 
-    def report(self, names: Iterable[str | tuple[str, Described]] | Mapping[str, Described]) -> LayoutReport:
-        """Return the rule for each of the *names*, and what looks like a mistake.
+    def report(self, names: Iterable[str | tuple[str, AxesOrShape]] | Mapping[str, AxesOrShape]) -> LayoutReport:
+        """Return the rule for each of the *names*, and possible mistakes.
 
         A name may come with a number of axes, a shape, an array or a variable, in pairs or in a dict. So
         ``model.named_variables()`` will do.
@@ -516,7 +516,7 @@ def _checked_layout(rule: str, layout: object) -> Layout:
 
 
 def _pairs(rules: Any) -> list[tuple[object, object]]:
-    """Return as pairs what dict.update takes: a mapping, pairs, or anything with ``keys()``."""
+    """Return the pairs of an argument of dict.update: a mapping, pairs, or anything with ``keys()``."""
     if isinstance(rules, Mapping):
         return list(rules.items())
     if hasattr(rules, "keys"):

@@ -1,4 +1,4 @@
-"""LayoutReport: what looks like a mistake in a LayoutMap and the names that it is for."""
+"""LayoutReport: possible mistakes in a LayoutMap for some names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class WrongRank(NamedTuple):
 
 @dataclass(frozen=True)
 class LayoutReport:
-    """The rules of a LayoutMap for some names, and what looks like a mistake. Print it.
+    """The rules of a LayoutMap for some names, and possible mistakes. Print it.
 
     Attributes
     ----------

@@ -9,7 +9,7 @@ from meshcomm.layout_maps.variables import Variable
 
 
 class Module(ScopedModule):
-    """A base class for what holds variables: as attributes, in lists, tuples, deques and dicts, or in other modules.
+    """A base class of objects with variables: as attributes, in lists, tuples, deques and dicts, or in other modules.
 
     The name of a variable is its path: attributes, indices and keys joined by dots. A subclass needs nothing else, not
     even ``super().__init__()``. If it has better names than its attributes, it overrides the method `parts`. If it
@@ -91,7 +91,7 @@ class Module(ScopedModule):
         >>> [(path, variable.shape) for path, variable in dense.named_variables()]
         [('bias', (2,)), ('kernel', (2, 2))]
         """
-        return [(path, each) for path, each in walk(self, "", set()) if isinstance(each, Variable)]
+        return [(path, variable) for path, variable in walk(self, "", set()) if isinstance(variable, Variable)]
 
     def variables(self) -> list[Variable]:
         """Return the variables, in the order of `named_variables`.

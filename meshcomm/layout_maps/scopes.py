@@ -28,18 +28,18 @@ from meshcomm.errors import LayoutError
 LayoutOf: TypeAlias = Callable[[str, int], Layout]  # of a path and a number of axes
 
 _MOST_SEARCHED = 10_000
-"""Objects that are searched, when a scope fails, for what holds a variable that has no path."""
+"""The most objects to search, when a scope fails, for the owner of a variable without a path."""
 
 
 class Scoped:
-    """What a module can hold: a variable, or another module."""
+    """A part of a module: a variable, or another module."""
 
     __slots__ = ()
     _layout_scope: "Scope | None"
     """The scope it was made in."""
 
     def _layout_settle(self, path: str) -> None:
-        """Take *path* as the final path, unless there is one, and do what waited for it."""
+        """Take *path* as the final path, unless there is one, and do the work that waited for it."""
         raise NotImplementedError
 
 
@@ -54,7 +54,7 @@ class ScopedVariable(Scoped):
         """Make a variable, which the scope around knows of; a copy is made here as well."""
         variable = super().__new__(cls)
         if (scope := current_scope()) is not None:
-            scope.made.variables.append(weakref.ref(variable))
+            scope.contents.variables.append(weakref.ref(variable))
         return variable
 
     @property
@@ -106,7 +106,7 @@ class ScopedModule(Scoped):
         self._layout_set("_layout_scope", scope)
         self._layout_set("_layout_path", None)
         if scope is not None:
-            scope.made.modules.append(self)
+            scope.contents.modules.append(self)
 
     def _layout_settle(self, path: str) -> None:
         if self._layout_path is None:
@@ -117,8 +117,8 @@ class ScopedModule(Scoped):
 
 
 @dataclass
-class _Made:
-    """What was made in a scope, and in scopes around it and within it, until the outermost scope ends.
+class _ScopeContents:
+    """The modules and variables of a scope, and of scopes around it and within it, until the outermost scope ends.
 
     It keeps the modules alive: which module is the outermost must not depend on when Python frees memory, because that
     differs from rank to rank. A variable may be dropped before it has a value.
@@ -136,8 +136,8 @@ class _Made:
         if self._waiting():
             gc.collect()  # what remains is the same on all ranks
         if waiting := self._waiting():
-            found = _whereabouts(self.modules, waiting)
-            listed = [f"{each!r}{found.get(id(each), '')}" for each in waiting[:8]]
+            whereabouts = _whereabouts(self.modules, waiting)
+            listed = [f"{variable!r}{whereabouts.get(id(variable), '')}" for variable in waiting[:8]]
             more = f" and {len(waiting) - len(listed)} more" if len(waiting) > len(listed) else ""
             raise LayoutError(
                 f"the scope ends, but no Module made in it holds {'; '.join(listed)}{more}: without a path a variable "
@@ -147,41 +147,45 @@ class _Made:
 
     def _waiting(self) -> list[ScopedVariable]:
         """Return the variables that are alive and wait for a value in their scope."""
-        alive = [each for reference in self.variables if (each := reference()) is not None]
-        return [each for each in alive if getattr(each, "_layout_scope", None) is not None and not each.initialized]
+        alive = [variable for reference in self.variables if (variable := reference()) is not None]
+        return [
+            variable
+            for variable in alive
+            if getattr(variable, "_layout_scope", None) is not None and not variable.initialized
+        ]
 
 
 def _whereabouts(modules: list[ScopedModule], variables: list[ScopedVariable]) -> dict[int, str]:
-    """Return, by the identity of a variable, the attribute of a module from which a way without a path leads to it."""
-    wanted, found, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
+    """Return, by the identity of a variable, the attribute of a module that refers to it without a path."""
+    wanted, texts, seen = set(map(id, variables)), dict[int, str](), set(map(id, modules))
     waiting = deque[tuple[object, str]]()
     for module in modules:
         start = f"{module._layout_path}." if module._layout_path else ""
         waiting.extend(
-            (each, f" (in {start}{name}, a {type(each).__name__})") for name, each in module.parts().items()
+            (part, f" (in {start}{name}, a {type(part).__name__})") for name, part in module.parts().items()
         )
     while waiting and len(seen) < _MOST_SEARCHED:
-        each, where = waiting.popleft()
-        if id(each) in wanted:
-            found.setdefault(id(each), where)
-        elif id(each) not in seen and not isinstance(each, type | ModuleType | FunctionType):
-            seen.add(id(each))
-            waiting.extend((held, where) for held in gc.get_referents(each))
-    return found
+        searched, where = waiting.popleft()
+        if id(searched) in wanted:
+            texts.setdefault(id(searched), where)
+        elif id(searched) not in seen and not isinstance(searched, type | ModuleType | FunctionType):
+            seen.add(id(searched))
+            waiting.extend((child, where) for child in gc.get_referents(searched))
+    return texts
 
 
 class Scope:
-    """How the variables made in one scope get their layouts.
+    """The layouts of variables made in one scope.
 
     Parameters
     ----------
-    layout_of: gives the layout for a path and a number of axes
+    layout_of: function from a path and a number of axes to a layout
     made: the modules and variables made in this scope, in those around it and in those within it
     """
 
-    def __init__(self, layout_of: LayoutOf, made: _Made) -> None:
+    def __init__(self, layout_of: LayoutOf, contents: _ScopeContents) -> None:
         self.layout_of = layout_of
-        self.made = made
+        self.contents = contents
         self._settled_early: list[ScopedVariable] = []
 
     def __deepcopy__(self, memo: object) -> "Scope":
@@ -192,27 +196,27 @@ class Scope:
 
         The variables of this scope in the same tree get theirs too.
         """
-        for root in _roots(self.made.modules):
+        for root in _roots(self.contents.modules):
             variables = [
-                (path, each)
-                for path, each in _tree(root)
-                if isinstance(each, ScopedVariable) and each._layout_scope is self
+                (path, part)
+                for path, part in _tree(root)
+                if isinstance(part, ScopedVariable) and part._layout_scope is self
             ]
-            if any(each is variable for _, each in variables):
-                self._settled_early += [each for _, each in variables if not each.initialized]
-                for path, each in variables:
-                    each._layout_settle(path)
+            if any(part is variable for _, part in variables):
+                self._settled_early += [part for _, part in variables if not part.initialized]
+                for path, part in variables:
+                    part._layout_settle(path)
                 return
 
     def finish(self, around: "tuple[Scope, ...]") -> None:
         """Give all variables their paths and values, except those of scopes *around*, which have not ended."""
         early = set(map(id, self._settled_early))
-        for root in _roots(self.made.modules):
-            for path, each in _tree(root):
-                if each._layout_scope is not None and each._layout_scope not in around:
-                    each._layout_settle(path)
-                if isinstance(each, ScopedVariable) and id(each) in early:
-                    each._layout_resettle(path)
+        for root in _roots(self.contents.modules):
+            for path, part in _tree(root):
+                if part._layout_scope is not None and part._layout_scope not in around:
+                    part._layout_settle(path)
+                if isinstance(part, ScopedVariable) and id(part) in early:
+                    part._layout_resettle(path)
 
 
 def _tree(root: ScopedModule) -> list[tuple[str, Scoped]]:
@@ -226,98 +230,98 @@ def _roots(modules: list[ScopedModule]) -> list[ScopedModule]:
 
     If modules hold each other in a circle, return the first of them.
     """
-    held = {id(each) for module in modules for _, each in held_by(module) if each is not module}
+    inner = {id(part) for module in modules for _, part in parts_of(module) if part is not module}
     roots: list[ScopedModule] = []
     seen: set[int] = set()
-    for module in sorted(modules, key=lambda module: id(module) in held):
+    for module in sorted(modules, key=lambda module: id(module) in inner):
         if id(module) not in seen:
             roots.append(module)
-            seen.update(id(each) for _, each in walk(module, "", seen))
+            seen.update(id(part) for _, part in walk(module, "", seen))
     return roots
 
 
-class _Local(threading.local):
+class _ScopeStack(threading.local):
     """The scopes that a thread is in, the innermost last. A simulated rank is a thread."""
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
 
 
-_local = _Local()
+_stack = _ScopeStack()
 
 
 def current_scope() -> Scope | None:
     """Return the innermost scope around, if any."""
-    return _local.scopes[-1] if _local.scopes else None
+    return _stack.scopes[-1] if _stack.scopes else None
 
 
 @contextmanager
 def scope(layout_of: LayoutOf) -> Iterator[None]:
     """Return a context in which variables wait for their paths; *layout_of* then gives their layouts."""
     outer = current_scope()
-    with entered(Scope(layout_of, _Made() if outer is None else outer.made)):
+    with entered(Scope(layout_of, _ScopeContents() if outer is None else outer.contents)):
         yield
 
 
 @contextmanager
 def entered(scope: Scope, *modules: ScopedModule) -> Iterator[None]:
     """Make *scope* the innermost one. Finish it at the end, unless it is still around, or after an exception."""
-    active, made = _local.scopes, scope.made
-    around, before = tuple(active), (len(made.modules), len(made.variables))
-    is_outermost = all(other.made is not made for other in around)
+    active, contents = _stack.scopes, scope.contents
+    around, before = tuple(active), (len(contents.modules), len(contents.variables))
+    is_outermost = all(other.contents is not contents for other in around)
     active.append(scope)
-    made.modules.extend(modules)
+    contents.modules.extend(modules)
     try:
         yield
         if scope not in around:
             scope.finish(around)
         if is_outermost:
-            made.check()
+            contents.check()
     except BaseException:
-        made.forget(*before)  # a scope around must not finish what was given up
+        contents.forget(*before)  # a scope around must not finish what was given up
         raise
     finally:
         active.pop()
         if is_outermost:
-            made.forget()
+            contents.forget()
 
 
 def walk(module: ScopedModule, start: str, seen: set[int]) -> Iterator[tuple[str, Scoped]]:
-    """Yield everything that *module* holds, also in other modules, each once with the first path to it.
+    """Yield all parts of *module*, also in other modules, each once with the first path to it.
 
     Parameters
     ----------
     start: the path of *module*
-    seen: the identities of what is left out; what is found is added to them
+    seen: identities of parts to leave out; those of new parts are added
     """
     seen.add(id(module))
-    for name, each in held_by(module):
-        if id(each) not in seen:
-            seen.add(id(each))
+    for name, part in parts_of(module):
+        if id(part) not in seen:
+            seen.add(id(part))
             path = f"{start}.{name}" if start else name
-            yield path, each
-            if isinstance(each, ScopedModule):
-                yield from walk(each, path, seen)
+            yield path, part
+            if isinstance(part, ScopedModule):
+                yield from walk(part, path, seen)
 
 
-def held_by(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
+def parts_of(module: ScopedModule) -> Iterator[tuple[str, Scoped]]:
     """Yield the variables and modules that *module* holds itself, with their names."""
-    held = module.parts()
-    for name in sorted(held):  # as tf_keras does: _a before a
-        yield from _scoped_in(name, held[name], ())
+    parts = module.parts()
+    for name in sorted(parts):  # as tf_keras does: _a before a
+        yield from _scoped_in(name, parts[name], ())
 
 
 def _scoped_in(name: str, value: object, around: tuple[int, ...]) -> Iterator[tuple[str, Scoped]]:
     if isinstance(value, Scoped):
         yield name, value
-    elif (found := container(list(value) if isinstance(value, deque) else value)) and id(value) not in around:
-        for key, child in _entries(name, *found):
+    elif (content := container(list(value) if isinstance(value, deque) else value)) and id(value) not in around:
+        for key, child in _entries(name, *content):
             yield from _scoped_in(f"{name}.{key}", child, (*around, id(value)))
 
 
-def _entries(name: str, kind: str, held: Iterable[tuple[object, object]]) -> list[tuple[str, object]]:
+def _entries(name: str, kind: str, content: Iterable[tuple[object, object]]) -> list[tuple[str, object]]:
     """Return the entries of the container called *name*, with their names."""
-    entries = [(str(key), child) for key, child in held]
+    entries = [(str(key), child) for key, child in content]
     if kind == "dict":
         entries.sort(key=lambda entry: entry[0])
     for (key, _), (other, _) in pairwise(entries):

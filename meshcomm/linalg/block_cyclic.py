@@ -1,8 +1,8 @@
-"""The layouts in which ScaLAPACK works: both axes of a matrix dealt round over a grid of all devices.
+"""The layouts in which ScaLAPACK works: both axes of a matrix are block-cyclic over a grid of all devices.
 
-ScaLAPACK stores columns one after the other, and a block here has its rows one after the other. So to ScaLAPACK a
-block is one of the transposed matrix. Its grid of processes is transposed as well: the devices along axis 1 are its
-rows. It gets the transposed problem, and nothing has to be copied::
+ScaLAPACK stores matrices by columns, and a block here is stored by rows. So ScaLAPACK sees a block of the transposed
+matrix. Its grid of processes is transposed as well: the devices along axis 1 are its rows. It gets the transposed
+problem, and nothing has to be copied::
 
     C = A B      <=>   C' = B' A'
     A = L L^H    <=>   A' = U^H U   with U = L'
@@ -20,8 +20,8 @@ USUAL_BLOCK = 64
 """Rows or columns of a block. A compromise that is usual for ScaLAPACK: large for BLAS, small for equal work."""
 
 
-class Axis(NamedTuple):
-    """How an axis is dealt round: the mesh dimensions, the elements of a block, and the device of the first block."""
+class CyclicAxis(NamedTuple):
+    """A block-cyclic axis: mesh dimensions, elements of a block, and the device of the first block."""
 
     names: Names
     block: int
@@ -34,24 +34,24 @@ class Axis(NamedTuple):
 
 
 Planned: TypeAlias = tuple[tuple[Layout, ...], tuple[int, ...]]
-"""The layouts in which a routine works, and the sizes of blocks that its descriptors have.
+"""The layouts in which a routine works, and the sizes of blocks in its descriptors.
 
-An axis that one device holds completely may have blocks of any size, which its layout does not tell.
+The layout does not know the size of blocks along an axis that one device holds completely.
 """
 
 
-def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
-    """Return how the axes of a matrix are dealt round, or None unless ScaLAPACK can use the blocks as they are.
+def cyclic_axes(layout: Layout) -> tuple[CyclicAxis, CyclicAxis] | None:
+    """Return the block-cyclic axes of a matrix, or None unless ScaLAPACK can use the blocks as they are.
 
     Every device must hold other elements, and an axis over several devices must be `Cyclic`. An axis that one device
-    holds completely counts as dealt round in blocks of any size.
+    holds completely counts as block-cyclic with blocks of any size.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
-    >>> dealt_axes(Layout([Cyclic("x", 3), Cyclic("y", 2, offset=1)], mesh))
-    (Axis(names=('x',), block=3, offset=0), Axis(names=('y',), block=2, offset=1))
-    >>> dealt_axes(Layout([Cyclic(("y", "x"), 3), "unsharded"], mesh))
-    (Axis(names=('y', 'x'), block=3, offset=0), Axis(names=(), block=3, offset=0))
-    >>> dealt_axes(Layout([Cyclic("x", 3), "unsharded"], mesh)), dealt_axes(Layout(["x", "y"], mesh))
+    >>> cyclic_axes(Layout([Cyclic("x", 3), Cyclic("y", 2, offset=1)], mesh))
+    (CyclicAxis(names=('x',), block=3, offset=0), CyclicAxis(names=('y',), block=2, offset=1))
+    >>> cyclic_axes(Layout([Cyclic(("y", "x"), 3), "unsharded"], mesh))
+    (CyclicAxis(names=('y', 'x'), block=3, offset=0), CyclicAxis(names=(), block=3, offset=0))
+    >>> cyclic_axes(Layout([Cyclic("x", 3), "unsharded"], mesh)), cyclic_axes(Layout(["x", "y"], mesh))
     (None, None)
     """
     if layout.is_single_device() or math.prod(layout.shape) != layout.mesh.size:
@@ -61,7 +61,7 @@ def dealt_axes(layout: Layout) -> tuple[Axis, Axis] | None:
         return None
     block = next((rule.block for rule in rules if rule), USUAL_BLOCK)
     rows, columns = (
-        Axis(tuple(rule), rule.block, rule.offset) if rule else Axis(names, block)
+        CyclicAxis(tuple(rule), rule.block, rule.offset) if rule else CyclicAxis(names, block)
         for names, rule in zip(layout.axes, rules, strict=True)
     )
     return rows, columns
@@ -79,14 +79,14 @@ def grid_mesh(mesh: Mesh, along: int | None = None) -> Mesh:
     >>> [grid_mesh(Mesh(range(n), {"x": n}), along=0).shape() for n in (3, 4, 16, 64)]
     [[3, 1], [4, 1], [8, 2], [16, 4]]
     """
-    most = math.isqrt(mesh.size if along is None else mesh.size // 4)
-    short = max(n for n in range(1, max(1, most) + 1) if mesh.size % n == 0)
+    limit = math.isqrt(mesh.size if along is None else mesh.size // 4)
+    short = max(n for n in range(1, max(1, limit) + 1) if mesh.size % n == 0)
     rows = mesh.size // short if along == 0 else short
     return mesh.of_ranks(mesh.ranks, [("rows", rows), ("columns", mesh.size // rows)])
 
 
 def square_work(layout: Layout, block: int) -> Planned:
-    """Return the layout for a matrix in *layout* that is factored: square blocks, its own where it has them.
+    """Return the layout to factor a matrix in: square blocks; *layout* itself if it has them.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
     >>> square_work(Layout([Cyclic("y", 8), Cyclic("x", 8)], mesh), 64)[0][0].sharding_specs
@@ -94,36 +94,36 @@ def square_work(layout: Layout, block: int) -> Planned:
     >>> square_work(Layout(["x", "unsharded"], mesh), 64)[0][0].sharding_specs
     [Cyclic('rows', 64), Cyclic('columns', 64)]
     """
-    axes = dealt_axes(layout)
+    axes = cyclic_axes(layout)
     if axes is not None and axes[0].block == axes[1].block:
         return (layout,), (axes[0].block,)
     mesh, rows, columns = (layout.mesh, *axes) if axes else _default_axes(layout.mesh, block)
-    return (Layout([Axis(rows.names, block).spec, Axis(columns.names, block).spec], mesh),), (block,)
+    return (Layout([CyclicAxis(rows.names, block).spec, CyclicAxis(columns.names, block).spec], mesh),), (block,)
 
 
 def product_work(a: Layout, b: Layout, block: int) -> Planned:
-    """Return the layouts of both operands of a product and of its result: those that the operands have, if they fit.
+    """Return the layouts of both operands of a product and of its result: those of the operands, if they fit.
 
-    Rows of the result are dealt round as those of *a*, columns as those of *b*. The summed axis has blocks of the same
-    size in both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
+    Rows of the result are cut as those of *a*, columns as those of *b*. The summed axis has blocks of the same size in
+    both. The sizes of blocks are those of the rows, of the summed axis, and of the columns.
 
     >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])
-    >>> rows, dealt = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
-    >>> layouts, blocks = product_work(dealt, rows, 64)
-    >>> layouts[0] == dealt, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
+    >>> rows, cyclic = Layout(["x", "y"], mesh), Layout([Cyclic("x", 5), Cyclic("y", 3)], mesh)
+    >>> layouts, blocks = product_work(cyclic, rows, 64)
+    >>> layouts[0] == cyclic, layouts[1].sharding_specs, layouts[2].sharding_specs, blocks
     (True, [Cyclic('x', 3), Cyclic('y', 64)], [Cyclic('x', 5), Cyclic('y', 64)], (5, 3, 64))
     """
-    of_a, of_b = dealt_axes(a), dealt_axes(b)
+    of_a, of_b = cyclic_axes(a), cyclic_axes(b)
     if of_a is None and of_b is None:
         mesh, rows, summed = _default_axes(a.mesh, block)
         first, columns = rows, summed
     elif of_a is None:
         assert of_b is not None
         mesh, (first, columns) = b.mesh, of_b
-        rows, summed = Axis(first.names, block), Axis(columns.names, first.block)
+        rows, summed = CyclicAxis(first.names, block), CyclicAxis(columns.names, first.block)
     else:
         mesh, (rows, summed) = a.mesh, of_a
-        first, columns = Axis(rows.names, summed.block), Axis(summed.names, block)
+        first, columns = CyclicAxis(rows.names, summed.block), CyclicAxis(summed.names, block)
         if of_b is not None and (of_b[0].names, of_b[0].block, of_b[1].names) == (*first[:2], columns.names):
             first, columns = of_b  # b fits as it is
     pairs = (rows, summed), (first, columns), (rows, columns)
@@ -131,8 +131,8 @@ def product_work(a: Layout, b: Layout, block: int) -> Planned:
     return layouts, (rows.block, summed.block, columns.block)
 
 
-def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, Axis, Axis]:
-    return grid_mesh(mesh), Axis(("rows",), block), Axis(("columns",), block)
+def _default_axes(mesh: Mesh, block: int) -> tuple[Mesh, CyclicAxis, CyclicAxis]:
+    return grid_mesh(mesh), CyclicAxis(("rows",), block), CyclicAxis(("columns",), block)
 
 
 def descriptor(
@@ -140,9 +140,9 @@ def descriptor(
 ) -> tuple[int, ...]:
     """Return ScaLAPACK's descriptor of a matrix in a layout of `Planned`.
 
-    It is ``Layout.descriptor``, but with these sizes of *blocks* for rows and columns, which the layout does not know
-    where one device holds an axis completely: routines compare them. They are at most the length of the axis, so that
-    they fit into 32 bits.
+    It is ``Layout.descriptor`` with the sizes of *blocks* for rows and columns: routines compare them, and the layout
+    does not know them where one device holds an axis completely. They are at most the length of the axis, so that they
+    fit into 32 bits.
     """
     numbers = layout.descriptor(shape, context, device)
     rows, columns = (min(block, max(1, length)) for block, length in zip(blocks, shape, strict=True))

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -13,34 +14,34 @@ from meshcomm.linalg.tasks import LAPACK
 
 def _scipy(name: str) -> Callable[..., Any]:
     try:
-        found: Callable[..., Any] = getattr(import_module("scipy.linalg"), name)
+        function: Callable[..., Any] = getattr(import_module("scipy.linalg"), name)
     except ImportError as error:
         raise ImportError(f"mc.linalg needs SciPy for {name}: pip install scipy ({error})") from error
-    return found
+    return function
 
 
 def _over_stacks(function: Callable[..., Any], cores: Sequence[int], arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """Return what *function* makes of each set of matrices, stacked. Of no matrices, shapes and dtypes come from ones.
+    """Return the stacked results of *function* for each set of matrices; of empty stacks, empty results.
 
-    *cores* are how many of the last axes of each array belong to a matrix.
+    *cores* are the numbers of axes of a matrix, the last ones, of each array.
     """
     stack = np.broadcast_shapes(*(a.shape[: a.ndim - core] for a, core in zip(arrays, cores, strict=True)))
-    given = [np.broadcast_to(a, (*stack, *a.shape[a.ndim - core :])) for a, core in zip(arrays, cores, strict=True)]
+    operands = [np.broadcast_to(a, (*stack, *a.shape[a.ndim - core :])) for a, core in zip(arrays, cores, strict=True)]
     if 0 in stack:
         samples = [_harmless(a, core) for a, core in zip(arrays, cores, strict=True)]
-        return tuple(np.empty((*stack, *each.shape), each.dtype) for each in _several(function(*samples)))
-    made = [_several(function(*(a[index] for a in given))) for index in np.ndindex(*stack)]
-    return tuple(np.stack(each).reshape(*stack, *each[0].shape) for each in zip(*made, strict=True))
+        return tuple(np.empty((*stack, *sample.shape), sample.dtype) for sample in _several(function(*samples)))
+    results = [_several(function(*(a[index] for a in operands))) for index in np.ndindex(*stack)]
+    return tuple(np.stack(parts).reshape(*stack, *parts[0].shape) for parts in zip(*results, strict=True))
 
 
 def _harmless(array: Array, core: int) -> Array:
-    """Return a matrix of the shape of those in *array* that is regular: with ones on the diagonal."""
+    """Return a regular matrix, with ones on the diagonal, of the shape of the matrices in *array*."""
     shape = array.shape[array.ndim - core :]
     return np.eye(*shape, dtype=array.dtype) if core == 2 else np.zeros(shape, array.dtype)
 
 
-def _several(made: object) -> tuple[Array, ...]:
-    return tuple(map(np.asarray, made)) if isinstance(made, tuple) else (np.asarray(made),)
+def _several(result: object) -> tuple[Array, ...]:
+    return tuple(map(np.asarray, result)) if isinstance(result, tuple) else (np.asarray(result),)
 
 
 def eigh_of_some(a: Array, uplo: str, subset: tuple[int, int]) -> tuple[Array, ...]:
@@ -51,13 +52,9 @@ def eigh_of_some(a: Array, uplo: str, subset: tuple[int, int]) -> tuple[Array, .
 
 
 def triangular(a: Array, b: Array, trans: int, lower: bool, unit: bool) -> Array:
-    """Return x with ``a @ x = b`` for triangular *a*, of *trans* 1 or 2 its transpose or adjoint."""
-    solve = _scipy("solve_triangular")
-
-    def one(a: Array, b: Array) -> object:
-        return solve(a, b, trans=trans, lower=lower, unit_diagonal=unit)
-
-    return _over_stacks(one, (2, 2), [a, b])[0]
+    """Return x with ``a @ x = b`` for triangular *a*; with *trans* 1 for its transpose, with 2 for its adjoint."""
+    solve = partial(_scipy("solve_triangular"), trans=trans, lower=lower, unit_diagonal=unit)
+    return _over_stacks(solve, (2, 2), [a, b])[0]
 
 
 def lu_factors(a: Array) -> tuple[Array, ...]:

@@ -25,14 +25,14 @@ LARGE = (
     *("solve", "inv", "det", "slogdet", "cholesky", "eigh", "eigvalsh", *TALL),
     *("solve_triangular", "lu_factor", "lu_solve", "cho_factor", "cho_solve"),
 )
-"""Functions that ScaLAPACK computes, or computes the most of."""
+"""Functions that ScaLAPACK computes, or the largest part of them."""
 
 ALONE = ("eig", "eigvals")
-"""Functions that LAPACK alone has."""
+"""Functions that only LAPACK has."""
 
 
-class Operand(NamedTuple):
-    """What is known of an operand before anything moves; *core* of its axes, the last ones, are the matrix."""
+class MatrixOperand(NamedTuple):
+    """Shape, dtype and layout of an operand; the last *core* axes are those of a matrix."""
 
     shape: Shape
     dtype: DType
@@ -64,9 +64,9 @@ class Way(NamedTuple):
 
     Parameters
     ----------
-    name: of the function
-    way: ``"stacks"``, ``"small"``, ``"tall"``, ``"large"``
-    why: a sentence
+    name: name of the function
+    way: ``"stacks"``, ``"small"``, ``"tall"`` or ``"large"``
+    why: the reason, a sentence
     """
 
     name: str
@@ -77,14 +77,14 @@ class Way(NamedTuple):
         return f"{self.name}: {self.way}: {self.why}"
 
 
-def chosen(name: str, operands: Sequence[Operand]) -> Way:
+def chosen(name: str, operands: Sequence[MatrixOperand]) -> Way:
     """Return the way of the function *name*: its matrix, the first of *operands*, decides.
 
     >>> from meshcomm import Mesh
     >>> rows = Layout(["x", "unsharded"], Mesh(range(4), {"x": 4}))
     >>> import numpy as np
     >>> f8 = np.dtype("f8")
-    >>> [chosen(name, [Operand(shape, f8, rows)]).way for name, shape in [
+    >>> [chosen(name, [MatrixOperand(shape, f8, rows)]).way for name, shape in [
     ...     ("qr", (1000, 64)), ("qr", (10**6, 64)), ("eig", (999, 999)), ("inv", (4096, 4096))]]
     ['small', 'tall', 'small', 'large']
     """
@@ -114,10 +114,10 @@ def plan(
 
     Parameters
     ----------
-    name: of the function, such as ``"qr"``
-    a: a tensor, or with *shape* and *dtype* the layout of one
+    name: name of the function, such as ``"qr"``
+    a: a tensor, or with *shape* and *dtype* a layout
     b: the right side, a tensor, for functions that have one
-    shape, dtype: of the matrix, if *a* is a layout
+    shape, dtype: shape and dtype of the matrix, if *a* is a layout
 
     ``ShapeError`` for other names, and where there is no way; ``LayoutError`` for other operands. For ``"norm"`` it is
     about the orders that need singular values.
@@ -127,17 +127,17 @@ def plan(
     >>> print(mc.linalg.plan("qr", rows, shape=(1_000_000, 64), dtype="f8"))
     qr: tall: each device factors its share of the 1,000,000 rows; 64² elements are exchanged
     """
-    known = {*LARGE, *ALONE}
-    if name not in known:
-        raise ShapeError(f"plan knows {', '.join(sorted(known))}, not {quote(name)}")
+    names = {*LARGE, *ALONE}
+    if name not in names:
+        raise ShapeError(f"plan knows {', '.join(sorted(names))}, not {quote(name)}")
     operands = []
     for operand in (a, b):
-        found = untraced(operand)
-        if isinstance(found, Layout) and shape is not None:
-            operands.append(Operand(as_shape(shape), as_dtype(float if dtype is None else dtype), found))
-        elif is_dtensor(found):
-            tensor: DTensor = found  # type: ignore[assignment]  # what is_dtensor says
-            operands.append(Operand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
+        value = untraced(operand)
+        if isinstance(value, Layout) and shape is not None:
+            operands.append(MatrixOperand(as_shape(shape), as_dtype(float if dtype is None else dtype), value))
+        elif is_dtensor(value):
+            tensor: DTensor = value  # type: ignore[assignment]  # what is_dtensor says
+            operands.append(MatrixOperand(tensor.shape, tensor.dtype, tensor.layout, min(2, tensor.ndim)))
         elif operand is not None or operand is a:
             raise LayoutError(f"plan takes a tensor, or a Layout with shape= and dtype=, not {quote(operand)}")
     way = chosen(name, operands)

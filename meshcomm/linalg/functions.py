@@ -12,7 +12,7 @@ from meshcomm.blocks.align import replicated
 from meshcomm.blocks.rules import NUMBERS
 from meshcomm.core._arguments import NO_VALUE, integer, normalised_axes
 from meshcomm.core._tracing import Value
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
@@ -21,7 +21,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg import scalapack
 from meshcomm.linalg.by_scipy import eigh_of_some
 from meshcomm.linalg.run import no_way, run, way_to, work_dtype
-from meshcomm.linalg.tasks import LAPACK, Task, Wanted
+from meshcomm.linalg.tasks import LAPACK, ResultLayouts, Task
 
 _LIKE = ((0, -2), (0, -1))  # rows and columns like those of the first operand
 _FREE = (None,)
@@ -45,7 +45,7 @@ def solve(a: DTensor | ArrayLike, b: DTensor | ArrayLike, *, layout: Layout | No
     ----------
     a: square matrices; a tensor, or a plain array that all ranks pass
     b: a vector, or matrices; one of the two is a tensor
-    layout: of x; by default that of *b*
+    layout: layout of x; by default the layout of *b*
 
     ``numpy.linalg.LinAlgError`` on all ranks if a matrix is singular.
 
@@ -119,14 +119,14 @@ def det(a: DTensor, *, layout: Layout | None = None) -> DTensor:
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
         sign, logarithm = way_to(way, "slogdet")(*matrices)
-        found: Value = sign * np.exp(logarithm)
-        return [found.astype(matrices[0].dtype)]
+        determinant: Value = sign * np.exp(logarithm)
+        return [determinant.astype(matrices[0].dtype)]
 
     return run(Task("linalg.det", LAPACK.det, ((),), beyond=beyond), (a,), layout)[0]
 
 
 @refusable
-def slogdet(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def slogdet(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return sign and logarithm of the determinant, as numpy.linalg.slogdet. Collective if matrices are sharded."""
     task = Task("linalg.slogdet", LAPACK.slogdet, ((), ()), beyond=lambda way, m: way_to(way, "slogdet")(*m))
     return result_type("slogdet")(run(task, (a,), layout))
@@ -134,7 +134,7 @@ def slogdet(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumP
 
 @refusable
 def lstsq(
-    a: DTensor | ArrayLike, b: DTensor | ArrayLike, rcond: float | None = None, *, layout: Wanted = None
+    a: DTensor | ArrayLike, b: DTensor | ArrayLike, rcond: float | None = None, *, layout: ResultLayouts = None
 ) -> tuple[DTensor, DTensor, DTensor, DTensor]:
     """Return the least-squares solution, as numpy.linalg.lstsq. Collective over the mesh if an operand is sharded.
 
@@ -146,7 +146,7 @@ def lstsq(
     b: a vector, or a matrix
     rcond: singular values below *rcond* times the largest one count as zero; by default the precision times the
         larger side of *a*
-    layout: a tuple with one for each result, or None
+    layout: tuple with a layout, or None, for each result; or None
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -181,16 +181,20 @@ def lstsq(
 
 
 def _lstsq_by_svd(a: DTensor, b: Value, rcond: float) -> tuple[Value, Value, int, DTensor]:
-    """Return what lstsq does, for a large matrix. Collective over the mesh."""
+    """Return the results of `lstsq` for a large matrix. Collective over the mesh."""
     u, s, vh = svd(a, full_matrices=False)
-    values: Value = s
-    large: Value = values > rcond * float(values[0])
+    inverses, large = _inverses(s, rcond)
     rank = int(np.count_nonzero(large))
-    inverses: Value = np.where(large, 1 / np.where(large, values, 1), 0)
     x: Value = np.conj(vh).T @ (inverses[:, None].astype(a.dtype) * (np.conj(u).T @ b))
     rest: Value = np.abs(b - a @ x) ** 2
     residuals = rest.sum(0) if rank == a.shape[1] < a.shape[0] else rest.sum(0)[:0]
     return x, residuals, rank, s
+
+
+def _inverses(s: Value, rcond: float) -> tuple[Value, Value]:
+    """Return the inverses of singular values, 0 for those that count as zero, and which of them count."""
+    large = s > rcond * float(s[0])
+    return np.where(large, 1 / np.where(large, s, 1), 0), large
 
 
 # -- decompositions ---------------------------------------------------------------------------------------------------
@@ -204,7 +208,7 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
     ----------
     a: Hermitian matrices, of which only the triangle of the factor is read
     upper: whether the factor is U with ``a = U^H U``, not L with ``a = L L^H``
-    layout: of the factor
+    layout: layout of the factor
 
     ``numpy.linalg.LinAlgError`` on all ranks if a matrix is not positive definite.
     """
@@ -221,15 +225,15 @@ def cholesky(a: DTensor, /, *, upper: bool = False, layout: Layout | None = None
 
 
 @refusable
-def qr(a: DTensor, mode: str = "reduced", *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def qr(a: DTensor, mode: str = "reduced", *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return the QR decomposition of matrices, as numpy.linalg.qr. Collective if they are sharded.
 
     Parameters
     ----------
     a: matrices; a tall one, with few columns, is never gathered
     mode: ``"reduced"``, ``"r"``, and for matrices that are small or whole ``"complete"`` and ``"raw"``
-    layout: of Q and R, a tuple; by default Q has its rows cut like those of *a*, and R is on all devices; if *a* is
-        wide, the columns of R are cut like those of *a*
+    layout: tuple with the layouts of Q and R; by default the rows of Q are cut like those of *a*, and R is replicated;
+        if *a* is wide, the columns of R are cut like those of *a*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -247,8 +251,8 @@ def qr(a: DTensor, mode: str = "reduced", *, layout: Wanted = None) -> Any:  # n
     def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
         if mode not in ("reduced", "r"):
             raise no_way("linalg.qr", f"mode={mode!r} is for small matrices", "there are 'reduced' and 'r'")
-        found = way_to(way, "qr")(*matrices, mode)
-        return found if mode == "reduced" else [found if isinstance(found, DTensor) else found[1]]
+        factors = way_to(way, "qr")(*matrices, mode)
+        return factors if mode == "reduced" else [factors if isinstance(factors, DTensor) else factors[1]]
 
     task = Task("linalg.qr", lambda a: LAPACK.qr(a, mode), origins, (2,), f"{mode=}", beyond=beyond)
     results = run(task, (a,), layout)
@@ -264,7 +268,7 @@ def svd(
     compute_uv: bool = True,
     hermitian: bool = False,
     *,
-    layout: Wanted = None,
+    layout: ResultLayouts = None,
 ) -> Any:  # noqa: ANN401 - NumPy's named tuple, or a tensor
     """Return the singular value decomposition, as numpy.linalg.svd. Collective if matrices are sharded.
 
@@ -274,7 +278,8 @@ def svd(
     full_matrices: whether U and Vh are square; only where *a* is square, small or whole
     compute_uv: whether to return U, S and Vh, not S alone
     hermitian: whether *a* is Hermitian, so that eigenvalues can be used
-    layout: of U, S and Vh, a tuple; by default U has its rows cut like those of *a*, Vh its columns like those of *a*
+    layout: tuple with the layouts of U, S and Vh; by default the rows of U are cut like those of *a*, and the columns
+        of Vh like those of *a*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -293,8 +298,8 @@ def svd(
         (m,) = matrices
         if compute_uv and full_matrices and m.shape[0] != m.shape[1]:
             raise no_way("linalg.svd", "full_matrices=True is for small matrices", "there is full_matrices=False")
-        found = way_to(way, "svd")(m, compute_uv=compute_uv)
-        return found if compute_uv else [found if isinstance(found, DTensor) else found[1]]
+        factors = way_to(way, "svd")(m, compute_uv=compute_uv)
+        return factors if compute_uv else [factors if isinstance(factors, DTensor) else factors[1]]
 
     origins = (((0, -2), None), _FREE, (None, (0, -1))) if compute_uv else (_FREE,)
     options = f"{full_matrices=}, {compute_uv=}, {hermitian=}"
@@ -304,8 +309,8 @@ def svd(
 
 def svdvals(x: DTensor, /, *, layout: Layout | None = None) -> DTensor:
     """Return the singular values of matrices, largest first, as numpy.linalg.svdvals. Collective, as `svd`."""
-    found: DTensor = svd(x, compute_uv=False, layout=layout)
-    return found
+    values: DTensor = svd(x, compute_uv=False, layout=layout)
+    return values
 
 
 @refusable
@@ -314,17 +319,17 @@ def eigh(
     UPLO: str = "L",  # noqa: N803 - NumPy's
     *,
     subset_by_index: Sequence[int] | None = None,
-    layout: Wanted = None,
+    layout: ResultLayouts = None,
 ) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return eigenvalues and eigenvectors of Hermitian matrices, as numpy.linalg.eigh. Collective if they are sharded.
 
     Parameters
     ----------
     a: Hermitian matrices, of which one triangle is read
-    UPLO: which triangle: ``"L"`` or ``"U"``
+    UPLO: triangle to read: ``"L"`` or ``"U"``
     subset_by_index: the first and the last eigenvalue to compute, counted from 0, the smallest one: as in SciPy, which
         computes them
-    layout: of both results, a tuple; by default eigenvectors have their rows cut like those of *a*
+    layout: tuple with the layouts of both results; by default the rows of the eigenvectors are cut like those of *a*
     """
     subset = None
     if subset_by_index is not None:
@@ -335,8 +340,8 @@ def eigh(
         return LAPACK.eigh(a, UPLO) if subset is None else eigh_of_some(a, UPLO, subset)
 
     def beyond(way: str, matrices: list[DTensor]) -> Sequence[DTensor]:
-        found: Sequence[DTensor] = way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
-        return found
+        pairs: Sequence[DTensor] = way_to(way, "eigh")(*matrices, UPLO=UPLO, subset_by_index=subset)
+        return pairs
 
     origins = (_FREE, ((0, -2), None))
     task = Task("linalg.eigh", compute, origins, (2,), f"{UPLO=}, {subset=}", beyond=beyond)
@@ -355,7 +360,7 @@ def eigvalsh(a: DTensor, UPLO: str = "L", *, layout: Layout | None = None) -> DT
 
 
 @refusable
-def eig(a: DTensor, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
+def eig(a: DTensor, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's named tuple
     """Return eigenvalues and eigenvectors of any square matrices, as numpy.linalg.eig. Collective if they are sharded.
 
     ``ShapeError`` for sharded matrices above the limit of the small way: ScaLAPACK does not have it.
@@ -390,15 +395,15 @@ def pinv(
     rcond: singular values up to this one times the largest count as zero; 1e-15 by default
     rtol: the same; ``rtol=None`` is the precision times the longer side
     hermitian: whether *a* is Hermitian
-    layout: of the result; by default rows are cut like the columns of *a*, and columns like its rows
+    layout: layout of the result; by default rows are cut like the columns of *a*, and columns like its rows
     """
     if rcond is not None and rtol is not NO_VALUE:
         raise ValueError("`rtol` and `rcond` can't be both set.")
-    given = rcond if rtol is NO_VALUE else rtol
+    cutoff = rcond if rtol is NO_VALUE else rtol
     if rtol is None:
         tensor = as_tensor("linalg.pinv", a)
-        given = max(tensor.shape[-2:], default=0) * float(np.finfo(work_dtype([tensor.dtype])).eps)
-    known = [a] if given is None else [a, given]
+        cutoff = max(tensor.shape[-2:], default=0) * float(np.finfo(work_dtype([tensor.dtype])).eps)
+    values = [a] if cutoff is None else [a, cutoff]
 
     def compute(a: Array, cutoff: ArrayLike | None = None) -> object:
         if cutoff is None:
@@ -406,20 +411,18 @@ def pinv(
         return LAPACK.pinv(a, cutoff, hermitian=hermitian)
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
-        relative = 1e-15 if given is None else float(matrices[1])
+        relative = 1e-15 if cutoff is None else float(matrices[1])
         if way == "tall":
             return [way_to(way, "pinv")(matrices[0], relative)]
         u, s, vh = svd(matrices[0], full_matrices=False)
-        values: Value = s
-        large: Value = values > float(values[0]) * relative
-        inverses: Value = np.where(large, 1 / np.where(large, values, 1), 0)
+        inverses, _ = _inverses(s, relative)
         result: Value = (np.conj(vh).T * inverses.astype(matrices[0].dtype)) @ np.conj(u).T
         return [result]
 
-    cores = (2,) if given is None else (2, 0)
-    options = f"{hermitian=}, {number_text(given)}"
+    cores = (2,) if cutoff is None else (2, 0)
+    options = f"{hermitian=}, {number_text(cutoff)}"
     task = Task("linalg.pinv", compute, (((0, -1), (0, -2)),), cores, options, beyond=beyond)
-    return run(task, known, layout)[0]
+    return run(task, values, layout)[0]
 
 
 @refusable
@@ -430,9 +433,9 @@ def tensorsolve(
 
     Parameters
     ----------
-    a, b: one of them is a tensor
+    a, b: tensors, or a tensor and a plain array
     axes: axes of *a* to move to the end first
-    layout: of x
+    layout: layout of x
     """
     left: Value = unwrapped(a) if isinstance(unwrapped(a), DTensor) else np.asarray(a)
     right: Value = unwrapped(b) if isinstance(unwrapped(b), DTensor) else np.asarray(b)
@@ -445,8 +448,8 @@ def tensorsolve(
         raise np.linalg.LinAlgError(
             "Input arrays must satisfy the requirement prod(a.shape[b.ndim:]) == prod(a.shape[:b.ndim])"
         )
-    found = solve(_reshaped(left, (n, n)), _reshaped(right, (prod(right.shape),)))
-    return in_layout(_reshaped(found, shape), layout)
+    solution: Value = solve(left.reshape(n, n), right.reshape(-1))
+    return in_layout(solution.reshape(shape), layout)
 
 
 @refusable
@@ -456,26 +459,22 @@ def tensorinv(a: DTensor, ind: int = 2, *, layout: Layout | None = None) -> DTen
     Parameters
     ----------
     a: a tensor
-    ind: how many of the first axes are those of what it maps to
-    layout: of the result
+    ind: number of first axes that belong to the results of the map
+    layout: layout of the result
     """
     tensor: Value = as_tensor("linalg.tensorinv", a)
     if ind <= 0:
         raise ValueError("Invalid ind argument.")
     rows, columns = tensor.shape[:ind], tensor.shape[ind:]
-    found = inv(_reshaped(tensor, (prod(rows), prod(columns))))
-    return in_layout(_reshaped(found, (*columns, *rows)), layout)
+    inverse: Value = inv(tensor.reshape(prod(rows), prod(columns)))
+    return in_layout(inverse.reshape(*columns, *rows), layout)
 
 
 def number_text(x: object) -> str:
-    """Return what ranks compare of an argument that may be a number; arrays are compared elsewhere."""
+    """Return the text by which ranks compare an argument that may be a number; arrays are compared elsewhere."""
     return repr(x) if isinstance(x, NUMBERS) else ""
 
 
-def _reshaped(x: Value, shape: Shape) -> Value:
-    return x.reshape(shape)
-
-
 def in_layout(result: DTensor, layout: Layout | None) -> DTensor:
-    """Return *result* in the *layout* that was asked for, if any. Collective if it has to move."""
+    """Return *result* in *layout* if there is one. Collective if it has to move."""
     return result if layout is None or result.layout == layout else relayout(result, layout)

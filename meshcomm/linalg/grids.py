@@ -1,4 +1,4 @@
-"""Grids of processes of BLACS, on which ScaLAPACK runs: made once for a team of ranks, and freed with it."""
+"""Grids of processes of BLACS, on which ScaLAPACK runs: created once for a team of ranks, and freed with it."""
 
 import ctypes
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from meshcomm.blocks.session import Session
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.linalg.library import Library
+from meshcomm.linalg.library import ScalapackLibrary
 from meshcomm.linalg.native import native_handle
 
 _OUTSIDE = -1  # the context of a process that a grid does not have
 
 
-class Grid:
+class BlacsGrid:
     """A grid of BLACS, named by its *context*."""
 
-    def __init__(self, library: Library, context: int) -> None:
+    def __init__(self, library: ScalapackLibrary, context: int) -> None:
         self._library = library
         self.context = context
 
@@ -26,42 +26,44 @@ class Grid:
             self._library.blacs.Cblacs_gridexit(ctypes.c_int(self.context))
 
 
-def grid_of(here: Session, layout: Layout, library: Library) -> Grid:
-    """Return the grid for blocks in *layout*: devices along axis 1 are its rows. Collective over the ranks *here*.
+def grid_of(session: Session, layout: Layout, library: ScalapackLibrary) -> BlacsGrid:
+    """Return the grid for blocks in *layout*: devices along axis 1 are its rows. Collective over the session.
 
-    The rank of every device is among them. The context of others of them is -1.
+    The session has the ranks of all devices. On other ranks the context is -1.
     """
     key = "BLACS", layout.mesh, tuple(map(tuple, layout.axes))
-    return here.kept(key, lambda: _made(here, _positions_of(layout, here), library))
+    return session.kept(key, lambda: _made(session, _positions_of(layout, session), library))
 
 
-def grid_of_all(here: Session, library: Library) -> Grid:
-    """Return the grid of all ranks *here*, in one row. Collective over them."""
-    positions = np.arange(len(here.ranks), dtype=np.intc)
-    return here.kept("BLACS of all", lambda: _made(here, positions.reshape(1, -1), library))
+def grid_of_all(session: Session, library: ScalapackLibrary) -> BlacsGrid:
+    """Return the grid of all ranks of the session, in one row. Collective over them."""
+    positions = np.arange(len(session.ranks), dtype=np.intc)
+    return session.kept("BLACS of all", lambda: _made(session, positions.reshape(1, -1), library))
 
 
-def _positions_of(layout: Layout, here: Session) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
-    """Return for each row and column of the grid the position of the rank that is there."""
-    positions = {rank: position for position, rank in enumerate(here.ranks)}
+def _positions_of(layout: Layout, session: Session) -> np.ndarray[tuple[int, int], np.dtype[np.intc]]:
+    """Return the position of the rank at each row and column of the grid."""
+    positions = {rank: position for position, rank in enumerate(session.ranks)}
     rows, columns = layout.shape
-    found = np.empty((columns, rows), dtype=np.intc)
+    grid = np.empty((columns, rows), dtype=np.intc)
     for device, rank in enumerate(layout.mesh.ranks):
         row, column = layout.block_numbers(device)
-        found[column, row] = positions[rank]
-    return found
+        grid[column, row] = positions[rank]
+    return grid
 
 
-def _made(here: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: Library) -> Grid:
-    """Return a new grid. Collective over the ranks *here*."""
+def _made(
+    session: Session, positions: np.ndarray[tuple[int, int], np.dtype[np.intc]], library: ScalapackLibrary
+) -> BlacsGrid:
+    """Return a new grid. Collective over the session."""
     blacs = library.blacs
     rows, columns = positions.shape
     ranks = np.asfortranarray(positions)
-    with here.later("a grid of BLACS"):
-        handle = native_handle(here.communicator)
+    with session.later("a grid of BLACS"):
+        handle = native_handle(session.communicator)
         blacs.Csys2blacs_handle.argtypes, blacs.Csys2blacs_handle.restype = (type(handle),), ctypes.c_int
         system = blacs.Csys2blacs_handle(handle)
         context = ctypes.c_int(system)
         blacs.Cblacs_gridmap(ctypes.byref(context), ctypes.c_void_p(ranks.ctypes.data), rows, rows, columns)
         blacs.Cfree_blacs_system_handle(ctypes.c_int(system))
-    return Grid(library, context.value)
+    return BlacsGrid(library, context.value)

@@ -1,4 +1,4 @@
-"""A job of ScaLAPACK: matrices in one layout, the routines that run on them, and what comes out of it."""
+"""A job of ScaLAPACK: matrices in one layout, the routines that run on them, and their results."""
 
 import ctypes
 from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.specs import Cyclic
 from meshcomm.core.memory.copies import contiguous
 from meshcomm.errors import ShapeError
-from meshcomm.linalg.block_cyclic import Planned, dealt_axes, descriptor, grid_mesh, square_work
-from meshcomm.linalg.grids import Grid, grid_of
+from meshcomm.linalg.block_cyclic import Planned, cyclic_axes, descriptor, grid_mesh, square_work
+from meshcomm.linalg.grids import BlacsGrid, grid_of
 from meshcomm.linalg.library import Argument, library
 from meshcomm.linalg.native import check_is_mpi
 from meshcomm.linalg.routines import LETTERS, check_block, check_matrices, check_same_mesh, matrix_of, real_of
@@ -29,24 +29,25 @@ SINGULAR = "Singular matrix"
 
 
 @dataclass(frozen=True)
-class Job:
+class ScalapackJob:
     """A call of ScaLAPACK on which all ranks have agreed: in which layouts it works, and where this rank is.
 
     Ranks outside of the meshes have a job, too: they take part where tensors move, and call no routine.
 
     Parameters
     ----------
-    mesh: of the operands
-    layouts, blocks: of its matrices, and the sizes of blocks that its descriptors have
-    session: that of the ranks that call routines; None outside of the meshes
-    grids: one for each layout; none outside
+    mesh: mesh of the operands
+    layouts: layouts of the matrices
+    blocks: sizes of blocks in the descriptors
+    session: session of the ranks that call routines; None outside of the meshes
+    grids: a grid of processes for each layout; none outside
     """
 
     mesh: Mesh
     layouts: tuple[Layout, ...]
     blocks: tuple[int, ...]
     session: Session | None
-    grids: Sequence[Grid]
+    grids: Sequence[BlacsGrid]
 
     @classmethod
     def agreed(
@@ -57,20 +58,20 @@ class Job:
         *,
         target: Mesh | None = None,
         options: str,
-    ) -> "Job":
-        """Return the job of a call that works as *planned* returns. Collective over their mesh, and *target*.
+    ) -> "ScalapackJob":
+        """Return the job of a call, in the layouts that *planned* returns. Collective over their mesh, and *target*.
 
-        The ranks agree on every call before they enter the library: there, nothing would tell them that calls differ.
-        What *planned* raises, all ranks raise.
+        The ranks agree on every call before they enter the library, which does not notice that calls differ. All
+        ranks raise the errors of *planned*.
         """
         mesh = tensors[0].mesh
         check_is_mpi(name, mesh)
         operands = ", ".join(f"{t.shape} {t.dtype} in {t.layout.specs_text}" for t in tensors)
 
-        def begun(here: Session) -> Job:
+        def begun(session: Session) -> ScalapackJob:
             call = f"{name}({operands}; {options})"
-            (layouts, blocks), found = here.together(call, lambda: (planned(), library()))
-            return cls(mesh, layouts, blocks, here, [grid_of(here, layout, found) for layout in layouts])
+            (layouts, blocks), scalapack = session.together(call, lambda: (planned(), library()))
+            return cls(mesh, layouts, blocks, session, [grid_of(session, layout, scalapack) for layout in layouts])
 
         return in_session(name, mesh, begun, target) or cls(mesh, *planned(), None, ())
 
@@ -85,18 +86,18 @@ class Job:
         *,
         in_order: bool = False,
         along: int | None = None,
-    ) -> "Job":
+    ) -> "ScalapackJob":
         """Return the job of a call whose matrices are all in one layout with square blocks, on one grid. Collective.
 
         Parameters
         ----------
-        name: of the function
-        operands: its matrices; the layout of the first one is used if it fits
-        block: the size of blocks, if it does not
-        check: raises what is wrong with the shapes of the operands, which it gets
-        options: what else the ranks compare
-        in_order: whether the grid has its processes row by row in the order of their ranks, whatever the layout
-        along: the axis along which most devices of a new grid lie: see `grid_mesh`
+        name: name of the function
+        operands: matrices; the layout of the first one is used if it fits
+        block: size of blocks in a new layout
+        check: function of the name and the shapes of the operands; it raises an error for wrong shapes
+        options: other arguments that the ranks compare, as text
+        in_order: whether the processes of the grid are in the order of their ranks, row by row, in any layout
+        along: axis along which most devices of a new grid lie: see `grid_mesh`
         """
         tensors = [matrix_of(name, operand) for operand in operands]
         check_same_mesh(tensors, grids=False)
@@ -115,19 +116,19 @@ class Job:
         return self.session is not None
 
     @property
-    def here(self) -> Session:
+    def rank_session(self) -> Session:
         """The session of this rank, inside of the meshes."""
         assert self.session is not None
         return self.session
 
     @property
     def layout(self) -> Layout:
-        """That of all matrices, of a job that begins by `begun`."""
+        """The layout of all matrices, in a job from `begun`."""
         return self.layouts[0]
 
     @property
     def block(self) -> int:
-        """The rows and columns of a block, of such a job."""
+        """The rows and columns of a block, in a job from `begun`."""
         return self.blocks[0]
 
     # -- matrices -----------------------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ class Job:
 
         def resize(block: Array) -> Array:
             new = self.zeros(self.layout.block_shape(shape), block.dtype)
-            # The first rows and columns are dealt round to the same devices, and come first in their blocks.
+            # The first rows and columns are on the same devices, first in their blocks.
             both = tuple(map(slice, map(min, new.shape, block.shape)))
             new[both] = block[both]
             return new
@@ -181,19 +182,19 @@ class Job:
     # -- vectors ------------------------------------------------------------------------------------------------------
 
     def along_columns(self, tensor: DTensor, dtype: DTypeLike) -> Array:
-        """Return memory for a number for each column of the block, which is a row to ScaLAPACK, and for a block more.
+        """Return zeros, one for each column of the block (a row to ScaLAPACK), and one block more. Collective.
 
-        So pivots lie, and the factors of reflections. Collective.
+        Pivots have this form, and the factors of reflections.
         """
         return self.zeros((tensor._block.shape[1] + self.block,), dtype)
 
     def replicated(self, array: Array) -> DTensor:
-        """Return an array that all ranks have as a tensor; the first rank's bits are those of all. Collective."""
+        """Return an array of all ranks as a tensor; all get the bits of the first rank. Collective."""
         local = None
         if self.is_inside:
             local = array
-            with self.here.later("scalapack"):
-                self.here.broadcast(local)
+            with self.rank_session.later("scalapack"):
+                self.rank_session.broadcast(local)
         return make(local, Layout.replicated(self.mesh, array.ndim), array.shape, array.dtype)
 
     # -- routines -----------------------------------------------------------------------------------------------------
@@ -219,13 +220,13 @@ class Job:
         """
         diagonal, columns = self.diagonal(triangle)
         zeros = self.indices(triangle, 1)[columns[diagonal == 0]]
-        first = min(self.told(int(zeros.min(initial=triangle.shape[0]))))
+        first = min(self.all_gathered(int(zeros.min(initial=triangle.shape[0]))))
         raise_if(first < triangle.shape[0], message.format(first))
 
     def check_finite(self, tensor: DTensor, message: str) -> None:
-        """Raise ``LinAlgError`` on all ranks if one has infinity or NaN, with which routines never end. Collective."""
+        """Raise ``LinAlgError`` on all ranks if one has infinity or NaN: routines would never end. Collective."""
         if self.is_inside:
-            raise_if(not all(self.told(bool(np.isfinite(tensor._block).all()))), message)
+            raise_if(not all(self.all_gathered(bool(np.isfinite(tensor._block).all()))), message)
 
     # -- calls of the library -----------------------------------------------------------------------------------------
 
@@ -240,15 +241,15 @@ class Job:
     def call(self, routine: str, dtype: DType, *arguments: Argument) -> None:
         """Call a routine; its name lacks ``p`` and the letter of *dtype*. Collective over the team."""
         name = f"p{LETTERS[dtype.str[1:]]}{routine}"
-        with self.here.in_library(f"scalapack's {name}"):
+        with self.rank_session.in_library(f"scalapack's {name}"):
             library().call(name, *arguments)
 
     def call_checked(self, routine: str, dtype: DType, *arguments: Argument) -> int:
         """Call a routine whose last argument is *info*; return the largest of all ranks. Collective over the team."""
         info = ctypes.c_int(0)
         self.call(routine, dtype, *arguments, info)
-        with self.here.later(f"scalapack's {routine}"):
-            largest, of_negatives = self.here.largest(info.value, -info.value)
+        with self.rank_session.later(f"scalapack's {routine}"):
+            largest, of_negatives = self.rank_session.largest(info.value, -info.value)
         assert of_negatives <= 0, f"argument {of_negatives} of {routine} is wrong"
         return largest
 
@@ -261,23 +262,23 @@ class Job:
         integers, each followed by its length; ``R`` for real numbers without a length. Each has *at_least* so many.
         """
         asking = [_Workspace(np.zeros(8, _work_dtype(letter, dtype)), letter != "R") for letter in works]
-        self.call_checked(routine, dtype, *arguments, *[a for each in asking for a in each.arguments(-1)])
-        with self.here.later(f"scalapack's {routine}"):
-            works_of = self.here.together(
-                f"the workspace of {routine}", lambda: [each.as_asked(at_least) for each in asking]
+        self.call_checked(routine, dtype, *arguments, *[a for workspace in asking for a in workspace.arguments(-1)])
+        with self.rank_session.later(f"scalapack's {routine}"):
+            works_of = self.rank_session.together(
+                f"the workspace of {routine}", lambda: [workspace.as_asked(at_least) for workspace in asking]
             )
-        given = [a for each in works_of for a in each.arguments(each.memory.size)]
-        return self.call_checked(routine, dtype, *arguments, *given)
+        arguments_of_workspaces = [a for workspace in works_of for a in workspace.arguments(workspace.memory.size)]
+        return self.call_checked(routine, dtype, *arguments, *arguments_of_workspaces)
 
     def zeros(self, shape: Shape, dtype: DTypeLike) -> Array:
         """Return an array of zeros; if one rank lacks memory, all raise the error. Collective over the team."""
-        with self.here.later("memory for scalapack"):
-            return self.here.together("memory for scalapack", lambda: np.zeros(shape, dtype))
+        with self.rank_session.later("memory for scalapack"):
+            return self.rank_session.together("memory for scalapack", lambda: np.zeros(shape, dtype))
 
-    def told(self, message: object) -> list[Any]:
-        """Return what each rank tells, as JSON holds it. Collective over the team."""
-        with self.here.later("scalapack"):
-            return self.here.told(message)
+    def all_gathered(self, value: object) -> list[Any]:
+        """Return the *value* of each rank; JSON can hold it. Collective over the team."""
+        with self.rank_session.later("scalapack"):
+            return self.rank_session.told(value)
 
 
 class _Workspace(NamedTuple):
@@ -287,7 +288,7 @@ class _Workspace(NamedTuple):
     counted: bool
 
     def arguments(self, length: int) -> tuple[Argument, ...]:
-        """Return the arguments for a routine; a *length* of -1 asks for what it needs."""
+        """Return the arguments for a routine; a *length* of -1 asks for the size that it needs."""
         return (self.memory, length) if self.counted else (self.memory,)
 
     def as_asked(self, at_least: int) -> "_Workspace":
@@ -306,7 +307,7 @@ def _work_dtype(letter: str, dtype: DType) -> DType:
 
 
 def raise_if(wrong: bool, message: str) -> None:
-    """Raise ``LinAlgError`` with *message* if something is *wrong*, which all ranks know."""
+    """Raise ``LinAlgError`` with *message* if *wrong*, which is the same on all ranks."""
     if wrong:
         raise np.linalg.LinAlgError(message)
 
@@ -319,7 +320,7 @@ def conjugate(tensor: DTensor) -> None:
 
 def _work(layout: Layout, block: int, along: int | None) -> Planned:
     """Return the layout of a job: *layout* if its first device has the first block, and blocks are square."""
-    axes = dealt_axes(layout)
+    axes = cyclic_axes(layout)
     if axes is not None and not any(axis.offset for axis in axes):
         return square_work(layout, block)
     return (Layout([Cyclic("rows", block), Cyclic("columns", block)], grid_mesh(layout.mesh, along)),), (block,)

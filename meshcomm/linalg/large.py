@@ -1,15 +1,15 @@
 """Solvers of matrices that no rank could hold, by ScaLAPACK; decompositions are in `meshcomm.linalg.spectra`.
 
-Operands are in any layout. They are relaid to square blocks, dealt round over a grid of all ranks of their mesh, and
-results stay there, or are views of what is there: `meshcomm.relayout` brings them where they are wanted. ScaLAPACK
-sees the transpose of a matrix in this layout (see `meshcomm.linalg.block_cyclic`), and gets the problem for it::
+Operands are in any layout. They are relaid to square block-cyclic blocks over a grid of all ranks of their mesh, and
+results stay in this layout, or are views of tensors in it; `meshcomm.relayout` moves them. ScaLAPACK sees the
+transpose of a matrix in this layout (see `meshcomm.linalg.block_cyclic`), and gets the problem for it::
 
     A X = B        <=>   A' = P L U,  then X by the transpose of A'
     A = Q R        <=>   A' = R' Q'
     A = U S V^H    <=>   A' = (V^H)' S U'
     inv(A)         <=>   inv(A')'
 
-Right sides, and matrices that ScaLAPACK has to see as they are, are transposed by the relayout that they need anyway.
+The relayout of right sides transposes them as well, and that of matrices that ScaLAPACK must see as they are.
 
 All functions are Collective over the mesh of their operands, which are matrices of one dtype: float32, float64,
 complex64 or complex128. *block* is the size of the blocks, unless the first operand is in such a layout already.
@@ -22,15 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import changed, make
-from meshcomm.core._types import Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.errors import ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK
-from meshcomm.linalg.jobs import Job, conjugate, raise_if
-from meshcomm.linalg.routines import real_of
+from meshcomm.linalg.jobs import ScalapackJob, conjugate, raise_if
+from meshcomm.linalg.routines import any_shape, check_rows, check_square, real_of
 from meshcomm.linalg.spectra import eigh, eigvalsh, qr, svd
 
 __all__ = [
@@ -49,13 +47,13 @@ __all__ = [
 ]
 
 _PIVOTS = 0
-"""The axis along which devices do not wait for each other in getrf, which searches each column as it sees it."""
+"""The axis along which most devices lie for getrf: devices that share a column wait for each other."""
 
-_TRANSPOSED = {0: b"T", 1: b"N", 2: b"N"}  # what ScaLAPACK does with the transpose that it sees, for SciPy's trans
+_TRANSPOSED = {0: b"T", 1: b"N", 2: b"N"}  # SciPy's trans, for the transpose that ScaLAPACK sees
 
 
-class LU(NamedTuple):
-    """What `lu` returns: both factors in one matrix, and the row that each row was exchanged with, from 0 on."""
+class PivotedLU(NamedTuple):
+    """Result of `lu`: both factors in one matrix, and for each row the row it was exchanged with, from 0 on."""
 
     factors: DTensor
     pivots: DTensor
@@ -67,20 +65,20 @@ def solve(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 
     *a* is square, and *b* has as many rows; its columns are right sides. ``LinAlgError`` if *a* is singular.
     """
-    job = Job.begun("linalg.solve", [a, b], block, _square, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.solve", [a, b], block, check_square, along=_PIVOTS)
     factors, sides = job.placed(a), job.transposed(b)
     if job.is_inside and a.size:
         pivots = job.factored(factors)
         if b.size:
-            given = *job.matrix(factors), pivots, *job.matrix(sides)
-            job.call_checked("getrs", a.dtype, b"T", *sides.shape[::-1], *given)
+            matrices = *job.matrix(factors), pivots, *job.matrix(sides)
+            job.call_checked("getrs", a.dtype, b"T", *sides.shape[::-1], *matrices)
     return sides.T
 
 
 @refusable
 def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     """Return the inverse of a square matrix, by getrf and getri. Collective. ``LinAlgError`` if it is singular."""
-    job = Job.begun("linalg.inv", [a], block, _square, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.inv", [a], block, check_square, along=_PIVOTS)
     inverse = job.placed(a)
     if job.is_inside and a.size:
         pivots = job.factored(inverse)
@@ -91,7 +89,7 @@ def inv(a: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
 @refusable
 def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
     """Return the sign of the determinant of a square matrix, and the logarithm of its size, by getrf. Collective."""
-    job = Job.begun("linalg.slogdet", [a], block, _square, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.slogdet", [a], block, check_square, along=_PIVOTS)
     factors = job.placed(a)
     sign, log = np.ones((), "c16"), np.zeros(())
     if job.is_inside and a.size:
@@ -104,48 +102,48 @@ def slogdet(a: DTensor, *, block: int = USUAL_BLOCK) -> tuple[DTensor, DTensor]:
         swaps = np.count_nonzero(pivots[columns] != job.indices(factors, 1)[columns] + 1)
         phase = complex(signs.prod()) * (-1) ** swaps
         with np.errstate(divide="ignore"):
-            found = np.array(job.told([phase.real, phase.imag, float(np.log(sizes).sum())]))
-        sign, log = (found[:, 0] + 1j * found[:, 1]).prod(), found[:, 2].sum()
+            logarithms = np.array(job.all_gathered([phase.real, phase.imag, float(np.log(sizes).sum())]))
+        sign, log = (logarithms[:, 0] + 1j * logarithms[:, 1]).prod(), logarithms[:, 2].sum()
     sign = sign if a.dtype.kind == "c" else sign.real
     return job.replicated(np.array(sign, a.dtype)), job.replicated(np.array(log, real_of(a.dtype)))
 
 
 @refusable
-def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> LU:
+def lu(a: DTensor, *, block: int = USUAL_BLOCK) -> PivotedLU:
     """Return the factors of a matrix with its rows exchanged, by getrf. Collective. Source: scipy.linalg.lu_factor.
 
     The factors are one matrix: U with its diagonal, and below it L, whose diagonal is 1. A zero on the diagonal of U
     is no error.
     """
-    job = Job.begun("linalg.lu_factor", [a], block, _any, along=_PIVOTS)
+    job = ScalapackJob.begun("linalg.lu_factor", [a], block, any_shape, along=_PIVOTS)
     factors = job.transposed(a)
     length = min(a.shape)
-    dealt = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
+    cyclic = Layout([job.layout.sharding_specs[1]], job.layout.mesh)
     local = None
     if job.is_inside:
         pivots = job.along_columns(factors, np.intc)
         if a.size:
             job.lu(factors, pivots)
-        local = pivots[: dealt.block_shape((length,), job.here.device)[0]] - 1
-    exchanged = make(local, dealt, (length,), np.dtype(np.intc))
-    return LU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
+        local = pivots[: cyclic.block_shape((length,), job.rank_session.device)[0]] - 1
+    exchanged = make(local, cyclic, (length,), np.dtype(np.intc))
+    return PivotedLU(factors.T, relayout(exchanged, Layout.replicated(a.mesh, 1)))
 
 
 @refusable
 def lu_solve(lu: tuple[DTensor, DTensor], b: DTensor, *, trans: int = 0, block: int = USUAL_BLOCK) -> DTensor:
-    """Return x with ``a x = b`` from what `lu` returned for *a*, by getrs. Collective. Source: scipy.linalg.lu_solve.
+    """Return x with ``a x = b`` from the result of `lu` for *a*, by getrs. Collective. Source: scipy.linalg.lu_solve.
 
-    With *trans* 1 it is the transpose of *a*, with 2 the transpose of its conjugate.
+    With *trans* 1 the transpose of *a* is solved, with 2 the transpose of its conjugate.
     """
     factors, exchanged = lu
-    job = Job.begun("linalg.lu_solve", [factors.T, b], block, _square, f"{trans=}")
+    job = ScalapackJob.begun("linalg.lu_solve", [factors.T, b], block, check_square, f"{trans=}")
     placed, sides = job.transposed(factors), job.transposed(b)
-    dealt = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
+    local_pivots = relayout(exchanged, Layout([job.layout.sharding_specs[1]], job.layout.mesh))
     if job.is_inside and b.size:
         pivots = job.along_columns(placed, np.intc)
-        pivots[: len(dealt._block)] = dealt._block + 1
-        given = *job.matrix(placed), pivots, *job.matrix(sides)
-        job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *given)
+        pivots[: len(local_pivots._block)] = local_pivots._block + 1
+        matrices = *job.matrix(placed), pivots, *job.matrix(sides)
+        job.call_checked("getrs", b.dtype, (b"N", b"T", b"C")[trans], *sides.shape[::-1], *matrices)
     return sides.T
 
 
@@ -156,12 +154,12 @@ def cho_solve(factor: DTensor, b: DTensor, *, lower: bool = True, block: int = U
     Source: scipy.linalg.cho_solve.
     The other triangle of *factor* than the *lower* or upper one is not read.
     """
-    job = Job.begun("linalg.cho_solve", [factor, b], block, _square, f"{lower=}")
+    job = ScalapackJob.begun("linalg.cho_solve", [factor, b], block, check_square, f"{lower=}")
     placed, sides = job.placed(factor), job.transposed(b)
     if job.is_inside and b.size:
         conjugate(sides)  # as the matrix that ScaLAPACK sees is the conjugate of a
-        given = *job.matrix(placed), *job.matrix(sides)
-        job.call_checked("potrs", b.dtype, b"U" if lower else b"L", *sides.shape[::-1], *given)
+        matrices = *job.matrix(placed), *job.matrix(sides)
+        job.call_checked("potrs", b.dtype, b"U" if lower else b"L", *sides.shape[::-1], *matrices)
         conjugate(sides)
     return sides.T
 
@@ -185,21 +183,21 @@ def solve_triangular(
     trans: 1 for the transpose of *a*, 2 for the transpose of its conjugate
     lower: whether to read the lower triangle, not the upper one
     unit_diagonal: whether to take the diagonal for 1, and not to read it
-    block: see the top of this module
+    block: size of blocks, see the top of this module
 
     ``LinAlgError`` if there is a zero on the diagonal.
     """
     options = f"{trans=} {lower=} {unit_diagonal=}"
-    job = Job.begun("linalg.solve_triangular", [a, b], block, _square, options)
+    job = ScalapackJob.begun("linalg.solve_triangular", [a, b], block, check_square, options)
     placed, sides = job.placed(a), job.transposed(b)
     if job.is_inside and b.size:
         if trans == 2:
             conjugate(sides)
         how = b"U" if lower else b"L", _TRANSPOSED[trans], b"U" if unit_diagonal else b"N"
-        given = *job.matrix(placed), *job.matrix(sides)
+        matrices = *job.matrix(placed), *job.matrix(sides)
         if not unit_diagonal:
             job.check_diagonal(placed, "singular matrix: resolution failed at diagonal {0}")  # trtrs misses some
-        job.call_checked("trtrs", a.dtype, *how, *sides.shape[::-1], *given)
+        job.call_checked("trtrs", a.dtype, *how, *sides.shape[::-1], *matrices)
         if trans == 2:
             conjugate(sides)
     return sides.T
@@ -212,36 +210,17 @@ def lstsq(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK) -> DTensor:
     With fewer rows than columns, it is the shortest x with ``a x = b``. *a* must have full rank: ``LinAlgError`` if a
     diagonal element of its triangular factor is as small as rounding errors. `svd` serves for all ranks.
     """
-    job = Job.begun("linalg.lstsq", [a, b], block, _rows)
+    job = ScalapackJob.begun("linalg.lstsq", [a, b], block, check_rows)
     (m, n), sides = a.shape, b.shape[1]
     placed, solution = job.placed(a), job.resized(job.transposed(b), (sides, max(m, n)))
     if job.is_inside and a.size and b.size:
         conjugate(placed)
-        given = n, m, sides, *job.matrix(placed), *job.matrix(solution)
-        job.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *given)
+        arguments = n, m, sides, *job.matrix(placed), *job.matrix(solution)
+        job.call_in_workspace("gels", a.dtype, "w", b"C" if a.dtype.kind == "c" else b"T", *arguments)
         sizes = abs(job.diagonal(placed)[0])
-        found = np.array(job.told([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
-        tiny = np.finfo(a.dtype).eps * max(m, n) * found[:, 1].max()
-        raise_if(bool(found[:, 0].min() <= tiny), "the matrix has not full rank")
+        extremes = np.array(job.all_gathered([float(sizes.min(initial=np.inf)), float(sizes.max(initial=0))]))
+        tiny = np.finfo(a.dtype).eps * max(m, n) * extremes[:, 1].max()
+        raise_if(bool(extremes[:, 0].min() <= tiny), "the matrix has not full rank")
     else:
         changed(lambda block: block.fill(0), solution)
     return job.resized(solution, (sides, n)).T
-
-
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
-def _any(name: str, shape: Shape) -> None:
-    """All shapes fit."""
-
-
-def _square(name: str, shape: Shape, sides: Shape | None = None) -> None:
-    if shape[0] != shape[1]:
-        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
-    if sides is not None:
-        _rows(name, shape, sides)
-
-
-def _rows(name: str, shape: Shape, sides: Shape) -> None:
-    if sides[0] != shape[0]:
-        raise ShapeError(f"{name}: a of shape {shape} and b of shape {sides} differ in their rows")

@@ -13,7 +13,7 @@ from meshcomm.core._types import Array
 from meshcomm.linalg.native import MPILibrary, interface_of, loaded_files, mkl_folders, mpi_library
 
 Argument: TypeAlias = bytes | int | Array | tuple[int, ...] | ctypes.c_int
-"""What routines are called with: a letter, a number, a block, a descriptor, or a number that the routine writes."""
+"""An argument of a routine: a letter, a number, a block, a descriptor, or a number that the routine writes."""
 
 _LAZY_GLOBAL = 0x1 | 0x100  # RTLD_LAZY | RTLD_GLOBAL of Linux
 _MKL = "libmkl_scalapack_lp64"
@@ -27,7 +27,7 @@ _ANY_MPI = ("libscalapack.so", "libscalapack.so.2.2")
 """The names in modules of clusters, which are built for the MPI of the module."""
 
 
-class Library(NamedTuple):
+class ScalapackLibrary(NamedTuple):
     """A loaded ScaLAPACK: its file or name, and the libraries that have its routines and those of BLACS."""
 
     source: str
@@ -52,11 +52,11 @@ def _by_reference(argument: Argument) -> object:
     return ctypes.byref(argument if isinstance(argument, ctypes.c_int) else ctypes.c_int(argument))
 
 
-class _State:
+class _ScalapackChoice:
     """What this process has chosen and loaded."""
 
     chosen: str | None = None
-    loaded: Library | None = None
+    loaded: ScalapackLibrary | None = None
 
 
 def use(path_or_name: str | os.PathLike[str]) -> None:
@@ -67,22 +67,24 @@ def use(path_or_name: str | os.PathLike[str]) -> None:
     >>> import meshcomm.linalg.scalapack as scalapack
     >>> scalapack.use("/opt/scalapack/lib/libscalapack.so")  # doctest: +SKIP
     """
-    if _State.loaded is not None:
-        raise ImportError(f"{_State.loaded.source} is loaded already; use() comes before the first operation")
-    _State.chosen = os.fspath(path_or_name)
+    if _ScalapackChoice.loaded is not None:
+        raise ImportError(
+            f"{_ScalapackChoice.loaded.source} is loaded already; use() comes before the first operation"
+        )
+    _ScalapackChoice.chosen = os.fspath(path_or_name)
 
 
-def library() -> Library:
+def library() -> ScalapackLibrary:
     """Return the ScaLAPACK of this process, which the first call loads.
 
     ``ImportError`` if there is none that runs on the MPI of mpi4py, ``MeshError`` if there is no MPI.
     """
-    if _State.loaded is None:
-        _State.loaded = load_for(mpi_library(), _State.chosen)
-    return _State.loaded
+    if _ScalapackChoice.loaded is None:
+        _ScalapackChoice.loaded = load_for(mpi_library(), _ScalapackChoice.chosen)
+    return _ScalapackChoice.loaded
 
 
-def load_for(mpi: MPILibrary, chosen: str | None) -> Library:
+def load_for(mpi: MPILibrary, chosen: str | None) -> ScalapackLibrary:
     """Load the library that `use` has *chosen*, else the first one that is found, into this process.
 
     ``ImportError`` that says what to install if none runs on *mpi*.
@@ -92,17 +94,17 @@ def load_for(mpi: MPILibrary, chosen: str | None) -> Library:
     failures = []
     for source, load in candidates(mpi, chosen):
         try:
-            found = load()
+            loaded = load()
             check_interface(source, mpi)
         except (OSError, AttributeError) as error:
             failures.append(str(error) if source in str(error) else f"{source}: {error}")
         else:
-            return found
+            return loaded
     raise ImportError(missing_text(mpi, chosen, failures))
 
 
 def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> str:
-    """Return the message that says what to install, and what was tried."""
+    """Return the error message: what to install, and the *failures*."""
     tried = "; ".join(failures)
     if chosen is not None:
         return f"the ScaLAPACK that use({chosen!r}) names cannot be used on {mpi.name}: {tried}"
@@ -113,8 +115,8 @@ def missing_text(mpi: MPILibrary, chosen: str | None, failures: list[str]) -> st
     )
 
 
-def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], Library]]]:
-    """Yield what may be loaded: its name, and a function that loads it."""
+def candidates(mpi: MPILibrary, chosen: str | None) -> Iterator[tuple[str, Callable[[], ScalapackLibrary]]]:
+    """Yield libraries that may be loaded: a name, and a function that loads it."""
     if chosen is not None:
         folder = Path(chosen) if Path(chosen).is_dir() else Path(chosen).parent
         of_mkl = Path(chosen).is_dir() or Path(chosen).name.startswith(_MKL)
@@ -135,20 +137,20 @@ def folders_of_wheel() -> list[Path]:
     return [Path(str(file.locate())).resolve().parent for file in files if file.name.startswith(_MKL)][:1]
 
 
-def _load(name: str) -> Library:
+def _load(name: str) -> ScalapackLibrary:
     """Load a library that has BLACS too, as ScaLAPACK's own build makes it."""
-    found = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    _ = found.Csys2blacs_handle, found.pdgemr2d_
-    return Library(name, found, found)
+    loaded = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    _ = loaded.Csys2blacs_handle, loaded.pdgemr2d_
+    return ScalapackLibrary(name, loaded, loaded)
 
 
-def _load_mkl(folder: Path, mpi: MPILibrary) -> Library:
+def _load_mkl(folder: Path, mpi: MPILibrary) -> ScalapackLibrary:
     """Load the libraries of MKL: each takes functions from those before, and the first ones from those after."""
     for name in ("libmkl_core", "libmkl_sequential", "libmkl_intel_lp64"):
         _open_lazily(_file_of(folder, name))
     blacs = ctypes.CDLL(str(_file_of(folder, _BLACS_OF_MKL[mpi.interface])), mode=ctypes.RTLD_GLOBAL)
     path = _file_of(folder, _MKL)
-    return Library(str(path), ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), blacs)
+    return ScalapackLibrary(str(path), ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL), blacs)
 
 
 def _open_lazily(path: Path) -> None:
@@ -163,10 +165,10 @@ def _open_lazily(path: Path) -> None:
 
 def _file_of(folder: Path, name: str) -> Path:
     """Return the newest file of a library in a folder; ``OSError`` if there is none."""
-    found = sorted(folder.glob(f"{name}.so*"))
-    if not found:
+    files = sorted(folder.glob(f"{name}.so*"))
+    if not files:
         raise OSError(f"{folder} has no {name}.so")
-    return found[-1]
+    return files[-1]
 
 
 def check_interface(source: str, mpi: MPILibrary) -> None:

@@ -1,4 +1,4 @@
-"""What libraries in C or Fortran need to run on the MPI of this program: its file, and handles of communicators."""
+"""The MPI of this program, for libraries in C or Fortran: its file, and handles of communicators."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ _BINARY_INTERFACES = {
     "mpich": r"lib(mpi|mpich|mpi_\w+|mpich_\w+)\.so\.12(\.\d+)*",
     "openmpi": r"lib(mpi|open-mpi|open-rte)\.so\.(20|40|80)(\.\d+)*",
 }
-"""The binary interfaces of MPI that libraries are built for, and the names of the files that have one."""
+"""The binary interfaces of MPI, and the names of their files."""
 
 
 class MPILibrary(NamedTuple):
@@ -27,13 +27,13 @@ class MPILibrary(NamedTuple):
 
 
 def interface_of(path: str) -> str | None:
-    """Return which binary interface a library of MPI has, from the name of its file; None for other files.
+    """Return the binary interface of a library of MPI, from the name of its file; None for other files.
 
     >>> interface_of("/usr/lib/libmpi.so.12.1.8"), interface_of("libmpi.so.40"), interface_of("libm.so.6")
     ('mpich', 'openmpi', None)
     """
     name = os.path.basename(path)
-    return next((known for known, names in _BINARY_INTERFACES.items() if re.fullmatch(names, name)), None)
+    return next((interface for interface, names in _BINARY_INTERFACES.items() if re.fullmatch(names, name)), None)
 
 
 def mpi_library() -> MPILibrary:

@@ -43,7 +43,7 @@ def norm(
     ord: the order; by default 2 for vectors, and ``"fro"`` for matrices; 2, -2 and ``"nuc"`` of matrices need `svd`
     axis: one axis for vectors, two for matrices; by default all, and if there is no *ord* all elements are one vector
     keepdims: whether reduced axes stay, with length 1
-    layout: of the result
+    layout: layout of the result
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -57,7 +57,7 @@ def norm(
     axes = normalised_axes(axis, tensor.ndim)
     if len(axes) != 2 or not (isinstance(ord, str) or ord in _OF_SINGULAR_VALUES) or ord not in _OF_SINGULAR_VALUES:
         return in_layout(norms.norm(tensor, ord, axis, keepdims), layout)
-    given = axes if axis is None else tuple(int(a) for a in axis)  # type: ignore[union-attr]
+    matrix_axes = axes if axis is None else tuple(int(a) for a in axis)  # type: ignore[union-attr]
     of_values = _OF_SINGULAR_VALUES[ord]
 
     def compute(x: Array) -> Array:
@@ -67,13 +67,13 @@ def norm(
         return [_of_values(svdvals(*matrices), of_values)]
 
     task = Task("linalg.norm", compute, ((),), (2,), f"{ord=}", beyond=beyond)
-    found: Value = run(task, (np.moveaxis(tensor, given, (-2, -1)),))[0]
-    kept: Value = np.expand_dims(found, axes) if keepdims else found
-    return in_layout(kept, layout)
+    norms_of_matrices: Value = run(task, (np.moveaxis(tensor, matrix_axes, (-2, -1)),))[0]
+    result: Value = np.expand_dims(norms_of_matrices, axes) if keepdims else norms_of_matrices
+    return in_layout(result, layout)
 
 
 def _of_values(values: DTensor, function: Callable[[Value], Array]) -> DTensor:
-    """Return what *function* makes of the last axis, which each device has whole."""
+    """Return *function* of the last axis, which is unsharded."""
     sample = np.asarray(function(np.ones((1,) * (values.ndim - 1) + values.shape[-1:], values.dtype)))
     return mapped(function, values, layout=values.layout.delete(-1), shape=values.shape[:-1], dtype=sample.dtype)
 
@@ -89,7 +89,7 @@ def matrix_norm(
     x: a tensor
     keepdims: whether reduced axes stay, with length 1
     ord: the order
-    layout: of the result
+    layout: layout of the result
     """
     tensor = as_tensor("numpy.linalg.matrix_norm", x)
     return norm(tensor, ord, (-2, -1), keepdims, layout=layout)
@@ -107,7 +107,7 @@ def vector_norm(
     axis: axes whose elements are one vector; by default all
     keepdims: whether reduced axes stay, with length 1
     ord: the order
-    layout: of the result
+    layout: layout of the result
     """
     return in_layout(norms.norm_of_vectors(as_tensor("numpy.linalg.vector_norm", x), ord, axis, keepdims), layout)
 
@@ -120,7 +120,7 @@ def cond(x: DTensor, p: norms.Order = None, *, layout: Layout | None = None) -> 
     ----------
     x: matrices
     p: the order of the norm; by default 2, the ratio of the largest and the smallest singular value
-    layout: of the result
+    layout: layout of the result
     """
 
     def beyond(way: str, matrices: list[DTensor]) -> list[DTensor]:
@@ -155,7 +155,7 @@ def matrix_rank(
     tol: singular values up to this one count as zero
     hermitian: whether *A* is Hermitian
     rtol: the same, relative to the largest singular value; by default the precision times the longer side
-    layout: of the result
+    layout: layout of the result
     """
     if tol is not None and rtol is not None:
         raise ValueError("`tol` and `rtol` can't be both set.")
@@ -163,12 +163,12 @@ def matrix_rank(
     if tensor.ndim < 2:
         nonzero: Value = tensor != 0
         return in_layout(nonzero.any().astype(int), layout)
-    given = tol if rtol is None else rtol
+    tolerance = tol if rtol is None else rtol
 
     def of_values(s: Array, cutoff: Array | None) -> Array:
         limit: Value
         largest = s.max(axis=-1, keepdims=True, initial=0)
-        if given is None:
+        if tolerance is None:
             limit = largest * (max(tensor.shape[-2:]) * np.finfo(s.dtype).eps)
         else:
             limit = np.asarray(cutoff)[..., None] * (1 if rtol is None else largest)
@@ -181,7 +181,7 @@ def matrix_rank(
         cutoff = matrices[1]._block if len(matrices) > 1 else None
         return [_of_values(svdvals(matrices[0]), lambda s: of_values(s, cutoff))]
 
-    known = [tensor] if given is None else [tensor, unwrapped(given)]
+    values = [tensor] if tolerance is None else [tensor, unwrapped(tolerance)]
     options = f"{hermitian=}, {number_text(tol)}, {number_text(rtol)}"
-    task = Task("linalg.matrix_rank", compute, ((),), (2, 0)[: len(known)], options, beyond=beyond)
-    return run(task, known, layout)[0]
+    task = Task("linalg.matrix_rank", compute, ((),), (2, 0)[: len(values)], options, beyond=beyond)
+    return run(task, values, layout)[0]

@@ -1,4 +1,4 @@
-"""Householder reflectors of a block: its R factor, and products with its Q, which is never made.
+"""Householder reflectors of a block: its R factor, and products with its Q, which is never formed.
 
 Q is ``I - V T V^H``: the columns of V are the vectors of the reflectors, and T is triangular. LAPACK finds V. T comes
 from ``V^H V``, whose upper triangle is that of the inverse of T ("Accumulating Householder transformations,
@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.core._types import Array, DType
 
 _PANEL = 32  # columns that are eliminated before the others are updated
-_ROWS = 4096  # looked at together, and conjugated together
+_ROWS = 4096  # rows that are read or conjugated at once
 
 
 def arithmetic(dtype: DType) -> DType:
@@ -37,15 +37,15 @@ class Reflectors:
         top = matrix[:count]
         if not matrix.size:  # then T is not needed
             return np.empty((len(self._vectors), matrix.shape[1]))
-        found: Array = self._vectors @ -(self._triangle @ (self._vectors[:count].conj().T @ top))
-        found[:count] += top
-        return found
+        product: Array = self._vectors @ -(self._triangle @ (self._vectors[:count].conj().T @ top))
+        product[:count] += top
+        return product
 
     def adjoint_times(self, matrix: Array) -> tuple[Array, Array]:
         """Return the product of the adjoint of Q and a matrix: the rows of R, and the squares of the others added."""
         count = len(self._scales)
-        found = matrix - self._vectors @ (self._triangle.conj().T @ _adjoint_times(self._vectors, matrix))
-        return found[:count], squares(found[count:])
+        product = matrix - self._vectors @ (self._triangle.conj().T @ _adjoint_times(self._vectors, matrix))
+        return product[:count], squares(product[count:])
 
     @cached_property
     def _triangle(self) -> Array:
@@ -54,88 +54,87 @@ class Reflectors:
         where = np.ix_(changing, changing)
         inverse = np.triu(_adjoint_times(self._vectors, self._vectors), 1)[where]
         inverse[np.diag_indices(len(changing))] = 1 / self._scales[changing]
-        found = np.zeros((len(self._scales),) * 2, inverse.dtype)
-        found[where] = np.linalg.inv(inverse) if np.isfinite(inverse).all() else np.nan
-        return found
+        triangle = np.zeros((len(self._scales),) * 2, inverse.dtype)
+        triangle[where] = np.linalg.inv(inverse) if np.isfinite(inverse).all() else np.nan
+        return triangle
 
 
 def squares(matrix: Array) -> Array:
     """Return the sum of the squares of each column."""
-    found: Array = np.einsum("ij,ij->j", matrix.real, matrix.real)
-    return found + np.einsum("ij,ij->j", matrix.imag, matrix.imag) if matrix.dtype.kind == "c" else found
+    sums: Array = np.einsum("ij,ij->j", matrix.real, matrix.real)
+    return sums + np.einsum("ij,ij->j", matrix.imag, matrix.imag) if matrix.dtype.kind == "c" else sums
 
 
 def _adjoint_times(left: Array, right: Array) -> Array:
     if left.dtype.kind != "c":
         return np.asarray(left.T @ right)  # BLAS does half of the work if both are the same
-    found = np.zeros((left.shape[1], right.shape[1]), left.dtype)
+    product = np.zeros((left.shape[1], right.shape[1]), left.dtype)
     for start in range(0, len(left), _ROWS):  # so that there is no conjugate of all rows
         rows = slice(start, start + _ROWS)
-        found += left[rows].conj().T @ right[rows]
-    return found
+        product += left[rows].conj().T @ right[rows]
+    return product
 
 
 # -- the signs of LAPACK ----------------------------------------------------------------------------------------------
 
 
-def last_rows(block: Array, rows: Array, most: int) -> Array:
-    """Return the last row of each column that is not zero, *most* at most; -1 for a column of zeros.
+def last_rows(block: Array, rows: Array, limit: int) -> Array:
+    """Return the number of the last row that is not zero, for each column; -1 for a column of zeros.
 
     Parameters
     ----------
     block: some rows of a matrix
     rows: the number of each row in the matrix, ascending
-    most: what is returned for all rows from this one on
+    limit: largest number to return, also for rows after it
 
     >>> last_rows(np.array([[0, 1, 1], [0, 0, 2], [0, 0, 3]]), np.array([1, 5, 6]), 4).tolist()
     [-1, 1, 4]
     """
-    found = np.full(block.shape[1], -1)
-    columns, first, stop, step = np.arange(block.shape[1]), int(np.searchsorted(rows, most)), len(block), 1
+    last_of_columns = np.full(block.shape[1], -1)
+    columns, first, stop, step = np.arange(block.shape[1]), int(np.searchsorted(rows, limit)), len(block), 1
     while stop > first and len(columns):  # the last row is enough, as a rule
         start = max(first, stop - step)
         hit = (block[start:stop, columns] != 0).any(axis=0)
-        found[columns[hit]] = most
+        last_of_columns[columns[hit]] = limit
         columns, stop, step = columns[~hit], start, min(4 * step, _ROWS)
     if first:
         there = block[:first, columns] != 0
         last = rows[first - 1 - there[::-1].argmax(axis=0)]
-        found[columns] = np.where(there.any(axis=0), last, -1)
-    return found
+        last_of_columns[columns] = np.where(there.any(axis=0), last, -1)
+    return last_of_columns
 
 
 def signs(r: Array, top: Array, ends: Array) -> Array:
     """Return a sign for each row of *r*, so that it becomes the R of LAPACK, which works on the whole matrix.
 
-    LAPACK gives an element of the diagonal the sign that is opposite to that of the element that a reflector moves
-    there. Which one that is tells an elimination of the first rows of the matrix less R (Ballard et al.,
-    "Reconstructing Householder vectors from tall-skinny QR", 2014). If all elements below are zero, LAPACK reflects
-    nothing, and keeps the sign.
+    A reflector moves an element to the diagonal, and LAPACK gives it the opposite sign. An elimination of the first
+    rows of the matrix minus R finds that element (Ballard et al., "Reconstructing Householder vectors from tall-skinny
+    QR", 2014). If all elements below are zero, LAPACK reflects nothing, and keeps the sign.
 
     Parameters
     ----------
     r: an R factor of the matrix, with a real diagonal
-    top: as many rows of the matrix, the first ones
-    ends: what `last_rows` returns for the whole matrix
+    top: the first rows of the matrix, as many as *r* has
+    ends: result of `last_rows` for the whole matrix
     """
     count, work, last = len(r), top.copy(), ends.copy()
-    found = np.ones(count)
+    result = np.ones(count)
     for start in range(0, count, _PANEL):
         stop = min(start + _PANEL, count)
         for j in range(start, stop):
-            pivot, own, below = work[j, j], r[j, j].real, work[j + 1 :, j]
+            pivot, diagonal, below = work[j, j], r[j, j].real, work[j + 1 :, j]
             if last[j] <= j and pivot.imag == 0:
-                found[j] = -1 if (pivot.real < 0) != (own < 0) else 1
+                result[j] = -1 if (pivot.real < 0) != (diagonal < 0) else 1
                 below[...] = 0
                 continue
             # A reflector mixes rows j to last[j] of all columns that have elements there.
             last[j + 1 :] = np.where(last[j + 1 :] >= j, np.maximum(last[j + 1 :], last[j]), last[j + 1 :])
-            found[j] = 1 if np.signbit(pivot.real) != np.signbit(own) else -1
-            row = work[j, j:stop] - found[j] * r[j, j:stop]
+            result[j] = 1 if np.signbit(pivot.real) != np.signbit(diagonal) else -1
+            row = work[j, j:stop] - result[j] * r[j, j:stop]
             below[...] = below / row[0] if row[0] else 0
             work[j + 1 :, j + 1 : stop] -= np.outer(below, row[1:])
-        rest = work[start:stop, stop:] - found[start:stop, None] * r[start:stop, stop:]
+        rest = work[start:stop, stop:] - result[start:stop, None] * r[start:stop, stop:]
         for j in range(start, stop):
             rest[j + 1 - start :] -= np.outer(work[j + 1 : stop, j], rest[j - start])
         work[stop:, stop:] -= work[stop:, start:stop] @ rest
-    return found
+    return result

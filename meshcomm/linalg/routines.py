@@ -1,4 +1,4 @@
-"""What calls of ScaLAPACK on tensors check before they begin, and what they clear at the end."""
+"""Checks before a call of ScaLAPACK on tensors, and clearing a triangle after it."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,13 @@ import numpy as np
 
 from meshcomm.blocks.make import changed
 from meshcomm.core._arguments import integer, quote
-from meshcomm.core._types import Array, DType
+from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.dtensor import DTensor, unwrapped
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.errors import DTypeError, LayoutError, MeshError, ShapeError
 
 LETTERS = {"f4": "s", "f8": "d", "c8": "c", "c16": "z"}
-"""Of the dtypes that ScaLAPACK has, in names of routines."""
+"""The letters of ScaLAPACK's dtypes in names of routines."""
 
 
 def real_of(dtype: DType) -> DType:
@@ -25,7 +25,7 @@ def real_of(dtype: DType) -> DType:
 
 
 def matrix_of(name: str, operand: object) -> DTensor:
-    """Return the tensor that is *operand*; ``LayoutError`` if it is none."""
+    """Return *operand* as a tensor; ``LayoutError`` if it is none."""
     tensor = unwrapped(operand)
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"{name} is for DTensors, not for {type(operand).__name__}; SciPy has its own for arrays")
@@ -33,7 +33,7 @@ def matrix_of(name: str, operand: object) -> DTensor:
 
 
 def check_same_mesh(tensors: Sequence[DTensor], *, grids: bool = True) -> None:
-    """Raise ``MeshError`` if *tensors* are on several meshes; without *grids*, only if those have other ranks."""
+    """Raise ``MeshError`` if *tensors* are on several meshes; without *grids*, only if the meshes have other ranks."""
     first = tensors[0].mesh
     for tensor in tensors[1:]:
         same = tensor.mesh == first if grids else set(tensor.mesh.ranks) == set(first.ranks)
@@ -42,7 +42,7 @@ def check_same_mesh(tensors: Sequence[DTensor], *, grids: bool = True) -> None:
 
 
 def check_matrices(tensors: Sequence[DTensor]) -> None:
-    """Raise what is wrong with the operands of any routine."""
+    """Raise an error unless *tensors* can be operands of ScaLAPACK."""
     for tensor in tensors:
         if tensor.ndim != 2:
             raise ShapeError(f"ScaLAPACK works on matrices, which have 2 axes; the shape is {tensor.shape}")
@@ -52,8 +52,26 @@ def check_matrices(tensors: Sequence[DTensor]) -> None:
             raise DTypeError(f"the operands have the dtypes {tensors[0].dtype} and {tensor.dtype}; they must be equal")
 
 
+def any_shape(name: str, shape: Shape) -> None:
+    """Accept all shapes: the check of a routine for any matrix."""
+
+
+def check_square(name: str, shape: Shape, sides: Shape | None = None) -> None:
+    """Raise ``ShapeError`` unless a matrix is square, and right sides have as many rows."""
+    if shape[0] != shape[1]:
+        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")
+    if sides is not None:
+        check_rows(name, shape, sides)
+
+
+def check_rows(name: str, shape: Shape, sides: Shape) -> None:
+    """Raise ``ShapeError`` unless right sides have as many rows as a matrix."""
+    if sides[0] != shape[0]:
+        raise ShapeError(f"{name}: a of shape {shape} and b of shape {sides} differ in their rows")
+
+
 def check_target(target: Layout, shape: Sequence[int], tensor: DTensor, *, same_mesh: bool = True) -> None:
-    """Raise what is wrong with the layout of a result of *shape*."""
+    """Raise an error unless *target* can be the layout of a result of *shape*."""
     if not isinstance(target, Layout):
         raise LayoutError(f"layout must be a Layout, not {type(target).__name__}")
     if same_mesh and set(target.mesh.ranks) != set(tensor.mesh.ranks):
@@ -68,7 +86,7 @@ def check_block(block: object) -> None:
 
 
 def clear_triangle(factor: DTensor, lower: bool) -> None:
-    """Set the other triangle than the *lower* or upper one to zero, which the library leaves as it was."""
+    """Set the triangle opposite to the *lower* or upper one to zero: the library does not touch it."""
 
     def clear(block: Array) -> None:
         rows, columns = (factor.layout.global_indices(factor.shape, None, axis) for axis in range(2))

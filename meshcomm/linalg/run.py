@@ -1,4 +1,4 @@
-"""One call of a function of linear algebra: what every function of `meshcomm.linalg` calls."""
+"""One call of a function of linear algebra: every function of `meshcomm.linalg` calls `run`."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -13,7 +13,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg.choose import SMALL_MATRICES, Way
 from meshcomm.linalg.small import at_root
 from meshcomm.linalg.stacks import by_blocks
-from meshcomm.linalg.tasks import Task, Wanted, check_axes, forms_of, laid_out, stack_of, way_of
+from meshcomm.linalg.tasks import ResultLayouts, Task, check_axes, forms_of, laid_out, stack_of, way_of
 from meshcomm.numpy.indexing.indexing import getitem
 
 _OTHERWISE = (
@@ -22,14 +22,14 @@ _OTHERWISE = (
 )
 
 
-def run(task: Task, values: Sequence[object], layout: Wanted = None) -> list[DTensor]:
+def run(task: Task, values: Sequence[object], layout: ResultLayouts = None) -> list[DTensor]:
     """Return the results of *task* for *values*. Collective over the mesh if one of them is sharded.
 
     Parameters
     ----------
-    task: what to do
+    task: the function and its options
     values: tensors on one mesh, plain arrays and numbers
-    layout: of the result; of several results, a sequence with one for each, or None
+    layout: layout of the result; for several results a sequence of layouts or None
     """
     operands = tensors_of(task.name, values)
     check_axes(task, operands)
@@ -60,7 +60,7 @@ def _of_large_matrices(task: Task, operands: Sequence[DTensor], way: Way) -> lis
         results = list(task.beyond(way.way, matrices))
     except ImportError as error:
         raise ImportError(f"{task.name}: {way.why}: {error}. {_OTHERWISE}") from error
-    return [getitem(each, (None,) * len(stack)) if stack else each for each in results]
+    return [getitem(result, (None,) * len(stack)) if stack else result for result in results]
 
 
 def no_way(name: str, way: Way | str, why: str) -> ShapeError:
@@ -82,5 +82,5 @@ def work_dtype(dtypes: Sequence[DType]) -> DType:
 def way_to(way: str, name: str) -> Callable[..., Any]:
     """Return the function *name* for large matrices, of the way ``"tall"`` or ``"large"``."""
     module = "spectra" if way == "large" and name in ("qr", "svd", "eigh", "eigvalsh") else way
-    found: Callable[..., Any] = getattr(import_module(f"meshcomm.linalg.{module}"), name)
-    return found
+    function: Callable[..., Any] = getattr(import_module(f"meshcomm.linalg.{module}"), name)
+    return function

@@ -1,7 +1,7 @@
 """Cholesky factors and matrix products of tensors by ScaLAPACK, which is loaded when the first of them is called.
 
 meshcomm brings no ScaLAPACK with it: docs/linear-algebra.md says how to install one. Tensors may be in any layout.
-They are relaid to blocks dealt round over a grid of all ranks of their mesh, and the result is relaid back.
+They are relaid to block-cyclic layouts over a grid of all ranks of their mesh, and the result is relaid back.
 """
 
 import math
@@ -24,12 +24,13 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK, Planned, product_work, square_work
 from meshcomm.linalg.grids import grid_of_all
-from meshcomm.linalg.jobs import Job
+from meshcomm.linalg.jobs import ScalapackJob
 from meshcomm.linalg.library import Argument, library, use
 from meshcomm.linalg.routines import (
     check_block,
     check_matrices,
     check_same_mesh,
+    check_square,
     check_target,
     clear_triangle,
     matrix_of,
@@ -53,7 +54,7 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
     a: a square matrix of float32, float64, complex64 or complex128, in any layout
     lower: whether the factor is L, not U
     block: the rows and columns of a block, if *a* has no layout with square `Cyclic` blocks over all devices
-    layout: that of the result, on the ranks of *a*; by default the layout of *a*
+    layout: layout of the result, on the ranks of *a*; by default the layout of *a*
 
     ``numpy.linalg.LinAlgError`` on all ranks of the mesh if the matrix is not positive definite, ``ShapeError`` if it
     is not square, ``DTypeError`` for other dtypes, ``MeshError`` in a simulated world, ``ImportError`` if no ScaLAPACK
@@ -74,11 +75,10 @@ def cholesky(a: DTensor, *, lower: bool = True, block: int = USUAL_BLOCK, layout
         check_matrices([tensor])
         check_target(target, tensor.shape, tensor)
         check_block(block)
-        if tensor.shape[0] != tensor.shape[1]:
-            raise ShapeError(f"cholesky takes a square matrix, but the shape is {tensor.shape}")
+        check_square("cholesky", tensor.shape)
         return square_work(tensor.layout, block)
 
-    job = Job.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
+    job = ScalapackJob.agreed("scalapack.cholesky", planned, [tensor], options=f"{lower=}, {block=}, {target}")
     (work,), (size,) = job.layouts, job.blocks
     factor = tensor.copy() if work == tensor.layout else relayout(tensor, work)
     if job.is_inside and tensor.size:
@@ -104,7 +104,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
     a: a matrix of float32, float64, complex64 or complex128, in any layout
     b: a matrix of the same dtype on the same mesh, in any layout
     block: the rows and columns of a block, where no operand has a layout with `Cyclic` blocks over all devices
-    layout: that of the result, on the ranks of *a*; by default the layout of *a*
+    layout: layout of the result, on the ranks of *a*; by default the layout of *a*
 
     ``ShapeError`` if the shapes do not fit, ``DTypeError`` for other dtypes, ``MeshError`` if the meshes differ, or
     in a simulated world, ``ImportError`` if no ScaLAPACK is found.
@@ -128,7 +128,7 @@ def matmul(a: DTensor, b: DTensor, *, block: int = USUAL_BLOCK, layout: Layout |
             raise ShapeError(f"matmul of shapes {left.shape} and {right.shape}: columns of a and rows of b differ")
         return product_work(left.layout, right.layout, block)
 
-    job = Job.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
+    job = ScalapackJob.agreed("scalapack.matmul", planned, [left, right], options=f"{block=}, {target}")
     works, (rows, summed, columns) = job.layouts, job.blocks
     left, right = (t if t.layout == work else relayout(t, work) for t, work in zip((left, right), works, strict=False))
     result = mapped(
@@ -172,26 +172,26 @@ def gemr2d(t: DTensor, layout: Layout, *, out: DTensor | None = None) -> DTensor
             raise LayoutError(f"out must have shape {shape}, dtype {dtype} and the layout, but it is {quote(out)}")
         if out is not None:
             check_writable("gemr2d: out=", out)
-        for each in (source, layout):
-            if math.prod(each.shape) != each.mesh.size:
-                raise LayoutError(f"gemr2d knows no replicas, which blocks in {each.specs_text} have")
-            each.descriptor(shape, 0)
+        for side in (source, layout):
+            if math.prod(side.shape) != side.mesh.size:
+                raise LayoutError(f"gemr2d knows no replicas, which blocks in {side.specs_text} have")
+            side.descriptor(shape, 0)
         return (source, layout), ()
 
     target = f"to {layout.specs_text} on {location_text(layout.mesh)}"
-    job = Job.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
+    job = ScalapackJob.agreed("scalapack.gemr2d", planned, [tensor], target=layout.mesh, options=target)
     out = empty(shape, dtype, layout) if out is None else out
-    made = mapped(lambda block: block, out)  # in C order
+    target_blocks = mapped(lambda block: block, out)  # in C order
     if job.is_inside:
-        everyone = grid_of_all(job.here, library()).context
+        everyone = grid_of_all(job.rank_session, library()).context
         matrices: list[Argument] = []
-        for data, each, grid in zip((tensor._block, made._block), (source, layout), job.grids, strict=True):
-            given = np.empty(1) if data is None else contiguous(data)
-            matrices += [given, 1, 1, each.descriptor(shape, grid.context)]
+        for data, side, grid in zip((tensor._block, target_blocks._block), (source, layout), job.grids, strict=True):
+            memory = np.empty(1) if data is None else contiguous(data)
+            matrices += [memory, 1, 1, side.descriptor(shape, grid.context)]
         job.call("gemr2d", dtype, shape[1], shape[0], *matrices, everyone)
-    return changed(_copied, out, made)
+    return changed(_copied, out, target_blocks)
 
 
-def _copied(block: Array, made: Array) -> None:
-    if made is not block:
-        block[...] = made
+def _copied(block: Array, source: Array) -> None:
+    if source is not block:
+        block[...] = source

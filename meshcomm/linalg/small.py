@@ -1,4 +1,4 @@
-"""Small matrices that are sharded: gathered to one rank, where LAPACK computes, so that all get the same bits."""
+"""Small sharded matrices: gathered to one rank, where LAPACK computes, so that all ranks get the same bits."""
 
 from collections.abc import Sequence
 
@@ -16,23 +16,23 @@ _ROOT = 0  # the device that computes
 def at_root(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DType]] | None) -> list[DTensor]:
     """Return the results of *task* on one device of the mesh, from which they can be relaid. Collective over the mesh.
 
-    What it raises there, all ranks raise.
+    All ranks raise its errors.
     """
     mesh = operands[0].mesh
     wholes = [tensor.to_numpy(root=_ROOT) for tensor in operands]
-    made: list[Array] = []
+    results: list[Array] = []
 
     def compute() -> list[tuple[tuple[int, ...], str]]:
-        made.extend(task.made([whole for whole in wholes if whole is not None]))
-        return [(each.shape, dtype_text(each.dtype)) for each in made]
+        results.extend(task.computed([whole for whole in wholes if whole is not None]))
+        return [(result.shape, dtype_text(result.dtype)) for result in results]
 
-    told = looked_up(task.name, mesh, task.text(operands), compute, _ROOT)
-    if told is not None:
-        forms = [(tuple(shape), dtype_of_text(text)) for shape, text in told]
+    texts = looked_up(task.name, mesh, task.text(operands), compute, _ROOT)
+    if texts is not None:
+        forms = [(tuple(shape), dtype_of_text(text)) for shape, text in texts]
     if forms is None:
         raise unknown_outside(task)
     at = mesh.of_ranks([mesh.ranks[_ROOT]], {"device": 1})
-    blocks: list[Array] | list[None] = made or [None] * len(forms)
+    blocks: list[Array] | list[None] = results or [None] * len(forms)
     return [
         make(block, Layout.replicated(at, len(shape)), shape, dtype)
         for block, (shape, dtype) in zip(blocks, forms, strict=True)

@@ -15,16 +15,16 @@ from meshcomm.errors import ShapeError
 from meshcomm.linalg import by_scipy
 from meshcomm.linalg.functions import cholesky, qr, result_type, svd, task_of_solve
 from meshcomm.linalg.run import run, way_to, work_dtype
-from meshcomm.linalg.tasks import Task, Wanted, laid_out
+from meshcomm.linalg.tasks import ResultLayouts, Task, laid_out
 from meshcomm.random.generator import default_rng
 
-_OVERSAMPLED = 10  # columns that a random basis has beyond those that are asked for
-_TURNS = 2  # of the power iteration
+_OVERSAMPLED = 10  # extra columns of the random basis
+_TURNS = 2  # power iterations
 _TRANSPOSES = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
 class LU(NamedTuple):
-    """Factors of a matrix for `lu_solve`: L below the diagonal of *lu*, and U in the rest; and the pivots."""
+    """Factors of a matrix for `lu_solve`: *lu* has L below its diagonal and U in the rest, *piv* the pivots."""
 
     lu: DTensor
     piv: DTensor
@@ -38,10 +38,10 @@ class Cholesky(NamedTuple):
 
 
 def _transpose(trans: object) -> int:
-    found = _TRANSPOSES.get(trans) if isinstance(trans, int | str) else None
-    if found is None:
+    number = _TRANSPOSES.get(trans) if isinstance(trans, int | str) else None
+    if number is None:
         raise ShapeError(f"trans must be 0, 1 or 2, or 'N', 'T' or 'C', not {quote(trans)}")
-    return found
+    return number
 
 
 @refusable
@@ -63,7 +63,7 @@ def solve_triangular(
     trans: 1 to solve with the transpose of *a*, 2 with its adjoint
     lower: whether the lower triangle is read
     unit_diagonal: whether the diagonal counts as ones, and is not read
-    layout: of x; by default that of *b*
+    layout: layout of x; by default the layout of *b*
     """
     kind = _transpose(trans)
 
@@ -71,17 +71,17 @@ def solve_triangular(
         return by_scipy.triangular(a, b, kind, lower, unit_diagonal)
 
     def large(a: DTensor, b: DTensor) -> DTensor:
-        found: DTensor = way_to("large", "solve_triangular")(
+        solution: DTensor = way_to("large", "solve_triangular")(
             a, b, trans=kind, lower=lower, unit_diagonal=unit_diagonal
         )
-        return found
+        return solution
 
     options = f"trans={kind}, {lower=}, {unit_diagonal=}"
     return run(task_of_solve("linalg.solve_triangular", b, compute, large, options), (a, b), layout)[0]
 
 
 @refusable
-def lu_factor(a: DTensor, *, layout: Wanted = None) -> LU:
+def lu_factor(a: DTensor, *, layout: ResultLayouts = None) -> LU:
     """Return the factors of matrices for `lu_solve`, as scipy.linalg.lu_factor. Collective if they are sharded.
 
     A zero on the diagonal of U, of a singular matrix, is no error. *layout* is a tuple of two.
@@ -112,10 +112,10 @@ def lu_solve(
 
     Parameters
     ----------
-    lu_and_piv: from `lu_factor`
+    lu_and_piv: result of `lu_factor`
     b: a vector, or matrices
     trans: 1 to solve with the transpose of *a*, 2 with its adjoint
-    layout: of x; by default that of *b*
+    layout: layout of x; by default the layout of *b*
     """
     factors, pivots = lu_and_piv
     kind = _transpose(trans)
@@ -153,9 +153,9 @@ def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layo
 
     Parameters
     ----------
-    c_and_lower: from `cho_factor`
+    c_and_lower: result of `cho_factor`
     b: a vector, or matrices
-    layout: of x; by default that of *b*
+    layout: layout of x; by default the layout of *b*
     """
     factor, lower = c_and_lower
 
@@ -163,14 +163,14 @@ def cho_solve(c_and_lower: tuple[DTensor, bool], b: DTensor | ArrayLike, *, layo
         return by_scipy.cho_solution(c, b, lower)
 
     def large(c: DTensor, b: DTensor) -> DTensor:
-        found: DTensor = way_to("large", "cho_solve")(c, b, lower=lower)
-        return found
+        solution: DTensor = way_to("large", "cho_solve")(c, b, lower=lower)
+        return solution
 
     return run(task_of_solve("linalg.cho_solve", b, compute, large, f"{lower=}"), (factor, b), layout)[0]
 
 
 @refusable
-def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) -> Any:  # noqa: ANN401 - NumPy's tuple
+def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: ResultLayouts = None) -> Any:  # noqa: ANN401 - NumPy's tuple
     """Return the *k* largest singular values of a matrix, with their vectors, to a good approximation. Collective.
 
     The matrix is multiplied with k + 10 random columns, with two power iterations between: products and decompositions
@@ -179,9 +179,9 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) 
     Parameters
     ----------
     a: a matrix
-    k: how many singular values
-    seed: of the random columns, which are the same for every layout and number of ranks
-    layout: of U, S and Vh, a tuple; by default as for `svd`
+    k: number of singular values
+    seed: seed of the random columns, which are the same for every layout and number of ranks
+    layout: tuple with the layouts of U, S and Vh; by default as for `svd`
 
     ``ShapeError`` unless k is from 1 to the shorter side of *a*.
 
@@ -213,5 +213,5 @@ def svd_randomized(a: DTensor, k: int, seed: int = 0, *, layout: Wanted = None) 
     u, s, vh = svd(np.conj(basis).T @ matrix, full_matrices=False)
     results = [basis @ u[:, :count], s[:count], vh[:count]]
     origins = (((0, -2), None), (None,), (None, (0, -1)))
-    found = laid_out(Task("linalg.svd_randomized", svd, origins), results, [tensor], layout)
-    return result_type("svd")(found)
+    factors = laid_out(Task("linalg.svd_randomized", svd, origins), results, [tensor], layout)
+    return result_type("svd")(factors)

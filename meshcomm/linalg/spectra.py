@@ -5,35 +5,34 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from meshcomm.blocks.make import changed
-from meshcomm.core._types import Array, Shape
+from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.errors import ShapeError
 from meshcomm.linalg.block_cyclic import USUAL_BLOCK
-from meshcomm.linalg.jobs import Job, conjugate, raise_if
+from meshcomm.linalg.jobs import ScalapackJob, conjugate, raise_if
 from meshcomm.linalg.library import Argument
-from meshcomm.linalg.routines import clear_triangle, real_of
+from meshcomm.linalg.routines import any_shape, check_square, clear_triangle, real_of
 
 _NO_EIGENVALUES = "Eigenvalues did not converge"
 _NO_SVD = "SVD did not converge"
 
 
 class EigH(NamedTuple):
-    """What `eigh` returns: eigenvalues in ascending order, on all ranks, and eigenvectors as columns."""
+    """Result of `eigh`: eigenvalues in ascending order, on all ranks, and eigenvectors as columns."""
 
     eigenvalues: DTensor
     eigenvectors: DTensor
 
 
 class QR(NamedTuple):
-    """What `qr` returns; *q* is None in mode ``r``."""
+    """Result of `qr`; *q* is None in mode ``r``."""
 
     q: DTensor | None
     r: DTensor
 
 
 class SVD(NamedTuple):
-    """What `svd` returns; the singular values, the largest first, are on all ranks."""
+    """Result of `svd`; the singular values, the largest first, are on all ranks."""
 
     u: DTensor | None
     s: DTensor
@@ -55,13 +54,13 @@ def eigh(
     Parameters
     ----------
     a: a square matrix
-    UPLO: which triangle of *a* is read, ``L`` or ``U``
-    subset_by_index: the numbers of the first and the last eigenvalue to return, from 0 on
-    block: see `meshcomm.linalg.large`
+    UPLO: triangle of *a* to read, ``L`` or ``U``
+    subset_by_index: numbers of the first and the last eigenvalue to return, counted from 0
+    block: size of blocks, see `meshcomm.linalg.large`
 
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
-    job = Job.begun("linalg.eigh", [a], block, _square, f"{UPLO=} {subset_by_index=}", in_order=True)
+    job = ScalapackJob.begun("linalg.eigh", [a], block, check_square, f"{UPLO=} {subset_by_index=}", in_order=True)
     real, n = real_of(a.dtype), a.shape[0]
     first, last = subset_by_index or (0, n - 1)
     matrix = job.placed(a)
@@ -69,17 +68,17 @@ def eigh(
     vectors = job.resized(matrix, (n, n))
     if job.is_inside and n:
         job.check_finite(matrix, _NO_EIGENVALUES)
-        given: list[Argument] = [_seen(UPLO), n, *job.matrix(matrix)]
+        arguments: list[Argument] = [_seen(UPLO), n, *job.matrix(matrix)]
         if subset_by_index is None:
             routine, works = ("heevd", "wri") if a.dtype.kind == "c" else ("syevd", "wi")
-            given = [b"V", *given, values, *job.matrix(vectors)]
+            arguments = [b"V", *arguments, values, *job.matrix(vectors)]
         else:
             routine, works = ("heevr", "wri") if a.dtype.kind == "c" else ("syevr", "wi")
-            bounds, found = np.zeros(1, real), np.zeros(2, np.intc)
-            chosen = bounds, bounds, first + 1, last + 1, found[:1], found[1:]
-            given = [b"V", b"I", *given, *chosen, values, *job.matrix(vectors)]
+            bounds, counts = np.zeros(1, real), np.zeros(2, np.intc)
+            chosen = bounds, bounds, first + 1, last + 1, counts[:1], counts[1:]
+            arguments = [b"V", b"I", *arguments, *chosen, values, *job.matrix(vectors)]
         panels = job.panels(matrix)
-        failed = job.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
+        failed = job.call_in_workspace(routine, a.dtype, works, *arguments, at_least=panels)
         raise_if(failed > 0, _NO_EIGENVALUES)
         conjugate(vectors)  # as the matrix that ScaLAPACK sees is the conjugate of a
     if subset_by_index is not None:
@@ -90,15 +89,15 @@ def eigh(
 @refusable
 def eigvalsh(a: DTensor, UPLO: str = "L", *, block: int = USUAL_BLOCK) -> DTensor:  # noqa: N803
     """Return the eigenvalues that `eigh` returns, by syev or heev, in less time. Collective."""
-    job = Job.begun("linalg.eigvalsh", [a], block, _square, f"{UPLO=}", in_order=True)
+    job = ScalapackJob.begun("linalg.eigvalsh", [a], block, check_square, f"{UPLO=}", in_order=True)
     matrix, values = job.placed(a), np.zeros(a.shape[0], real_of(a.dtype))
     if job.is_inside and a.size:
         job.check_finite(matrix, _NO_EIGENVALUES)
         routine, works = ("heev", "wr") if a.dtype.kind == "c" else ("syev", "w")
         described = job.matrix(matrix)
-        given = b"N", _seen(UPLO), a.shape[0], *described, values, *described
+        arguments = b"N", _seen(UPLO), a.shape[0], *described, values, *described
         panels = job.panels(matrix)
-        failed = job.call_in_workspace(routine, a.dtype, works, *given, at_least=panels)
+        failed = job.call_in_workspace(routine, a.dtype, works, *arguments, at_least=panels)
         raise_if(failed > 0, _NO_EIGENVALUES)
     return job.replicated(values)
 
@@ -110,7 +109,7 @@ def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD
     U has as many columns, and V^H as many rows, as there are singular values. Without *compute_uv* both are None.
     ``LinAlgError`` if the iterations do not converge, or the matrix has infinity or NaN in it.
     """
-    job = Job.begun("linalg.svd", [a], block, _any, f"{compute_uv=}")
+    job = ScalapackJob.begun("linalg.svd", [a], block, any_shape, f"{compute_uv=}")
     (m, n), length = a.shape, min(a.shape)
     matrix, values = job.placed(a), np.zeros(length, real_of(a.dtype))
     left, right = (job.resized(matrix, shape if compute_uv else (0, 0)) for shape in ((m, length), (length, n)))
@@ -118,9 +117,9 @@ def svd(a: DTensor, *, compute_uv: bool = True, block: int = USUAL_BLOCK) -> SVD
         job.check_finite(matrix, _NO_SVD)
         wanted = b"V" if compute_uv else b"N"
         others = (*job.matrix(right), *job.matrix(left)) if compute_uv else job.matrix(matrix) * 2
-        given = wanted, wanted, n, m, *job.matrix(matrix), values, *others
+        arguments = wanted, wanted, n, m, *job.matrix(matrix), values, *others
         works = "wR" if a.dtype.kind == "c" else "w"
-        failed = job.call_in_workspace("gesvd", a.dtype, works, *given, at_least=job.panels(matrix))
+        failed = job.call_in_workspace("gesvd", a.dtype, works, *arguments, at_least=job.panels(matrix))
         raise_if(failed > 0, _NO_SVD)
     s = job.replicated(values)
     return SVD(left, s, right) if compute_uv else SVD(None, s, None)
@@ -133,7 +132,7 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     Q has as many columns as R has rows: the shorter side of *a*, or with *mode* ``complete`` its rows. With *mode*
     ``r`` it is None.
     """
-    job = Job.begun("linalg.qr", [a], block, _any, f"{mode=}", along=1)  # as reflections are of columns
+    job = ScalapackJob.begun("linalg.qr", [a], block, any_shape, f"{mode=}", along=1)  # as reflections are of columns
     (m, n), length = a.shape, min(a.shape)
     factors = job.placed(a)
     reflections = None
@@ -149,22 +148,13 @@ def qr(a: DTensor, mode: Literal["reduced", "complete", "r"] = "reduced", *, blo
     q = job.resized(factors, (m, rows))
     if job.is_inside and reflections is not None:
         routine = "unglq" if a.dtype.kind == "c" else "orglq"
-        given = rows, m, length, *job.matrix(q), reflections
-        job.call_in_workspace(routine, a.dtype, "w", *given)
+        arguments = rows, m, length, *job.matrix(q), reflections
+        job.call_in_workspace(routine, a.dtype, "w", *arguments)
     else:
         changed(lambda block: np.putmask(block, np.equal.outer(job.indices(q, 0), job.indices(q, 1)), 1), q)
     return QR(q, r)
 
 
 def _seen(triangle: str) -> bytes:
-    """Return which triangle of the transpose the lower or upper *triangle* is."""
+    """Return the letter of the same *triangle* in the transpose, as ScaLAPACK sees it."""
     return b"U" if triangle == "L" else b"L"
-
-
-def _any(name: str, shape: Shape) -> None:
-    """All shapes fit."""
-
-
-def _square(name: str, shape: Shape) -> None:
-    if shape[0] != shape[1]:
-        raise ShapeError(f"{name} takes a square matrix, but the shape is {shape}")

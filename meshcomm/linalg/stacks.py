@@ -1,4 +1,4 @@
-"""Stacks of matrices: each device computes for those that it holds, with LAPACK."""
+"""Stacks of matrices: each device computes its own matrices, with LAPACK."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ from meshcomm.linalg.tasks import Task, stack_of, unknown_outside
 def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, DType]] | None) -> list[DTensor]:
     """Return the results of *task*, in layouts that cut the stack only. Collective if anything is sharded.
 
-    What one rank raises, such as ``LinAlgError`` for a singular matrix, all ranks raise.
+    All ranks raise an error of one rank, such as ``LinAlgError`` for a singular matrix.
     """
     wholes, layout, columns = _with_whole_matrices(task, operands)
     mesh = layout.mesh
@@ -28,9 +28,9 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, 
 
     def computed(*blocks: Array) -> list[Array]:
         if not cut:
-            return task.made(blocks)
-        made = together(task.name, mesh, task.text(operands), lambda: task.made(blocks))
-        return _of_one_kind(task, made, layout) if task.either else made
+            return task.computed(blocks)
+        results = together(task.name, mesh, task.text(operands), lambda: task.computed(blocks))
+        return _of_one_kind(task, results, layout) if task.either else results
 
     local = on_blocks(computed, *wholes)
     results = []
@@ -50,21 +50,20 @@ def by_blocks(task: Task, operands: Sequence[DTensor], forms: list[tuple[Shape, 
 
 
 def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[DTensor], Layout, Names]:
-    """Return the operands with whole matrices, how the stack is cut, and how the columns of the last one are.
-
+    """Return operands with whole matrices, the layout of the stack, and the mesh dimensions of the last columns.
     Collective if an operand has to move.
     """
-    found = []
+    sources = []
     last = len(operands) - 1
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         free = number == last and task.columns and core == 2
         axes = range(tensor.ndim - core, tensor.ndim - free)
         layout = Layout(whole_axes(tensor.layout, tensor.shape, axes), tensor.mesh)
-        found.append(make(None, layout, tensor.shape, tensor.dtype))
-    stack, layout = stack_of(task, found)
+        sources.append(make(None, layout, tensor.shape, tensor.dtype))
+    stack, layout = stack_of(task, sources)
     columns: Names = ()
     if task.columns and task.cores[last] == 2:
-        columns = free_names(found[last].layout.axes[-1], {name for spec in layout.axes for name in spec})
+        columns = free_names(sources[last].layout.axes[-1], {name for spec in layout.axes for name in spec})
     wholes = []
     for number, (tensor, core) in enumerate(zip(operands, task.cores, strict=True)):
         ndim = tensor.ndim - core
@@ -76,10 +75,10 @@ def _with_whole_matrices(task: Task, operands: Sequence[DTensor]) -> tuple[list[
 
 
 def _of_one_kind(task: Task, local: list[Array], layout: Layout) -> list[Array]:
-    """Return the results as complex numbers if those of any rank are. Collective over the mesh."""
-    mine = [each.dtype.kind == "c" for each in local]
-    kinds = in_session(task.name, layout.mesh, lambda here: here.largest(*mine))
+    """Return the results, complex if they are complex on any rank. Collective over the mesh."""
+    mine = [result.dtype.kind == "c" for result in local]
+    kinds = in_session(task.name, layout.mesh, lambda session: session.largest(*mine))
     return [
-        each.astype(np.result_type(each.dtype, np.complex64)) if kind else each
-        for each, kind in zip(local, kinds or [], strict=True)
+        result.astype(np.result_type(result.dtype, np.complex64)) if kind else result
+        for result, kind in zip(local, kinds or [], strict=True)
     ]

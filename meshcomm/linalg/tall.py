@@ -1,8 +1,8 @@
 """Factors of matrices with one short side, by a tree of QR factorisations: see :mod:`meshcomm.linalg.tree`.
 
-Arguments are tensors of float32, float64, complex64 or complex128, with two axes, in any layouts. What has the long
-side is cut along it, by all mesh dimensions that cut the argument; all else is replicated, with the same bits on all
-devices. A wide matrix is transposed, but for `qr`. On ranks outside of the mesh tensors have no block.
+Arguments are tensors of float32, float64, complex64 or complex128, with two axes, in any layouts. Results with the
+long side are cut along it, by all mesh dimensions that cut the argument; all other results are replicated, with the
+same bits on all devices. A wide matrix is transposed, except for `qr`. Ranks outside of the mesh have no block.
 """
 
 from typing import Literal, overload
@@ -16,7 +16,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.linalg.reflectors import arithmetic
-from meshcomm.linalg.tree import Result, Small, TallMatrix, Top, cut_along
+from meshcomm.linalg.tree import DeviceResult, Small, TallMatrix, Top, cut_along
 
 
 @overload
@@ -39,7 +39,7 @@ def qr(t: DTensor, mode: str = "reduced") -> DTensor | tuple[DTensor, DTensor]:
 
     tall = TallMatrix("qr", t, signed=True)
     tall.climb()
-    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [Result((n, n))])
+    q, (r,) = tall.descend(work, n if mode == "reduced" else 0, [DeviceResult((n, n))])
     return r if mode == "r" else (q, r)
 
 
@@ -54,8 +54,8 @@ def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor
     if the algorithm does not converge.
     """
     if t.shape[0] < t.shape[1]:
-        found = svd(_adjoint(t), compute_uv)  # type: ignore[call-overload]
-        return (_adjoint(found[2]), found[1], _adjoint(found[0])) if compute_uv else found
+        factors = svd(_adjoint(t), compute_uv)  # type: ignore[call-overload]
+        return (_adjoint(factors[2]), factors[1], _adjoint(factors[0])) if compute_uv else factors
     n = t.shape[1]
 
     def work(top: Top) -> Small:
@@ -64,8 +64,8 @@ def svd(t: DTensor, compute_uv: bool = True) -> DTensor | tuple[DTensor, DTensor
     tall = TallMatrix("svd", t)
     tall.climb()
     if not compute_uv:
-        return tall.descend(work, 0, [Result((n,), real=True)])[1][0]
-    u, (s, vh) = tall.descend(work, n, [Result((n,), real=True), Result((n, n))])
+        return tall.descend(work, 0, [DeviceResult((n,), real=True)])[1][0]
+    u, (s, vh) = tall.descend(work, n, [DeviceResult((n,), real=True), DeviceResult((n, n))])
     return u, s, vh
 
 
@@ -79,7 +79,7 @@ def lstsq(a: DTensor, b: DTensor, rcond: float | None = None) -> tuple[DTensor, 
     ----------
     a: a matrix
     b: one or several right sides, of the dtype of *a* and on its mesh
-    rcond: singular values up to this times the largest one count as zero
+    rcond: singular values up to *rcond* times the largest one count as zero
     """
     right = b if b.ndim == 2 else _reshaped(b, (len(b), 1))
     x, residuals, rank, s = (_lstsq_of_tall if a.shape[0] >= a.shape[1] else _lstsq_of_wide)(a, right, rcond)
@@ -102,14 +102,14 @@ def pinv(t: DTensor, rcond: float) -> DTensor:
         return ((u * _inverses(s, s > rcond * s.max(initial=0))) @ vh,)
 
     tall.climb()
-    found, _ = tall.descend(work, n, [])
-    return found if wide else _adjoint(found)
+    inverse, _ = tall.descend(work, n, [])
+    return inverse if wide else _adjoint(inverse)
 
 
 # -- what these functions share ---------------------------------------------------------------------------------------
 
 _NOTHING = np.empty(0)
-_RANK = Result(())
+_RANK = DeviceResult(())
 
 
 def _inverses(s: Array, large: Array) -> Array:
@@ -117,7 +117,7 @@ def _inverses(s: Array, large: Array) -> Array:
 
 
 def _solved(s: Array, rcond: float | None, shape: Shape) -> tuple[Array, Array]:
-    """Return the inverses of the singular values that count, and their number."""
+    """Return the inverses of singular values, 0 for those that count as zero, and the number of the others."""
     if rcond is None:
         rcond = float(np.finfo(float).eps) * max(shape)
     elif not 0 < rcond < 1:  # as LAPACK's gelsd has it
@@ -137,13 +137,13 @@ def _lstsq_of_tall(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
         return _NOTHING, x, top.rest, rank, s
 
     tall.climb(b)
-    results = [Result((n, columns)), Result((columns,), real=True), _RANK, Result((n,), real=True)]
+    results = [DeviceResult((n, columns)), DeviceResult((columns,), real=True), _RANK, DeviceResult((n,), real=True)]
     x, rest, rank, s = tall.descend(work, 0, results)[1]
     return x, rest, _as_int(rank), s
 
 
 def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor, DTensor, int, DTensor]:
-    """The solution is Q of the adjoint times that of a small problem, so its norm is the least."""
+    """The solution is Q of the adjoint times the solution of a small problem, so its norm is minimal."""
     tall = TallMatrix("lstsq", _adjoint(a))
     right, m = tall.at_root(b), a.shape[0]
 
@@ -153,7 +153,9 @@ def _lstsq_of_wide(a: DTensor, b: DTensor, rcond: float | None) -> tuple[DTensor
         return u @ (inverses[:, None] * (vh @ right._block)), rank, s, np.empty(0)
 
     tall.climb()
-    x, (rank, s, rest) = tall.descend(work, b.shape[1], [_RANK, Result((m,), real=True), Result((0,), real=True)])
+    x, (rank, s, rest) = tall.descend(
+        work, b.shape[1], [_RANK, DeviceResult((m,), real=True), DeviceResult((0,), real=True)]
+    )
     return x, rest, _as_int(rank), s
 
 
@@ -179,8 +181,8 @@ def _qr_of_square(t: DTensor) -> DTensor:
     def q(block: Array) -> Array:
         return np.linalg.qr(block.astype(arithmetic(t.dtype)))[0].astype(t.dtype)
 
-    made = together("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, one))
-    return relayout(made, Layout.replicated(t.mesh, 2))
+    factor = together("linalg.qr", t.mesh, f"linalg.qr of {t.shape} {t.dtype}", lambda: mapped(q, one))
+    return relayout(factor, Layout.replicated(t.mesh, 2))
 
 
 def _adjoint(t: DTensor) -> DTensor:

@@ -1,4 +1,4 @@
-"""A function of linear algebra as all ways see it, and the one path from a call to its results."""
+"""A function of linear algebra: its description, and the layouts of its operands and results."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -15,35 +15,35 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.linalg.choose import Operand, Way, chosen
+from meshcomm.linalg.choose import MatrixOperand, Way, chosen
 
 LAPACK: Value = np.linalg
 """NumPy's functions, which take arrays of more dtypes than NumPy's stubs say."""
 
 Origin: TypeAlias = tuple[int, int] | None
-"""The operand, and its axis, like which an axis of a result is cut; None for one that is whole on each device."""
+"""An axis of a result is cut like this axis of this operand; None for an axis that is whole on each device."""
 
-Wanted: TypeAlias = Layout | Sequence[Layout | None] | None
-"""The layout of the result that a caller asks for, or those of several results."""
+ResultLayouts: TypeAlias = Layout | Sequence[Layout | None] | None
+"""The argument ``layout=`` of a function: a layout, or for several results a layout or None for each."""
 
 Beyond: TypeAlias = Callable[[str, list[DTensor]], Sequence[DTensor]]
-"""What computes matrices that are too large for one rank; its first argument is the way."""
+"""A function for matrices that are too large for one rank; its first argument is the way."""
 
 
 class Task(NamedTuple):
-    """What a call asks for, for arrays that may be stacks of matrices.
+    """A function of linear algebra with its options; its operands may be stacks of matrices.
 
     Parameters
     ----------
-    name: of the function
+    name: name of the function
     compute: NumPy's or SciPy's function of arrays; it returns one result, or several
-    origins: for each axis of the matrix of each result, how it is cut
-    cores: how many of the last axes of each operand are its matrix
-    options: what else the ranks compare
+    origins: origin of each axis of the matrix of each result
+    cores: number of axes of a matrix, the last ones, for each operand
+    options: other arguments that the ranks compare, as text
     stacked: whether *compute* takes stacks
-    columns: whether the columns of the last operand do not depend on each other
-    either: whether results are complex for some values and real for others
-    beyond: the ways for large matrices
+    columns: whether the columns of the last operand are independent
+    either: whether results may be real or complex, depending on values
+    beyond: function for large matrices
     """
 
     name: str
@@ -56,14 +56,14 @@ class Task(NamedTuple):
     either: bool = False
     beyond: Beyond | None = None
 
-    def made(self, arrays: Sequence[Array]) -> list[Array]:
+    def computed(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the results for *arrays*, each in C's order."""
         results = self.compute(*arrays)
         listed = results if isinstance(results, tuple) else (results,)
-        return [np.asarray(each, order="C") for each in listed]
+        return [np.asarray(result, order="C") for result in listed]
 
     def text(self, operands: Sequence[DTensor]) -> str:
-        """Return what the ranks compare."""
+        """Return the text that the ranks compare."""
         return f"{self.name}({', '.join(f'{t.shape} {t.dtype}' for t in operands)}; {self.options})"
 
 
@@ -74,60 +74,60 @@ def stack_of(task: Task, operands: Sequence[DTensor]) -> tuple[Shape, Layout]:
         ndim = tensor.ndim - core
         layout = tensor.layout.take(range(ndim))
         stacks.append(make(None, layout, tensor.shape[:ndim], tensor.dtype))
-    shape = broadcast_shape(task.name, [each.shape for each in stacks])
+    shape = broadcast_shape(task.name, [tensor.shape for tensor in stacks])
     return shape, common_layout(shape, stacks)
 
 
 def forms_of(task: Task, operands: Sequence[DTensor], stack: Shape) -> list[tuple[Shape, DType]] | None:
-    """Return shape and dtype of each result; None if that depends on values. All errors of NumPy for the arguments.
+    """Return shape and dtype of each result; None if they depend on values. Raise NumPy's errors for the arguments.
 
-    NumPy is asked with stacks that have no matrix.
+    NumPy computes them for empty stacks.
     """
     if not task.stacked:
         return None
     samples = [np.empty((0, *t.shape[t.ndim - core :]), t.dtype) for t, core in zip(operands, task.cores, strict=True)]
     try:
-        made = task.made(samples)
+        results = task.computed(samples)
     except (ValueError, TypeError) as error:
-        kind = next(each for each in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, each))
+        kind = next(base for base in (TypeError, np.linalg.LinAlgError, ValueError) if isinstance(error, base))
         of = ", ".join(f"{t.shape} {t.dtype}" for t in operands)
         raise (ShapeError if kind is ValueError else kind)(f"{task.name} of {of}: {error}") from None
-    return None if task.either else [((*stack, *each.shape[1:]), as_dtype(each.dtype)) for each in made]
+    return None if task.either else [((*stack, *result.shape[1:]), as_dtype(result.dtype)) for result in results]
 
 
 def usual_layout(task: Task, number: int, operands: Sequence[DTensor], shape: Shape) -> Layout:
-    """Return the layout of a result: its axes are cut like those of the operands from which they come."""
+    """Return the default layout of a result: its axes are cut like the axes of the operands given by `Origin`."""
     _, stack = stack_of(task, operands)
-    found: list[Names] = list(stack.axes)
-    used = {name for spec in found for name in spec}
-    for length, origin in zip(shape[len(found) :], task.origins[number], strict=True):
+    axes: list[Names] = list(stack.axes)
+    used = {name for spec in axes for name in spec}
+    for length, origin in zip(shape[len(axes) :], task.origins[number], strict=True):
         names: Names = ()
         if origin is not None and operands[origin[0]].shape[origin[1]] == length:
             names = free_names(operands[origin[0]].layout.axes[origin[1]], used)
-        found.append(names)
+        axes.append(names)
         used.update(names)
-    return Layout(found, operands[0].mesh)
+    return Layout(axes, operands[0].mesh)
 
 
 def way_of(task: Task, operands: Sequence[DTensor]) -> Way:
     """Return the way that a call goes."""
-    known = [Operand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
-    if task.columns and known[0].is_whole():
+    forms = [MatrixOperand(t.shape, t.dtype, t.layout, core) for t, core in zip(operands, task.cores, strict=True)]
+    if task.columns and forms[0].is_whole():
         return Way(task.name, "stacks", "each device has the whole matrix")
-    return chosen(task.name.removeprefix("linalg."), known)
+    return chosen(task.name.removeprefix("linalg."), forms)
 
 
-def target_layout(name: str, wanted: Wanted, number: int, count: int) -> Layout | None:
-    """Return the layout that the caller asks for, for a result of so many; ``LayoutError`` if that is unclear."""
+def target_layout(name: str, wanted: ResultLayouts, number: int, count: int) -> Layout | None:
+    """Return the requested layout of result *number* of *count*; ``LayoutError`` if ``layout=`` does not fit."""
     if wanted is None:
         return None
-    each = [wanted] if isinstance(wanted, Layout) else list(wanted)
-    if len(each) != count or not all(one is None or isinstance(one, Layout) for one in each):
+    layouts = [wanted] if isinstance(wanted, Layout) else list(wanted)
+    if len(layouts) != count or not all(one is None or isinstance(one, Layout) for one in layouts):
         raise LayoutError(
             f"{name}: layout= must be {'a Layout' if count == 1 else f'a tuple of {count} Layouts, or None for some'}"
             f", not {quote(wanted)}"
         )
-    return each[number]
+    return layouts[number]
 
 
 def check_axes(task: Task, operands: Sequence[DTensor]) -> None:
@@ -142,14 +142,16 @@ def check_axes(task: Task, operands: Sequence[DTensor]) -> None:
             raise np.linalg.LinAlgError(f"{tensor.ndim}-dimensional array given. Array must be two-dimensional")
 
 
-def laid_out(task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], wanted: Wanted) -> list[DTensor]:
-    """Return *results* in the layouts that were asked for, or in the usual ones. Collective if one has to move."""
-    found = []
+def laid_out(
+    task: Task, results: Sequence[DTensor], operands: Sequence[DTensor], wanted: ResultLayouts
+) -> list[DTensor]:
+    """Return *results* in the requested or the default layouts. Collective if one has to move."""
+    placed = []
     for number, result in enumerate(results):
         target = target_layout(task.name, wanted, number, len(results))
         target = usual_layout(task, number, operands, result.shape) if target is None else target
-        found.append(result if result.layout == target else relayout(result, target))
-    return found
+        placed.append(result if result.layout == target else relayout(result, target))
+    return placed
 
 
 def unknown_outside(task: Task) -> ShapeError:

@@ -29,10 +29,10 @@ FAN = 4
 
 
 class Top(NamedTuple):
-    """What the last rank of the tree has: the R factor, and if there is a right side b, ``Q^H b`` and what is left.
+    """Results at the root of the tree: the R factor, and with a right side b ``Q^H b`` and the residuals.
 
-    *rest* are the squares of the rows of ``Q^H b`` that belong to no row of R, added up for each column. *signs* are
-    what makes R NumPy's, if they were asked for.
+    *rest* are the squares of the rows of ``Q^H b`` that belong to no row of R, added up for each column. *signs*, if
+    needed, turn the rows of R into those of NumPy.
     """
 
     r: Array
@@ -44,7 +44,7 @@ class Top(NamedTuple):
 Small: TypeAlias = tuple[Array, ...]
 
 
-class Result(NamedTuple):
+class DeviceResult(NamedTuple):
     """A result for all devices: its shape, and whether it is real for a complex matrix, too."""
 
     shape: Shape
@@ -52,7 +52,7 @@ class Result(NamedTuple):
 
 
 Work: TypeAlias = Callable[[Top], Small]
-"""What is computed from R: the matrix that Q is multiplied by, and arrays for all devices."""
+"""A function of R. It returns the matrix to multiply Q by, and arrays for all devices."""
 
 
 def cut_along(t: DTensor, axis: int) -> DTensor:
@@ -90,15 +90,15 @@ def _levels(layout: Layout, shape: Shape) -> list[_Level]:
     devices = [first[number] for number in sorted(first)]
     holders = [layout.mesh.ranks[device] for device in devices]
     rows = [min(n, layout.block_shape(shape, device)[0]) for device in devices]
-    found: list[_Level] = []
-    while len(holders) > 1 or not found:
+    levels: list[_Level] = []
+    while len(holders) > 1 or not levels:
         groups = np.array_split(np.arange(len(holders)), -(-len(holders) // FAN))  # as a relayout cuts the stack
-        found.append(_Level([holders[group[0]] for group in groups], [[rows[i] for i in group] for group in groups]))
-        holders, rows = found[-1].ranks, [min(n, sum(each)) for each in found[-1].rows]
-    return found
+        levels.append(_Level([holders[group[0]] for group in groups], [[rows[i] for i in group] for group in groups]))
+        holders, rows = levels[-1].ranks, [min(n, sum(rows)) for rows in levels[-1].rows]
+    return levels
 
 
-class _Step(NamedTuple):
+class _Elimination(NamedTuple):
     """The rows of the R factors that a rank stacked, and how it factored them: one R factor stays as it is."""
 
     rows: list[int]
@@ -110,11 +110,11 @@ class _Step(NamedTuple):
 
 
 class TallMatrix:
-    """A matrix with as many rows as columns or more, on its way up the tree, and what comes down.
+    """A matrix with at least as many rows as columns, which goes up the tree, and the results that come down.
 
-    *signed* says whether the last rank needs the signs of NumPy's R.
+    *signed* says whether the root needs the signs of NumPy's R.
 
-    Up goes a bundle: an R factor, the rows of ``Q^H b`` beside R, and below them a row with what `last_rows` found
+    A bundle goes up: an R factor, the rows of ``Q^H b`` beside R, and below them a row with the result of `last_rows`
     and with the squares of the other rows of ``Q^H b``.
     """
 
@@ -129,7 +129,7 @@ class TallMatrix:
             mesh = self._mesh.of_ranks(level.ranks, [("group", len(level.ranks))])
             self._layouts.append(Layout([("group",), (), ()], mesh))
         self._root = self._mesh.ranks.index(self._layouts[-1].mesh.ranks[0])
-        self._path: list[_Step] = []  # what this rank did at each of its levels
+        self._path: list[_Elimination] = []  # what this rank did at each of its levels
 
     def climb(self, b: DTensor | None = None) -> None:
         """Factor the blocks, and then the factors, up to the last rank. Collective over the mesh."""
@@ -147,18 +147,18 @@ class TallMatrix:
             merge = partial(self._merged, level.rows[above.mesh.rank or 0])
             self._bundles = mapped(merge, relayout(self._bundles, above), shape=(above.num_shards(0), *shape))
 
-    def descend(self, work: Work, columns: int, results: Sequence[Result]) -> tuple[DTensor, list[DTensor]]:
+    def descend(self, work: Work, columns: int, results: Sequence[DeviceResult]) -> tuple[DTensor, list[DTensor]]:
         """Return the product of Q and the matrix that *work* returns first, and its other results. Collective.
 
         Parameters
         ----------
         work: runs on the last rank; all ranks raise its ``LinAlgError``
-        columns: of the matrix, which has as many rows as R; if there are none, there is no matrix
+        columns: columns of the matrix, which has as many rows as R; 0 if there is no matrix
         results: the other results, which are replicated
         """
         sizes = [self.shape[1] * columns, *(prod(result.shape) for result in results), 1]
         size, first = sum(sizes), self._first_rows()
-        layouts = [each.take([0, 1]) for each in self._layouts]
+        layouts = [layout.take([0, 1]) for layout in self._layouts]
 
         def worked() -> DTensor:
             run = partial(self._at_top, work, first, size)
@@ -171,7 +171,7 @@ class TallMatrix:
         if on_blocks(lambda block: bool(block[0, -1]), flat):
             raise np.linalg.LinAlgError("SVD did not converge")
         ends = np.cumsum(sizes).tolist()
-        small = [self._small(flat, *each) for each in zip(ends, ends[1:], results, strict=False)]
+        small = [self._small(flat, *piece) for piece in zip(ends, ends[1:], results, strict=False)]
         return self._product(flat, columns), small
 
     def at_root(self, t: DTensor) -> DTensor:
@@ -196,12 +196,12 @@ class TallMatrix:
         layout = Layout([self._rows, ()], self._mesh)
         return mapped(product, flat, layout=layout, shape=(self.shape[0], columns), dtype=self._dtype)
 
-    def _small(self, flat: DTensor, start: int, stop: int, result: Result) -> DTensor:
+    def _small(self, flat: DTensor, start: int, stop: int, result: DeviceResult) -> DTensor:
         dtype = self._dtype.type(0).real.dtype if result.real else self._dtype
 
         def piece(block: Array) -> Array:
-            found = block[0, start:stop]
-            return np.array((found.real if result.real else found).reshape(result.shape), dtype)
+            values = block[0, start:stop]
+            return np.array((values.real if result.real else values).reshape(result.shape), dtype)
 
         layout = Layout.replicated(self._mesh, len(result.shape))
         return mapped(piece, flat, layout=layout, shape=result.shape, dtype=dtype)
@@ -210,7 +210,7 @@ class TallMatrix:
 
     def _of_block(self, block: Array, right: Array | None = None) -> Array:
         reflectors = Reflectors(block)
-        self._path.append(_Step([len(block)], reflectors))
+        self._path.append(_Elimination([len(block)], reflectors))
         numbers = np.empty(0, int)
         if self._signed:
             numbers = last_rows(block, self._t.layout.global_indices(self.shape, None, 0), self.shape[1])
@@ -220,42 +220,42 @@ class TallMatrix:
     def _merged(self, rows: list[int], stack: Array) -> Array:
         """Return the bundle of a stack of bundles."""
         if len(stack) == 1:
-            self._path.append(_Step(rows, None))
+            self._path.append(_Elimination(rows, None))
             return stack
         n = self.shape[1]
         stacked, last = np.concatenate([factor[:k] for factor, k in zip(stack, rows, strict=True)]), stack[:, n]
         reflectors = Reflectors(stacked[:, :n])
-        self._path.append(_Step(rows, reflectors))
+        self._path.append(_Elimination(rows, reflectors))
         ends = last[:, :n].real.max(axis=0) if self._signed else np.empty(0)
         return self._bundled(reflectors, stacked[:, n:], last[:, n:].sum(axis=0), ends)
 
     def _bundled(self, reflectors: Reflectors, b: Array, rest: Array, ends: Array) -> Array:
         n = self.shape[1]
-        found = np.zeros((n + 1, n + b.shape[1]), self._kind)
-        found[: len(reflectors.r), :n] = reflectors.r
-        found[n, : len(ends)] = ends
+        bundle = np.zeros((n + 1, n + b.shape[1]), self._kind)
+        bundle[: len(reflectors.r), :n] = reflectors.r
+        bundle[n, : len(ends)] = ends
         if b.shape[1]:
             top, more = reflectors.adjoint_times(b)
-            found[: len(top), n:], found[n, n:] = top, rest + more
-        return found[None]
+            bundle[: len(top), n:], bundle[n, n:] = top, rest + more
+        return bundle[None]
 
     def _at_top(self, work: Work, first: Array | None, size: int, bundles: Array) -> Array:
-        """Return all that *work* returns, and 0; or anything, and 1 if LAPACK has an error."""
+        """Return the flat results of *work*, and 0; or ones if LAPACK has an error."""
         n, bundle = self.shape[1], bundles[0]
         r, last = bundle[:n, :n], bundle[n]
-        found = np.ones(n) if first is None else signs(r, first, last[:n].real.astype(int))
+        signs_of_rows = np.ones(n) if first is None else signs(r, first, last[:n].real.astype(int))
         try:
-            made = work(Top(r, bundle[:n, n:], last[n:].real, found))
+            results = work(Top(r, bundle[:n, n:], last[n:].real, signs_of_rows))
         except np.linalg.LinAlgError:
             return np.ones((1, size), self._kind)
-        return np.concatenate([*map(np.ravel, made), [0]]).astype(self._kind, copy=False)[None]
+        return np.concatenate([*map(np.ravel, results), [0]]).astype(self._kind, copy=False)[None]
 
     def _spread(self, level: int, columns: int, flats: Array) -> Array:
-        """Return what each rank of the level below gets: its rows of the product, and the other results."""
+        """Return the data for each rank of the level below: its rows of the product, and the other results."""
         step, size, flat = self._path[level], self.shape[1] * columns, flats[0]
-        found = np.empty((len(step.rows), len(flat)), self._kind)
-        found[:] = flat  # the matrix in front is overwritten
+        flats_below = np.empty((len(step.rows), len(flat)), self._kind)
+        flats_below[:] = flat  # the matrix in front is overwritten
         product = step.times(flat[:size].reshape(self.shape[1], columns))
-        for row, matrix in zip(found, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
+        for row, matrix in zip(flats_below, np.split(product, np.cumsum(step.rows)[:-1]), strict=True):
             row[: matrix.size] = matrix.ravel()
-        return found
+        return flats_below

@@ -1,4 +1,4 @@
-"""Arguments of filters for some axes or for all: sizes, origins, modes; and what is beyond the edges."""
+"""Arguments of filters for some axes or for all: sizes, origins and modes, also as boundaries of a halo."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ MODES = ("reflect", "constant", "nearest", "mirror", "wrap", "grid-wrap", "grid-
 
 
 class SequenceError(ShapeError, RuntimeError):
-    """A sequence has not one entry for each axis: SciPy raises ``RuntimeError``."""
+    """A sequence has another number of entries than axes: SciPy raises ``RuntimeError``."""
 
     __module__ = "meshcomm"
 
 
 @dataclass(frozen=True)
-class Edges:
+class FilterEdges:
     """SciPy's *mode*, one or one for each axis, and *cval*."""
 
     mode: Value = "reflect"
     cval: Value = 0.0
 
-    def of(self, axis: int, ndim: int) -> "Edges":
-        """Return those of one of *ndim* axes."""
-        return Edges(self.modes(ndim)[axis], self.cval)
+    def of(self, axis: int, ndim: int) -> "FilterEdges":
+        """Return the edges of one of *ndim* axes."""
+        return FilterEdges(self.modes(ndim)[axis], self.cval)
 
     def modes(self, ndim: int) -> list[Value]:
         """Return the mode of each of *ndim* axes."""
@@ -45,21 +45,21 @@ class Edges:
         return tuple(as_boundary(mode, self.cval) for mode in self.modes(ndim))
 
 
-def per_axis(given: Value, count: int, what: str) -> list[Value]:
-    """Return what is *given* for each of *count* axes: one for all, or a sequence."""
-    if isinstance(given, str) or not np.iterable(given):
-        return [given] * count
-    found = list(given)
-    if len(found) != count:
+def per_axis(value: Value, count: int, what: str) -> list[Value]:
+    """Return the values of *count* axes: *value* is one for all, or a sequence."""
+    if isinstance(value, str) or not np.iterable(value):
+        return [value] * count
+    values = list(value)
+    if len(values) != count:
         raise SequenceError(
-            f"sequence argument must have length equal to input rank: {what} {quote(given)} has "
-            f"{counted(len(found), 'entry')} for {counted(count, 'axis')}"
+            f"sequence argument must have length equal to input rank: {what} {quote(value)} has "
+            f"{counted(len(values), 'entry')} for {counted(count, 'axis')}"
         )
-    return found
+    return values
 
 
 def spread(values: Iterable[T], axes: Iterable[int], ndim: int, rest: T) -> list[T]:
-    """Return *values*, of which each is that of one of *axes*, for all axes; those that are not named have *rest*.
+    """Return one value for each of *ndim* axes: *values* for *axes*, and *rest* for the other axes.
 
     >>> spread([3, 5], (2, 0), 3, 1)
     [5, 1, 3]
@@ -71,7 +71,7 @@ def spread(values: Iterable[T], axes: Iterable[int], ndim: int, rest: T) -> list
 
 
 def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
-    """Return axes counted from 0, in the order that is given."""
+    """Return *axes* counted from 0, in the same order."""
     if axes is None:
         return tuple(range(ndim))
     normalised_axes(axes, ndim)
@@ -79,7 +79,7 @@ def ordered_axes(axes: Value, ndim: int) -> tuple[int, ...]:
 
 
 def settings_along(axes: Value, ndim: int, **settings: Value) -> Iterator[tuple[Value, ...]]:
-    """Go through *axes* in the order that is given: each with its own of the *settings*.
+    """Return pairs of an axis and its *settings*, in the order of *axes*.
 
     >>> list(settings_along((1, 0), 2, size=3, mode=["wrap", "mirror"]))
     [(1, 3, 'wrap'), (0, 3, 'mirror')]

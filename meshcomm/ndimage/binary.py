@@ -1,13 +1,13 @@
 """Binary morphology: erosions and dilations, once, several times, or until nothing changes.
 
-An iteration needs ghosts around the blocks, so they are exchanged once for each. Until nothing changes there are fewer
-exchanges: SciPy lets each block change as far as it can while its ghosts stay, and only then are they exchanged. A
-structure whose centre counts makes this right, because then elements change in one direction only, and the last state
-does not depend on their order. Other structures need an exchange for each iteration.
+Each iteration needs ghosts around the blocks, and one exchange of them. Iterating until nothing changes needs fewer
+exchanges: SciPy iterates on each block until it stays the same, with constant ghosts, and only then are ghosts
+exchanged. This is right for structures with a set centre: elements then change in one direction only, and the last
+state does not depend on their order. Other structures need an exchange for each iteration.
 
 Arguments and values are SciPy's. The result is a tensor of booleans in the layout of *input*, or *output*. All are
-Collective over the mesh of *input* if an axis that the structure looks along is sharded. ``LayoutError`` for plain
-arrays and for `Cyclic` axes.
+Collective over the mesh of *input* if an axis of the structure is sharded. ``LayoutError`` for plain arrays and for
+`Cyclic` axes.
 """
 
 import operator
@@ -30,7 +30,7 @@ from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
 from meshcomm.ndimage.axes import per_axis
-from meshcomm.ndimage.calls import Output, call_text, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import Output, call_text, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.windows import FLIPPED, ghosts_of, widths_along
 from meshcomm.numpy.elementwise.families import family
 
@@ -43,14 +43,14 @@ def generate_binary_structure(rank: int, connectivity: int) -> Array:
     Parameters
     ----------
     rank: the number of axes
-    connectivity: along how many axes at once an element may lie beside the centre
+    connectivity: the most axes along which a neighbour may differ from the centre
 
     >>> import meshcomm as mc
     >>> mc.ndimage.generate_binary_structure(2, 1).astype(int).tolist()
     [[0, 1, 0], [1, 1, 1], [0, 1, 0]]
     """
-    found: Array = scipy_ndimage().generate_binary_structure(rank, connectivity)
-    return found
+    structure: Array = scipy_ndimage().generate_binary_structure(rank, connectivity)
+    return structure
 
 
 def iterate_structure(structure: Value, iterations: int, origin: Value = None) -> Value:
@@ -59,8 +59,8 @@ def iterate_structure(structure: Value, iterations: int, origin: Value = None) -
     Parameters
     ----------
     structure: an array
-    iterations: how often
-    origin: if given, that of the result is returned, too
+    iterations: number of dilations
+    origin: origin of the structure; if given, the origin of the result is returned as well
 
     >>> import meshcomm as mc
     >>> mc.ndimage.iterate_structure([1, 1, 1], 2).tolist()
@@ -69,15 +69,15 @@ def iterate_structure(structure: Value, iterations: int, origin: Value = None) -
     return scipy_ndimage().iterate_structure(structure, iterations, origin)
 
 
-class _Step(NamedTuple):
+class _BinaryStep(NamedTuple):
     """An erosion or a dilation.
 
     Parameters
     ----------
-    name: of SciPy's function
+    name: name of SciPy's function
     arguments: structure, border_value, origin and axes, for SciPy
-    widths: how many elements before and after each element it looks at, along each axis
-    centred: whether the centre of the structure counts
+    widths: number of elements before and after an element that the structure has, along each axis
+    centred: whether the centre of the structure is set
     """
 
     name: str
@@ -86,34 +86,36 @@ class _Step(NamedTuple):
     centred: bool
 
     def __call__(self, block: Array, iterations: int, mask: Array | None) -> Array:
-        made: Array = getattr(scipy_ndimage(), self.name)(block, iterations=iterations, mask=mask, **self.arguments)
-        return made
+        result: Array = getattr(scipy_ndimage(), self.name)(block, iterations=iterations, mask=mask, **self.arguments)
+        return result
 
 
 def _structure(name: str, structure: Value, ndim: int) -> Array:
-    """Return the *structure* of a call; by default an element and those beside it."""
+    """Return the *structure* of a call; by default an element and its neighbours along one axis."""
     return generate_binary_structure(ndim, 1) if structure is None else gathered(name, structure).astype(bool)
 
 
-def _step(name: str, tensor: DTensor, structure: Value, border_value: Value, origin: Value, axes: Value) -> _Step:
-    """Return an erosion or a dilation of *tensor*; raise what SciPy raises."""
+def _step(
+    name: str, tensor: DTensor, structure: Value, border_value: Value, origin: Value, axes: Value
+) -> _BinaryStep:
+    """Return an erosion or a dilation of *tensor*; raise SciPy's errors."""
     along = normalised_axes(axes, tensor.ndim)
     whole = _structure(name, structure, len(along))
     arguments = {"structure": whole, "border_value": bool(border_value), "origin": origin}
     arguments |= {} if axes is None else {"axes": axes}
     getattr(scipy_ndimage(), name)(np.zeros((1,) * tensor.ndim, tensor.dtype), **arguments)
     origins = per_axis(origin, len(along), "origin")
-    arguments["brute_force"] = any(origins)  # SciPy 1.17's other way damages memory if the structure is shifted
+    arguments["brute_force"] = any(origins)  # otherwise SciPy 1.17 damages memory if the structure is shifted
     widths = widths_along(name, along, tensor.ndim, whole.shape, origins)
     # A dilation turns the structure round, and takes the centre from there.
     centre = tuple(widths[axis][1 if name in FLIPPED else 0] for axis in along)
-    return _Step(name, arguments, widths, bool(whole[centre]))
+    return _BinaryStep(name, arguments, widths, bool(whole[centre]))
 
 
 def _repeated(
-    step: _Step, input: DTensor, iterations: Value, mask: Value, output: Output, mask_name: str = "mask"
+    step: _BinaryStep, input: DTensor, iterations: Value, mask: Value, output: Output, mask_name: str = "mask"
 ) -> DTensor:
-    """Return what *iterations* of a step make of *input*, or *output* with that. Collective."""
+    """Return the result of *iterations* of a step on *input*, or *output* with it. Collective."""
     try:
         times = operator.index(iterations)
     except TypeError:
@@ -123,35 +125,35 @@ def _repeated(
     refuse_cyclic(input)
     within = _mask_block(mask, input)
     ghosts = ghosts_of(input, step.widths)
-    found = mapped(_truth, input, dtype=_BOOL)
+    truth = mapped(_truth, input, dtype=_BOOL)
     if not input.size or not any(map(any, ghosts)):
-        found = mapped(lambda block: step(block, times, within) if block.size else block, found)
-        return stored(found, output)
+        truth = mapped(lambda block: step(block, times, within) if block.size else block, truth)
+        return stored(truth, output)
     call = call_text(step.name, {**step.arguments, "iterations": times, mask_name: mask is None})
     compare_call("filter", input.mesh, call)
     boundary = [step.arguments["border_value"]] * input.ndim
-    around = halo(found, ghosts, boundary)
+    around = halo(truth, ghosts, boundary)
     _run(step, around, times, within)
     return stored(around.tensor().copy(), output)
 
 
 def _mask_block(mask: Value, tensor: DTensor) -> Array | None:
-    """Return the block of a mask that goes with that of *tensor*. Collective if the mask has to move."""
+    """Return the block of a mask for the block of *tensor*. Collective if the mask has to move."""
     if mask is None:
         return None
-    given = unwrapped(mask)
-    if np.shape(given) != tensor.shape:
+    values = unwrapped(mask)
+    if np.shape(values) != tensor.shape:
         raise RuntimeError("mask and input must have equal sizes")
-    if isinstance(given, DTensor):
-        return on_blocks(_truth, relaid(given, tensor.layout.axes, "mask", tensor.mesh))
-    return on_blocks(lambda block: _truth(cut_out(np.asarray(given), tensor.layout.block_box(tensor.shape))), tensor)
+    if isinstance(values, DTensor):
+        return on_blocks(_truth, relaid(values, tensor.layout.axes, "mask", tensor.mesh))
+    return on_blocks(lambda block: _truth(cut_out(np.asarray(values), tensor.layout.block_box(tensor.shape))), tensor)
 
 
 def _truth(block: Array) -> Array:
     return np.not_equal(block, 0, order="C")
 
 
-def _run(step: _Step, around: Halo, times: int, mask: Array | None) -> None:
+def _run(step: _BinaryStep, around: Halo, times: int, mask: Array | None) -> None:
     """Run a step *times* times, or until nothing changes, on a block with its ghosts. Collective."""
     by_blocks, blocks = times < 1 and step.centred, around.tensor()
 
@@ -163,11 +165,11 @@ def _run(step: _Step, around: Halo, times: int, mask: Array | None) -> None:
         if by_blocks:
             within = np.zeros(around.local.shape, bool)
             within[around.inner_slices] = True if mask is None else mask
-        made = step(around.local, -1 if by_blocks else 1, within)[around.inner_slices]
+        result = step(around.local, -1 if by_blocks else 1, within)[around.inner_slices]
         if mask is not None and not by_blocks:
-            made = np.where(mask, made, inner)
-        changed = (made != inner).any()
-        inner[...] = made
+            result = np.where(mask, result, inner)
+        changed = (result != inner).any()
+        inner[...] = result
         return np.array(changed, np.int64)
 
     while True:
@@ -198,15 +200,15 @@ def _binary(
 
     Parameters
     ----------
-    input: a tensor; elements that are not zero count
-    structure: which elements around an element count, as an array; by default itself and those beside it
-    iterations: how often; less than 1 for until nothing changes
-    mask: where elements may change: a tensor or an array of the shape of *input*
-    output: a tensor to write into and return; the result is one of booleans
-    border_value: what is beyond the edges, 0 or 1
-    origin: by how many elements the structure is shifted; or one number for each axis
+    input: a tensor; elements that are not zero are set
+    structure: array of the neighbourhood of an element; by default the element and its neighbours along one axis
+    iterations: number of iterations; less than 1: until nothing changes
+    mask: elements that may change: a tensor or an array of the shape of *input*
+    output: a tensor to write into and return; by default the result is a tensor of booleans
+    border_value: the value beyond the edges, 0 or 1
+    origin: shift of the structure in elements; or one number for each axis
     brute_force: ignored: the result is the same
-    axes: which axes the structure has; by default all
+    axes: the axes of the structure; by default all
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -216,7 +218,7 @@ def _binary(
     ...     print(world.run(program))
     [[False, False, True], [True, False, False]]
     """
-    tensor = held(name, input)
+    tensor = input_tensor(name, input)
     return _repeated(_step(name, tensor, structure, border_value, origin, axes), tensor, iterations, mask, output)
 
 
@@ -271,11 +273,11 @@ def binary_hit_or_miss(
 
     Parameters
     ----------
-    structure1: which elements must not be zero
-    structure2: which elements must be zero; by default those that *structure1* leaves out
-    origin1, origin2: by how many elements the structures are shifted; the second by default as the first
+    structure1: array of the elements that must not be zero
+    structure2: array of the elements that must be zero; by default all others
+    origin1, origin2: shifts of the structures in elements; by default *origin2* is *origin1*
     """
-    tensor = held("binary_hit_or_miss", input)
+    tensor = input_tensor("binary_hit_or_miss", input)
     ndim = len(normalised_axes(axes, tensor.ndim))
     hit = _structure("binary_hit_or_miss", structure1, ndim)
     miss = ~hit if structure2 is None else _structure("binary_hit_or_miss", structure2, ndim)
@@ -326,7 +328,7 @@ def binary_fill_holes(
 
     Arguments are those of `binary_erosion`.
     """
-    tensor = held("binary_fill_holes", input)
+    tensor = input_tensor("binary_fill_holes", input)
     outside = mapped(lambda block: block == 0, tensor, dtype=_BOOL)
     seed = mapped(lambda block: np.zeros(block.shape, bool), tensor, dtype=_BOOL)
     reached = binary_dilation(seed, structure, -1, outside, None, 1, origin, axes=axes)

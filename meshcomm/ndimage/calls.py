@@ -1,4 +1,4 @@
-"""Calls of scipy.ndimage's functions with tensors: what they take, what ranks compare, and where results go."""
+"""Calls of scipy.ndimage's functions with tensors: arguments, texts that ranks compare, and outputs."""
 
 import importlib
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from meshcomm.core.arrays.relayout import relayout
 from meshcomm.errors import LayoutError, MeshcommError, ShapeError
 
 Output: TypeAlias = Value
-"""A dtype, a tensor to write into, or None, as SciPy's *output*."""
+"""SciPy's *output*: a dtype, a tensor to write into, or None."""
 
 
 def scipy_ndimage() -> Value:
@@ -26,9 +26,9 @@ def scipy_ndimage() -> Value:
         raise MeshcommError("mc.ndimage runs SciPy on each block: pip install scipy") from None
 
 
-def held(name: str, given: object) -> DTensor:
-    """Return the tensor of a filter; ``LayoutError`` if it is none."""
-    tensor = unwrapped(given)
+def input_tensor(name: str, operand: object) -> DTensor:
+    """Return *operand* as a tensor; ``LayoutError`` if it is none."""
+    tensor = unwrapped(operand)
     if not isinstance(tensor, DTensor):
         raise LayoutError(f"ndimage.{name} takes a DTensor, not {type(tensor).__name__}: call distribute first")
     return tensor
@@ -43,9 +43,9 @@ def refuse_cyclic(tensor: DTensor) -> None:
 
 
 class ScipyCall:
-    """A function of SciPy with the *arguments* that it gets beside a block and a dtype; ranks compare its text.
+    """A function of SciPy with its *arguments*, except block and dtype; ranks compare its text.
 
-    The text has also the arguments that change no message.
+    The text has all arguments, also those that do not change the exchange.
     """
 
     def __init__(self, name: str, **arguments: Value) -> None:
@@ -61,7 +61,7 @@ class ScipyCall:
 
 
 def call_text(name: str, arguments: Mapping[str, Value]) -> str:
-    """Return the text of a call that ranks compare: arrays stand for their bytes, other objects for their classes.
+    """Return the text of a call for ranks to compare: arrays as their bytes, other objects as their classes.
 
     >>> call_text("convolve", {"weights": [1, -1], "mode": "nearest"})
     'convolve(weights=(1, -1), mode=nearest)'
@@ -84,15 +84,15 @@ def _text(value: Value) -> str:
 
 
 def dtype_asked(output: Output) -> Value:
-    """Return the dtype that SciPy's *output* asks for: that of a tensor to write into; or None."""
+    """Return the dtype of SciPy's argument *output*; None if it is not given."""
     return output.dtype if isinstance(output, DTensor) else output
 
 
 def result_dtype(tensor: DTensor, run: ScipyCall, output: Output) -> DType:
-    """Return the dtype of a result, as SciPy finds it for one element; raise what SciPy raises."""
+    """Return the dtype of a result: SciPy's for one element; raise SciPy's errors."""
     one = (1,) * tensor.ndim
-    given = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
-    dtype: DType = run(np.zeros(one, tensor.dtype), given).dtype
+    target = np.zeros(one, output.dtype) if isinstance(output, DTensor) else output
+    dtype: DType = run(np.zeros(one, tensor.dtype), target).dtype
     return dtype
 
 
@@ -103,11 +103,11 @@ def as_dtype_of(tensor: DTensor, dtype: DType) -> DTensor:
 
 
 def stored(result: DTensor, output: Output) -> DTensor:
-    """Return *result*, or *output* with its elements if that is a tensor. Collective if they have to move."""
+    """Return *result*; if *output* is a tensor, write the result there and return it. Collective if elements move."""
     if not isinstance(output, DTensor):
         return result
     check_writable("output", output)
     if output.shape != result.shape:
         raise ShapeError(f"output has shape {output.shape}, but the result has {result.shape}")
     moved = result if result.layout == output.layout else relayout(result, output.layout)
-    return changed(lambda block, given: np.copyto(block, given, casting="unsafe"), output, moved)
+    return changed(lambda block, source: np.copyto(block, source, casting="unsafe"), output, moved)

@@ -1,9 +1,9 @@
 """Distances to the nearest element that is zero, exact and the same as SciPy's.
 
-`distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes but the last, in hyperplanes
-that lie whole on a rank. Then lines along the last axis lie whole, and `_lines` goes along them with SciPy's rule, so
-that of equally distant elements the same one is found. Others run along whole lines, too, or compare all elements with
-all at a border, which is what "bf" means: brute force.
+`distance_transform_edt` runs as SciPy's does, axis by axis: SciPy itself does all axes except the last, in hyperplanes
+that are whole on a rank. Then `_lines` goes along whole lines of the last axis by SciPy's rule, so that it finds the
+same one of equally distant elements. The others run along whole lines as well, or compare all elements with all
+elements at a border ("bf": brute force).
 
 All are Collective over the mesh of *input* if it is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
@@ -24,7 +24,7 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.ndimage.axes import per_axis
 from meshcomm.ndimage.binary import binary_dilation, generate_binary_structure
-from meshcomm.ndimage.calls import held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.numpy.shapes.shaping import reshape
 
 _INDEX = np.dtype(np.int32)
@@ -34,20 +34,20 @@ _FLOAT = np.dtype(np.float64)
 def _results(
     distances: DTensor | None, indices: DTensor | None, into: tuple[Value, Value], wanted: tuple[bool, bool]
 ) -> Value:
-    """Return the results that are asked for, but for those that are written into tensors. Collective."""
-    found = []
+    """Return the *wanted* results, except for those that are written into tensors. Collective."""
+    results = []
     for result, output, is_wanted in zip((distances, indices), into, wanted, strict=True):
         if not is_wanted or result is None:
             continue
         if isinstance(output, DTensor):
             stored(result, output)
         else:
-            found.append(result)
-    return tuple(found) if len(found) > 1 else found[0] if found else None
+            results.append(result)
+    return tuple(results) if len(results) > 1 else results[0] if results else None
 
 
 def _checked(name: str, tensor: DTensor, into: tuple[Value, Value], wanted: tuple[bool, bool], kind: DType) -> None:
-    """Raise what SciPy raises for outputs that do not fit, and NumPy for a dtype that has no zero, such as records."""
+    """Raise SciPy's errors for outputs that do not fit, and NumPy's for a dtype without a zero, such as records."""
     refuse_cyclic(tensor)
     _ = np.ones(1, tensor.dtype) != 0
     wrong = [] if any(wanted) else ["at least one of return_distances/return_indices must be True"]
@@ -66,7 +66,7 @@ def _checked(name: str, tensor: DTensor, into: tuple[Value, Value], wanted: tupl
 
 
 def _scales(sampling: Value, ndim: int) -> list[float] | None:
-    return None if sampling is None else [float(each) for each in per_axis(sampling, ndim, "sampling")]
+    return None if sampling is None else [float(scale) for scale in per_axis(sampling, ndim, "sampling")]
 
 
 # -- Euclidean --------------------------------------------------------------------------------------------------------
@@ -81,14 +81,14 @@ def distance_transform_edt(
     distances: DTensor | None = None,
     indices: DTensor | None = None,
 ) -> Value:
-    """Return the distance of each element to the nearest zero, or where it is, or both. Collective over the mesh.
+    """Return the distance of each element to the nearest zero, or its index, or both. Collective over the mesh.
 
     Source: scipy.ndimage.distance_transform_edt.
 
     Parameters
     ----------
     input: a tensor
-    sampling: the distance of neighbours, or one for each axis
+    sampling: distance of neighbours, or one for each axis
     return_distances: whether to return distances
     return_indices: whether to return the index of the nearest zero along each axis, stacked along a new first axis
     distances: a tensor of float64 to write the distances into; they are not returned then
@@ -102,15 +102,15 @@ def distance_transform_edt(
     ...     print(world.run(program))
     [[2.0, 1.0, 0.0], [1.0, 2.0, 3.0]]
     """
-    tensor = held("distance_transform_edt", input)
+    tensor = input_tensor("distance_transform_edt", input)
     into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
     if not tensor.ndim:
         tensor = reshape(tensor, (1,))
     _checked("edt", tensor, into, wanted, _FLOAT)
     scales = _scales(sampling, tensor.ndim)
     nearest = relaid(_nearest(tensor, scales), tensor.layout.insert(0).axes, "distance_transform_edt")
-    found = _distances(nearest, tensor, scales) if wanted[0] else None
-    return _results(found, nearest, into, wanted)
+    lengths = _distances(nearest, tensor, scales) if wanted[0] else None
+    return _results(lengths, nearest, into, wanted)
 
 
 def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
@@ -119,20 +119,20 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
     planes = whole_along(tensor, range(last), "distance_transform_edt")
 
     def within_planes(block: Array) -> Array:
-        made = np.zeros((tensor.ndim, *block.shape), _INDEX)
-        made[0] = -1  # there is none, as SciPy says it
+        features = np.zeros((tensor.ndim, *block.shape), _INDEX)
+        features[0] = -1  # there is none, as SciPy says it
         at = planes.layout.global_indices(tensor.shape, None, last)
-        for number in range(len(at) if made.size else 0):
+        for number in range(len(at) if features.size else 0):
             plane = block[..., number] != 0
             if plane.all():
                 continue
             if last:
                 rates = None if scales is None else scales[:last]
-                made[:last, ..., number] = scipy_ndimage().distance_transform_edt(
+                features[:last, ..., number] = scipy_ndimage().distance_transform_edt(
                     plane, rates, return_distances=False, return_indices=True
                 )
-            made[last, ..., number] = at[number]
-        return made
+            features[last, ..., number] = at[number]
+        return features
 
     layout = planes.layout.insert(0)
     features = mapped(within_planes, planes, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
@@ -141,12 +141,12 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
     def along_lines(new: Array, block: Array) -> None:
         new[...] = block
         grid = [whole.layout.global_indices(whole.shape, None, axis + 1) for axis in range(last)]
-        lines = [each.reshape(-1) for each in np.meshgrid(*grid, indexing="ij")] if grid else []
+        lines = [indices.reshape(-1) for indices in np.meshgrid(*grid, indexing="ij")] if grid else []
         flat = new.reshape(tensor.ndim, -1, tensor.shape[last])
-        most = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
-        for start in range(0, flat.shape[1], most):
-            some = slice(start, start + most)
-            _lines(flat[:, some], [each[some] for each in lines], scales)
+        limit = max(1, DEFAULT_SCRATCH // (64 * tensor.ndim * tensor.shape[last]))
+        for start in range(0, flat.shape[1], limit):
+            part = slice(start, start + limit)
+            _lines(flat[:, part], [indices[part] for indices in lines], scales)
 
     return filled(along_lines, whole)
 
@@ -154,14 +154,14 @@ def _nearest(tensor: DTensor, scales: list[float] | None) -> DTensor:
 def _lines(features: Array, others: Sequence[Array], scales: list[float] | None) -> None:
     """Write the nearest zero of each element of some lines, from the nearest one within its hyperplane.
 
-    It is SciPy's algorithm: the zeros whose regions the line crosses go onto a stack, and then the line is walked
-    along. All lines are at the same element at once.
+    It is SciPy's algorithm: zeros with regions on the line go onto a stack, and a second pass along the line assigns
+    them to elements. All lines are processed together, element by element.
 
     Parameters
     ----------
-    features: axes for the coordinates, the lines and the elements; the first one is -1 where there is no zero
-    others: where the lines are, along all axes but the last
-    scales: the distance of neighbours along each axis
+    features: array of shape (coordinates, lines, elements); the first coordinate is -1 where there is no zero
+    others: the indices of the lines along all axes except the last
+    scales: distance of neighbours along each axis
     """
     ndim, count, n = features.shape
     rates = [1.0] * ndim if scales is None else scales
@@ -187,20 +187,20 @@ def _lines(features: Array, others: Sequence[Array], scales: list[float] | None)
         there = lines[present[:, i]]
         top[there] += 1
         stack[there, top[there]] = i
-    found, at = lines[top >= 0], np.zeros(count, np.intp)
+    lines_with_zeros, at = lines[top >= 0], np.zeros(count, np.intp)
     original = features.copy()
 
-    def squared(some: Array, element: Array, i: int) -> Array:
-        return np.asarray(((along[some, element] - i) * rate) ** 2 + across[some, element])
+    def squared(chosen: Array, element: Array, i: int) -> Array:
+        return np.asarray(((along[chosen, element] - i) * rate) ** 2 + across[chosen, element])
 
     for i in range(n):
-        some = found[at[found] < top[found]]
-        while len(some):
-            nearer = squared(some, stack[some, at[some]], i) > squared(some, stack[some, at[some] + 1], i)
-            some = some[nearer]
-            at[some] += 1
-            some = some[at[some] < top[some]]
-        features[:, found, i] = original[:, found, stack[found, at[found]]]
+        rest = lines_with_zeros[at[lines_with_zeros] < top[lines_with_zeros]]
+        while len(rest):
+            nearer = squared(rest, stack[rest, at[rest]], i) > squared(rest, stack[rest, at[rest] + 1], i)
+            rest = rest[nearer]
+            at[rest] += 1
+            rest = rest[at[rest] < top[rest]]
+        features[:, lines_with_zeros, i] = original[:, lines_with_zeros, stack[lines_with_zeros, at[lines_with_zeros]]]
 
 
 def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) -> DTensor:
@@ -209,8 +209,8 @@ def _distances(nearest: DTensor, tensor: DTensor, scales: list[float] | None) ->
     def lengths(block: Array) -> Array:
         squares = np.zeros(block.shape[1:])
         for axis, nearest_along in enumerate(block):
-            own = indices_along(tensor.layout, tensor.shape, axis).astype(_INDEX)
-            off = (nearest_along - own).astype(_FLOAT)
+            index = indices_along(tensor.layout, tensor.shape, axis).astype(_INDEX)
+            off = (nearest_along - index).astype(_FLOAT)
             squares += (off if scales is None else off * scales[axis]) ** 2
         return np.sqrt(squares, squares)
 
@@ -229,20 +229,20 @@ def distance_transform_cdt(
     distances: DTensor | None = None,
     indices: DTensor | None = None,
 ) -> Value:
-    """Return how many steps the nearest zero is from each element. Collective over the mesh.
+    """Return the number of steps from each element to the nearest zero. Collective over the mesh.
 
-    ``NotImplementedError`` for indices, and for a metric that is an array: there SciPy's way along the whole array
-    decides. Source: scipy.ndimage.distance_transform_cdt.
+    ``NotImplementedError`` for indices, and for other arrays as metric: they depend on SciPy's path along the whole
+    array. Source: scipy.ndimage.distance_transform_cdt.
 
     Other arguments are those of `distance_transform_edt`.
 
     Parameters
     ----------
     metric: "chessboard", for steps along several axes at once, or "taxicab", "cityblock" or "manhattan"; or the
-        structure that is one of them
+        structure of one of them
     distances: a tensor of int32 to write the distances into; they are not returned then
     """
-    tensor = held("distance_transform_cdt", input)
+    tensor = input_tensor("distance_transform_cdt", input)
     into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
     _checked("cdt", tensor, into, wanted, _INDEX)
     if not isinstance(metric, str) and np.shape(metric) != (3,) * tensor.ndim:  # SciPy crashes on one without axes
@@ -257,17 +257,17 @@ def distance_transform_cdt(
             "of other metrics. distance_transform_edt and distance_transform_bf give indices"
         )
     beyond = sum(tensor.shape) + 1
-    found = mapped(lambda block: np.where(block != 0, beyond, 0).astype(_INDEX), tensor, dtype=_INDEX)
+    steps = mapped(lambda block: np.where(block != 0, beyond, 0).astype(_INDEX), tensor, dtype=_INDEX)
     for axis in range(tensor.ndim):
         step = partial(_steps, axis=axis, chessboard=metric == "chessboard" and axis > 0)
-        found = mapped(step, whole_along(found, (axis,), "distance_transform_cdt"))
-    found = relaid(found, tensor.layout.axes, "distance_transform_cdt")
-    changed(lambda block: np.putmask(block, block >= beyond, -1), found)
-    return _results(found, None, into, wanted)
+        steps = mapped(step, whole_along(steps, (axis,), "distance_transform_cdt"))
+    steps = relaid(steps, tensor.layout.axes, "distance_transform_cdt")
+    changed(lambda block: np.putmask(block, block >= beyond, -1), steps)
+    return _results(steps, None, into, wanted)
 
 
 def _steps(block: Array, *, axis: int, chessboard: bool) -> Array:
-    """Return the least steps to a zero, from those within hyperplanes across *axis*."""
+    """Return the least number of steps to a zero, from those within hyperplanes across *axis*."""
     if not block.size:
         return block
     lines = np.moveaxis(block, axis, -1)
@@ -277,26 +277,26 @@ def _steps(block: Array, *, axis: int, chessboard: bool) -> Array:
         before = np.minimum.accumulate(lines - at, axis=-1) + at
         after = np.minimum.accumulate((lines + at)[..., ::-1], axis=-1)[..., ::-1] - at
         return np.ascontiguousarray(np.moveaxis(np.minimum(before, after), -1, axis), _INDEX)
-    # The least r so that some element at most r away has at most r. Minima of stretches of 1, 2, 4, ... elements say
-    # for any r what the minimum around an element is; the search halves what is left.
+    # The least r such that an element at most r away has at most r. Minima of intervals of 1, 2, 4, ... elements give
+    # the minimum around an element for any r; a binary search finds r.
     levels = [lines]
     while 2 ** len(levels) <= n:
         half = 2 ** (len(levels) - 1)
         levels.append(np.minimum(levels[-1][..., :-half], levels[-1][..., half:]))
-    least, most = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
-    while (least < most).any():
-        middle = (least + most) // 2
+    least, largest = np.zeros(lines.shape, np.intp), lines.astype(np.intp)
+    while (least < largest).any():
+        middle = (least + largest) // 2
         first, stop = np.maximum(at - middle, 0), np.minimum(at + middle + 1, n)
         level = np.log2(stop - first).astype(np.intp)
         lowest = np.zeros(lines.shape, lines.dtype)
         for number, minima in enumerate(levels):
-            some = level == number
-            pairs = [np.clip(each, 0, minima.shape[-1] - 1) for each in (first, stop - 2**number)]
+            in_level = level == number
+            pairs = [np.clip(ends, 0, minima.shape[-1] - 1) for ends in (first, stop - 2**number)]
             both = np.minimum(*[np.take_along_axis(minima, pair, -1) for pair in pairs])
-            lowest = np.where(some, both, lowest)
+            lowest = np.where(in_level, both, lowest)
         reached = lowest <= middle
-        most, least = np.where(reached, middle, most), np.where(reached, least, middle + 1)
-    return np.ascontiguousarray(np.moveaxis(most, -1, axis), _INDEX)
+        largest, least = np.where(reached, middle, largest), np.where(reached, least, middle + 1)
+    return np.ascontiguousarray(np.moveaxis(largest, -1, axis), _INDEX)
 
 
 # -- brute force ------------------------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def distance_transform_bf(
 ) -> Value:
     """Return the distance of each element to the nearest zero, by comparing all with all. Collective over the mesh.
 
-    All ranks get the indices of zeros that are beside other elements. `distance_transform_edt` takes much less time.
+    All ranks get the indices of zeros next to other elements. `distance_transform_edt` takes much less time.
 
     Source: scipy.ndimage.distance_transform_bf.
 
@@ -330,10 +330,10 @@ def distance_transform_bf(
     Parameters
     ----------
     metric: "euclidean", "taxicab", "cityblock", "manhattan" or "chessboard"
-    sampling: the distance of neighbours, or one for each axis; for the metric "euclidean" only
+    sampling: distance of neighbours, or one for each axis; for the metric "euclidean" only
     distances: a tensor of float64, or for other metrics of uint32, to write the distances into
     """
-    tensor: Value = held("distance_transform_bf", input)
+    tensor: Value = input_tensor("distance_transform_bf", input)
     into, wanted = (distances, indices), (bool(return_distances), bool(return_indices))
     name = _SAME.get(str(metric).lower(), str(metric).lower())
     if name not in _METRICS:
@@ -345,36 +345,38 @@ def distance_transform_bf(
         rates = np.ones(tensor.ndim)
     around: Value = binary_dilation(tensor, generate_binary_structure(tensor.ndim, tensor.ndim))
 
-    def nearest(block: Array, made: Array) -> Array:
-        """Write the distances, and return where the nearest zeros are."""
+    def nearest(block: Array, distances_block: Array) -> Array:
+        """Write the distances, and return the indices of the nearest zeros."""
         border = np.nonzero(around & (tensor == 0))
-        zeros = np.array([gathered("distance_transform_bf", each) for each in border]).reshape(tensor.ndim, -1)
+        zeros = np.array([gathered("distance_transform_bf", indices_of_axis) for indices_of_axis in border]).reshape(
+            tensor.ndim, -1
+        )
         zeros = zeros[:, ::-1]  # SciPy takes the last one of equally distant zeros
-        own = [tensor.layout.global_indices(tensor.shape, None, axis) for axis in range(tensor.ndim)]
-        at = np.array(np.meshgrid(*own, indexing="ij")).reshape(tensor.ndim, *block.shape)
+        indices_of_block = [tensor.layout.global_indices(tensor.shape, None, axis) for axis in range(tensor.ndim)]
+        at = np.array(np.meshgrid(*indices_of_block, indexing="ij")).reshape(tensor.ndim, *block.shape)
         steps, inside = at.astype(_INDEX), block != 0
-        made[inside], which = _compared(at[:, inside], zeros, rates, name)
+        distances_block[inside], which = _compared(at[:, inside], zeros, rates, name)
         steps[:, inside] = zeros[:, which] if zeros.shape[1] else 0
         return steps
 
-    made = mapped(lambda block: np.zeros(block.shape, kind), tensor, dtype=kind)
+    lengths = mapped(lambda block: np.zeros(block.shape, kind), tensor, dtype=kind)
     layout = tensor.layout.insert(0)
-    stacked = mapped(nearest, tensor, made, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
-    return _results(made, stacked, into, wanted)
+    stacked = mapped(nearest, tensor, lengths, layout=layout, shape=(tensor.ndim, *tensor.shape), dtype=_INDEX)
+    return _results(lengths, stacked, into, wanted)
 
 
 def _compared(at: Array, zeros: Array, rates: Array, name: str) -> tuple[Array, Array]:
-    """Return the distance of elements to the nearest of *zeros*, and which one that is: the first of equal ones."""
+    """Return the distances of elements to the nearest of *zeros*, and the number of that, the first of equal ones."""
     count, nearest = at.shape[1], np.zeros(at.shape[1], np.intp)
     if not zeros.shape[1]:
         beyond = np.sqrt(np.finfo(np.float64).max) if name == "euclidean" else np.iinfo(np.uint32).max
         return np.full(count, beyond), nearest
-    found = np.empty(count)
-    most = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(at)))
-    for start in range(0, count, most):
-        some = slice(start, start + most)
-        off = (at[:, some, None] - zeros[:, None]) * rates[:, None, None]
+    result = np.empty(count)
+    limit = max(1, DEFAULT_SCRATCH // (32 * zeros.shape[1] * len(at)))
+    for start in range(0, count, limit):
+        part = slice(start, start + limit)
+        off = (at[:, part, None] - zeros[:, None]) * rates[:, None, None]
         squares = _METRICS[name](off)
-        nearest[some] = squares.argmin(1)
-        found[some] = np.take_along_axis(squares, nearest[some, None], 1)[:, 0]
-    return np.sqrt(found) if name == "euclidean" else found, nearest
+        nearest[part] = squares.argmin(1)
+        result[part] = np.take_along_axis(squares, nearest[part, None], 1)[:, 0]
+    return np.sqrt(result) if name == "euclidean" else result, nearest

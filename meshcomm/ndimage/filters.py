@@ -1,9 +1,8 @@
 """Filters over windows of any shape: scipy.ndimage's on blocks with ghosts along all axes, with corners.
 
 Each function takes SciPy's arguments and has SciPy's values, also at the borders of blocks. *input* is a tensor.
-*output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis that the window
-looks along is sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic`
-axes.
+*output* is a dtype, or a tensor to write into. All are Collective over the mesh of *input* if an axis of the window is
+sharded. ``MeshcommError`` if SciPy is not installed, ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
 
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.halos.boundaries import holds
-from meshcomm.ndimage.axes import Edges, per_axis, spread
-from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, held, result_dtype, stored
+from meshcomm.ndimage.axes import FilterEdges, per_axis, spread
+from meshcomm.ndimage.calls import Output, ScipyCall, dtype_asked, input_tensor, result_dtype, stored
 from meshcomm.ndimage.windows import widths_along, windowed
 from meshcomm.numpy.elementwise.families import family
 
@@ -28,12 +27,12 @@ ORDERS = (
 """Filters that choose elements by their order."""
 
 UNPROBED = ("generic_filter",)
-"""Filters that SciPy must not run on one element to find its errors and the dtype of the result."""
+"""Filters without a trial run on one element for SciPy's errors and the dtype of the result."""
 
 
 def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: Value) -> DTensor:
     """Return the result of the filter *name* of SciPy with these *arguments*. Collective."""
-    tensor, run = held(name, input), ScipyCall(name, **arguments, axes=axes)
+    tensor, run = input_tensor(name, input), ScipyCall(name, **arguments, axes=axes)
     is_probed = name not in UNPROBED
     dtype = result_dtype(tensor, run, output) if is_probed else np.dtype(dtype_asked(output) or tensor.dtype)
     along, mode = normalised_axes(axes, tensor.ndim), arguments["mode"]
@@ -43,8 +42,8 @@ def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: 
     widths = widths_along(name, along, tensor.ndim, lengths, origins)
     if not isinstance(mode, str):
         mode = spread(per_axis(mode, len(along), "mode"), along, tensor.ndim, "reflect")
-    edges = Edges(mode, arguments["cval"])
-    is_constant = any(each.name == "constant" for each in edges.boundaries(tensor.ndim))
+    edges = FilterEdges(mode, arguments["cval"])
+    is_constant = any(boundary.name == "constant" for boundary in edges.boundaries(tensor.ndim))
     if is_constant and name in ORDERS and tensor.dtype.kind in "biu" and not holds(tensor.dtype, edges.cval):
         raise DTypeError(
             f"ndimage.{name}: cval {edges.cval!r} is no {tensor.dtype}. SciPy rounds it in some of these filters and "
@@ -54,7 +53,7 @@ def _filtered(name: str, input: Held, output: Output, axes: Value, **arguments: 
 
 
 def _lengths(arguments: dict[str, Value], count: int) -> Sequence[int]:
-    """Return the lengths of a window: those of the array that is given, else its size along *count* axes."""
+    """Return the lengths of a window: the shape of its array, else its size along *count* axes."""
     for array in ("weights", "footprint", "structure"):
         if arguments.get(array) is not None:
             return np.shape(arguments[array])
@@ -80,11 +79,10 @@ def _weighted(
     input: a tensor
     weights: an array with as many axes as the window
     output: a dtype for the result, or a tensor to write into and return
-    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or
-        one for each axis
+    mode: boundary: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy; or one for each axis
     cval: the value beyond the edges if *mode* is "constant"
-    origin: by how many elements the window is shifted; or one for each axis
-    axes: which axes the window has; by default all
+    origin: shift of the window in elements; or one for each axis
+    axes: the axes of the window; by default all
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -121,7 +119,7 @@ def _ordered(
     Parameters
     ----------
     size: the length of the window, or one for each axis
-    footprint: which elements of the window count, as an array of booleans: instead of *size*
+    footprint: array of booleans that selects elements of the window, instead of *size*
     """
     return _filtered(**locals())
 
@@ -152,7 +150,7 @@ def rank_filter(
 
     Parameters
     ----------
-    rank: which element: 0 is the least one, and -1 the largest
+    rank: number of the element: 0 is the least one, and -1 the largest
     """
     return _filtered("rank_filter", **locals())
 
@@ -203,7 +201,7 @@ def _grey(
 
     Parameters
     ----------
-    structure: what is subtracted from the elements of the window, and added for a dilation: an array of its shape
+    structure: array of the shape of the window, subtracted from its elements, for a dilation added to them
     """
     return _filtered(**locals())
 
@@ -227,7 +225,7 @@ def generic_filter(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return what *function* makes of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
+    """Return *function* of each window. Collective over the mesh. Source: scipy.ndimage.generic_filter.
 
     Each rank calls *function* also for windows around ghosts, and drops the results.
 
@@ -235,7 +233,7 @@ def generic_filter(
 
     Parameters
     ----------
-    function: gets the elements of a window as an array of one axis, and returns a number
+    function: function of the elements of a window, an array of one axis; it returns a number
     extra_arguments: further arguments for *function*
     extra_keywords: further arguments for *function*, by name
     """

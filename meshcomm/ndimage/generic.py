@@ -1,4 +1,4 @@
-"""Filters by functions of the caller: along lines, on many windows at once, and made of derivatives.
+"""Filters by functions of the caller: along lines, on many windows at once, and by derivatives.
 
 For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
 """
@@ -19,8 +19,8 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.make import halo
-from meshcomm.ndimage.axes import Edges, ordered_axes, per_axis, spread
-from meshcomm.ndimage.calls import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, spread
+from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 from meshcomm.ndimage.interpolation import output_layout
 from meshcomm.ndimage.separable import summed
 from meshcomm.ndimage.windows import filtered, widths_along
@@ -40,17 +40,16 @@ def generic_filter1d(
     extra_arguments: Value = (),
     extra_keywords: Value = None,
 ) -> DTensor:
-    """Return what *function* makes of each line along *axis*. Collective over the mesh if that is sharded.
+    """Return *function* of each line along *axis*. Collective over the mesh if that is sharded.
 
-    The function may look at a whole line, so lines move to where they lie whole. Source:
-    scipy.ndimage.generic_filter1d.
+    The function gets whole lines, so *axis* is unsharded for it. Source: scipy.ndimage.generic_filter1d.
 
     Other arguments are those of `convolve1d`.
 
     Parameters
     ----------
-    function: gets a line with *filter_size* - 1 more elements, and the line of the output to fill
-    filter_size: the length of the window
+    function: function of a line with *filter_size* - 1 more elements, and of the line of the output to fill
+    filter_size: length of the window
     extra_arguments: further arguments for *function*
     extra_keywords: further arguments for *function*, by name
 
@@ -64,20 +63,20 @@ def generic_filter1d(
     ...     print(world.run(program))
     [[0.0, 2.0], [4.0, 6.0]]
     """
-    tensor = held("generic_filter1d", input)
+    tensor = input_tensor("generic_filter1d", input)
     refuse_cyclic(tensor)
     along, run = axis_of(axis, tensor.ndim), scipy_ndimage().generic_filter1d
     rest, none = (mode, cval, origin, extra_arguments, extra_keywords), np.zeros((0,) * tensor.ndim, tensor.dtype)
     dtype = run(none, function, filter_size, along, dtype_asked(output), *rest).dtype
 
     def of_lines(block: Array) -> Array:
-        made = np.empty(block.shape, dtype)
-        if made.size:
-            run(block, function, filter_size, along, made, *rest)
-        return made
+        result = np.empty(block.shape, dtype)
+        if result.size:
+            run(block, function, filter_size, along, result, *rest)
+        return result
 
-    found = make(*of_whole_blocks(tensor, (along,), "generic_filter1d", of_lines), tensor.shape, dtype)
-    return stored(relaid(found, tensor.layout.axes, "generic_filter1d"), output)
+    result = make(*of_whole_blocks(tensor, (along,), "generic_filter1d", of_lines), tensor.shape, dtype)
+    return stored(relaid(result, tensor.layout.axes, "generic_filter1d"), output)
 
 
 @family("scipy.ndimage")
@@ -93,13 +92,13 @@ def _of_derivatives(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the sum of second derivatives that a function makes. Collective over the mesh.
+    """Return the sum of second derivatives by a function. Collective over the mesh.
 
     Other arguments are those of `convolve`.
 
     Parameters
     ----------
-    derivative2: gets the tensor, an axis, a dtype or None, *mode* and *cval*, and returns a new tensor. Of
+    derivative2: function of the tensor, an axis, a dtype or None, *mode* and *cval*; it returns a new tensor. For
         `generic_gradient_magnitude` it is the first derivative, *derivative*
     extra_arguments: further arguments for the function
     extra_keywords: further arguments for the function, by name
@@ -114,12 +113,12 @@ def _of_derivatives(
     ...     print(world.run(program))
     [[1, 2, 2], [2, 2, -9]]
     """
-    tensor = held(name, input)
+    tensor = input_tensor(name, input)
 
-    def along(axis: int, edges: Edges, output: Output) -> DTensor:
+    def along(axis: int, edges: FilterEdges, output: Output) -> DTensor:
         return derivative2(tensor, axis, output, edges.mode, edges.cval, *extra_arguments, **(extra_keywords or {}))
 
-    return summed(tensor, along, Edges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
+    return summed(tensor, along, FilterEdges(mode, cval), output, axes, squares=name == "generic_gradient_magnitude")
 
 
 generic_laplace = _of_derivatives("generic_laplace")
@@ -137,7 +136,7 @@ def generic_gradient_magnitude(
     *,
     axes: Value = None,
 ) -> DTensor:
-    """Return the length of the gradient whose derivatives a function makes. Collective over the mesh.
+    """Return the length of the gradient by a function for derivatives. Collective over the mesh.
 
     Source: scipy.ndimage.generic_gradient_magnitude.
 
@@ -145,7 +144,7 @@ def generic_gradient_magnitude(
 
     Parameters
     ----------
-    derivative: gets the tensor, an axis, a dtype or None, *mode* and *cval*, and returns a new tensor
+    derivative: function of the tensor, an axis, a dtype or None, *mode* and *cval*; it returns a new tensor
     """
     return _magnitude(input, derivative, output, mode, cval, extra_arguments, extra_keywords, axes=axes)
 
@@ -153,7 +152,7 @@ def generic_gradient_magnitude(
 _magnitude = _of_derivatives("generic_gradient_magnitude", "Return the length of the gradient. Collective.")
 
 _PADDED = {"grid-mirror": "mirror", "grid-constant": "constant", "grid-wrap": "wrap"}
-"""What SciPy takes for some modes in `vectorized_filter`; its "grid-mirror" is the "mirror" of other filters."""
+"""Other meanings of SciPy's modes in `vectorized_filter`: its "grid-mirror" is the "mirror" of other filters."""
 
 
 @refusable
@@ -170,7 +169,7 @@ def vectorized_filter(
     axes: Value = None,
     batch_memory: int = 2**30,
 ) -> DTensor:
-    """Return what *function* makes of many windows at once. Collective over the mesh.
+    """Return *function* of many windows at once. Collective over the mesh.
 
     Source: scipy.ndimage.vectorized_filter.
 
@@ -178,8 +177,8 @@ def vectorized_filter(
 
     Parameters
     ----------
-    function: gets an array of windows and *axis*, and reduces these axes, as numpy.mean does
-    mode: what is beyond the edges, or "valid" for windows that lie within the tensor only
+    function: function of an array of windows and *axis*; it reduces these axes, as numpy.mean does
+    mode: boundary, or "valid" for windows within the tensor only
     cval: the value beyond the edges, with the mode "constant" only
     batch_memory: bytes of windows that *function* may get at once
 
@@ -192,14 +191,14 @@ def vectorized_filter(
     ...     print(world.run(program))
     [[0.33, 1.0, 2.0], [3.0, 4.0, 4.67]]
     """
-    tensor, run = held("vectorized_filter", input), scipy_ndimage().vectorized_filter
+    tensor, run = input_tensor("vectorized_filter", input), scipy_ndimage().vectorized_filter
     shape = {"size": size, "footprint": None if footprint is None else gathered("vectorized_filter", footprint)}
-    found = ordered_axes(axes, tensor.ndim)
-    more = {"axes": found if axes is not None else None, "batch_memory": batch_memory}
+    along = ordered_axes(axes, tensor.ndim)
+    more = {"axes": along if axes is not None else None, "batch_memory": batch_memory}
     ends = {"mode": mode, "cval": cval, "origin": origin}
     sizes = size if footprint is None else np.shape(shape["footprint"])
-    sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(found), "size")
-    lengths = spread([max(1, int(n)) for n in sizes], found, tensor.ndim, 1)
+    sizes = per_axis(1 if sizes is None or not np.size(sizes) else sizes, len(along), "size")
+    lengths = spread([max(1, int(n)) for n in sizes], along, tensor.ndim, 1)
     sample = run(np.zeros(lengths, tensor.dtype), function, **shape, **ends, **more)  # its errors
     if 0 in tensor.shape:
         return stored(tensor.copy(), output)
@@ -211,29 +210,29 @@ def vectorized_filter(
 
     if mode == "valid":
         return stored(_valid(tensor, lengths, valid, dtype, call), output)
-    origins = spread(per_axis(origin or 0, len(found), "origin"), found, tensor.ndim, 0)
+    origins = spread(per_axis(origin or 0, len(along), "origin"), along, tensor.ndim, 0)
     widths = widths_along("vectorized_filter", range(tensor.ndim), tensor.ndim, lengths, origins)
-    boundaries = Edges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
+    boundaries = FilterEdges(_PADDED.get(mode, mode), 0.0 if cval is None else cval).boundaries(tensor.ndim)
     compare_call("filter", tensor.mesh, call)
     around = halo(tensor, widths, list(boundaries))
     return stored(filtered(tensor, lambda block: valid(around.local), dtype), output)
 
 
 def _valid(tensor: DTensor, lengths: list[int], run: Callable[[Array], Array], dtype: np.dtype, call: str) -> DTensor:
-    """Return what *run* makes of all windows of these lengths that lie within the tensor. Collective."""
+    """Return *run* of all windows of *lengths* within the tensor. Collective."""
     refuse_cyclic(tensor)
     shape = tuple(max(0, n - length + 1) for n, length in zip(tensor.shape, lengths, strict=True))
     layout = output_layout(tensor, shape)
 
     def find() -> Box:
-        own = layout.block_box(shape)
-        empty = any(start == stop for start, stop, *_ in own)
+        box = layout.block_box(shape)
+        empty = any(start == stop for start, stop, *_ in box)
         return tuple(
-            (start, start if empty else stop + n - 1) for (start, stop, *_), n in zip(own, lengths, strict=True)
+            (start, start if empty else stop + n - 1) for (start, stop, *_), n in zip(box, lengths, strict=True)
         )
 
     def windows(block: Array) -> Array:
-        found = read(tensor, find, call)
-        return run(found) if found.size else np.empty(layout.block_shape(shape), dtype)
+        elements = read(tensor, find, call)
+        return run(elements) if elements.size else np.empty(layout.block_shape(shape), dtype)
 
     return mapped(windows, tensor, layout=layout, shape=shape, dtype=dtype)

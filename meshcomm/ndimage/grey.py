@@ -1,4 +1,4 @@
-"""Greyscale morphology made of erosions and dilations, as SciPy makes it.
+"""Greyscale morphology composed of erosions and dilations, as in SciPy.
 
 For arguments and errors, see :mod:`meshcomm.ndimage.filters`.
 """
@@ -13,17 +13,17 @@ from meshcomm.blocks.make import changed
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
-from meshcomm.ndimage.calls import Output, dtype_asked, held, stored
+from meshcomm.ndimage.calls import Output, dtype_asked, input_tensor, stored
 from meshcomm.ndimage.filters import grey_dilation, grey_erosion
 from meshcomm.numpy.elementwise.families import family
 
 
-def _tophat(found: Array, block: Array, *, opens: bool) -> None:
-    """Write the difference into *found*, an opening or a closing of *block*; of booleans, where they differ."""
-    if found.dtype == bool and block.dtype == bool:
-        np.bitwise_xor(found, block, out=found)
+def _tophat(result: Array, block: Array, *, opens: bool) -> None:
+    """Write the difference of *result*, an opening or a closing, and *block* into *result*; of booleans, their xor."""
+    if result.dtype == bool and block.dtype == bool:
+        np.bitwise_xor(result, block, out=result)
     else:
-        np.subtract(*((block, found) if opens else (found, block)), out=found)
+        np.subtract(*((block, result) if opens else (result, block)), out=result)
 
 
 def _gradient(eroded: Array, dilated: Array, block: Array) -> None:
@@ -62,7 +62,7 @@ def _composed(
     ...     print(world.run(program))
     [[1, 1, 1], [3, 3, 3]]
     """
-    tensor, window = held(name, input), (size, footprint, structure)
+    tensor, window = input_tensor(name, input), (size, footprint, structure)
 
     def filtered(function: Callable[..., DTensor], of: DTensor, into: Output = None) -> DTensor:
         return function(of, *window, into, mode, cval, origin, axes=axes)
@@ -76,10 +76,10 @@ def _composed(
         warnings.warn("ignoring size because footprint is set", UserWarning, stacklevel=5)
     opens = name in ("grey_opening", "white_tophat")
     order = (grey_erosion, grey_dilation) if opens else (grey_dilation, grey_erosion)
-    found = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
+    result = filtered(order[1], filtered(order[0], tensor), dtype_asked(output))
     if name.endswith("tophat"):
-        changed(partial(_tophat, opens=opens), found, tensor)
-    return stored(found, output)
+        changed(partial(_tophat, opens=opens), result, tensor)
+    return stored(result, output)
 
 
 grey_opening = _composed("grey_opening")

@@ -1,8 +1,8 @@
 """Splines through the elements of a tensor, evaluated elsewhere: zoom, shift, rotate, and other maps of coordinates.
 
-Each rank computes where the elements of its block of the output come from, reads that box of the input, and lets
-SciPy evaluate the spline there. The filter before it runs along whole lines (`spline_filter`). Arguments and values
-are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
+Each rank computes the coordinates of its block of the output in the input, reads the box of the input around them, and
+lets SciPy evaluate the spline there. The filter before it runs along whole lines (`spline_filter`). Arguments and
+values are SciPy's. The output is sharded as the input; in consecutive blocks, if it has another shape.
 
 All are Collective over the mesh of *input* if that is sharded. ``LayoutError`` for plain arrays and for `Cyclic` axes.
 """
@@ -34,21 +34,21 @@ from meshcomm.ndimage.calls import (
     as_dtype_of,
     call_text,
     dtype_asked,
-    held,
+    input_tensor,
     refuse_cyclic,
     scipy_ndimage,
     stored,
 )
-from meshcomm.ndimage.splines import CONSTANT, Rule, Support, extended, slabs
+from meshcomm.ndimage.splines import CONSTANT, SplineRule, Support, extended, slabs
 from meshcomm.numpy.joining.padding import pad
 
 Coordinates = Callable[[Box], Sequence[Array]]
-"""From a box of the output to the coordinates of its elements along each axis of the input; arrays that broadcast."""
+"""A function from a box of the output to coordinates along each axis of the input, arrays that broadcast."""
 
 _PADDED = {"nearest": "edge", "grid-constant": "constant"}
-"""Modes for which SciPy's filter needs more elements beyond the edges, and how NumPy calls them."""
+"""Modes with padding for SciPy's filter, and their names in numpy.pad."""
 
-_PADDING = 12  # elements, as SciPy adds them
+_PADDING = 12  # elements, as in SciPy
 
 
 # -- the filter -------------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def _filtered(tensor: DTensor, order: int, axes: Sequence[int], dtype: DType, mo
 
 
 def _filter_dtype(name: str, tensor: DTensor, order: int, output: Output, mode: str) -> DType:
-    """Return the dtype of a spline filter, as SciPy finds it for one element; raise what SciPy raises."""
+    """Return the dtype of a spline filter: SciPy's for one element; raise SciPy's errors."""
     function, one = getattr(scipy_ndimage(), name), np.zeros((1,) * tensor.ndim, tensor.dtype)
     dtype: DType = function(one, order, output=dtype_asked(output), mode=mode).dtype
     return dtype
@@ -81,15 +81,15 @@ def spline_filter1d(
 ) -> DTensor:
     """Return the coefficients of a spline along *axis*. Collective over the mesh if that is sharded.
 
-    The filter runs along whole lines: they move, and the result goes back. Source: scipy.ndimage.spline_filter1d.
+    The filter runs along whole lines: *axis* is unsharded for it. Source: scipy.ndimage.spline_filter1d.
 
     Parameters
     ----------
     input: a tensor
-    order: of the spline, 0 to 5
-    axis: which axis
+    order: order of the spline, 0 to 5
+    axis: the axis of the spline
     output: a dtype for the result, or a tensor to write into and return
-    mode: what is beyond the edges
+    mode: boundary
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -99,12 +99,12 @@ def spline_filter1d(
     ...     print(world.run(program))
     [[0.27, -0.53], [1.87, -0.93]]
     """
-    tensor = held("spline_filter1d", input)
+    tensor = input_tensor("spline_filter1d", input)
     dtype = _filter_dtype("spline_filter1d", tensor, order, output, mode)
-    (found,) = normalised_axes(axis, tensor.ndim)
+    (along,) = normalised_axes(axis, tensor.ndim)
     if order < 2:
         return stored(as_dtype_of(tensor, dtype), output)
-    return stored(relaid(_along(tensor, order, found, dtype, mode), tensor.layout.axes, "spline_filter1d"), output)
+    return stored(relaid(_along(tensor, order, along, dtype, mode), tensor.layout.axes, "spline_filter1d"), output)
 
 
 @refusable
@@ -115,38 +115,40 @@ def spline_filter(input: Held, order: int = 3, output: Output = np.float64, mode
 
     Arguments are those of `spline_filter1d`.
     """
-    tensor = held("spline_filter", input)
+    tensor = input_tensor("spline_filter", input)
     dtype = _filter_dtype("spline_filter", tensor, order, output, mode)
-    found = _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
-    return stored(relaid(found, tensor.layout.axes, "spline_filter"), output)
+    coefficients = (
+        _filtered(tensor, order, range(tensor.ndim), dtype, mode) if tensor.ndim else as_dtype_of(tensor, dtype)
+    )
+    return stored(relaid(coefficients, tensor.layout.axes, "spline_filter"), output)
 
 
 # -- values at coordinates --------------------------------------------------------------------------------------------
 
 
-class _Map:
-    """A function of SciPy that evaluates a spline.
+class _SplineCall:
+    """A call of a function of SciPy that evaluates a spline.
 
     Parameters
     ----------
-    name: of the function
-    input, output: its arguments of these names
+    name: name of the function
+    input, output: arguments of the function
     rule: order, mode and cval
-    prefilter: whether the elements are to be filtered first
-    arguments: the others, for what the ranks compare
+    prefilter: whether to filter the elements first
+    arguments: other arguments, for the text that ranks compare
     """
 
     def __init__(
-        self, name: str, input: Held, output: Output, rule: Rule, *, prefilter: bool, **arguments: Value
+        self, name: str, input: Held, output: Output, rule: SplineRule, *, prefilter: bool, **arguments: Value
     ) -> None:
-        self.tensor, self._name, self._output, self._rule = held(name, input), name, output, rule
+        self.tensor, self._name, self._output, self._rule = input_tensor(name, input), name, output, rule
         self._prefilter = bool(prefilter) and rule.order > 1
         refuse_cyclic(self.tensor)
         one = np.zeros((1,) * self.tensor.ndim)
-        given = one.astype(output.dtype) if isinstance(output, DTensor) else output
+        target = one.astype(output.dtype) if isinstance(output, DTensor) else output
         self.dtype: DType = (
             scipy_ndimage()
-            .shift(one.astype(self.tensor.dtype), 0, given, rule.order, rule.mode, rule.cval, prefilter=False)
+            .shift(one.astype(self.tensor.dtype), 0, target, rule.order, rule.mode, rule.cval, prefilter=False)
             .dtype
         )
         self._text = f"{call_text(name, arguments | rule._asdict())} as {self.dtype}, prefilter {self._prefilter}"
@@ -158,10 +160,10 @@ class _Map:
 
         Parameters
         ----------
-        shape: of the output
-        coordinates: gives them for a box of the output
-        layout: of the output; by default as that of the input
-        planes: the axes that have coordinates: elements along the others stay where they are. By default all
+        shape: shape of the output
+        coordinates: function from a box of the output to coordinates
+        layout: layout of the output; by default as that of the input
+        planes: the axes with coordinates; along other axes the indices stay the same. By default all
         """
         tensor, axes = self.tensor, range(self.tensor.ndim) if planes is None else planes
         target = output_layout(tensor, shape) if layout is None else layout
@@ -180,7 +182,7 @@ class _Map:
         return stored(complex_of(halves, self.dtype), self._output)
 
     def _evaluated(
-        self, tensor: DTensor, rule: Rule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
+        self, tensor: DTensor, rule: SplineRule, dtype: DType, where: tuple[Layout, Shape, Coordinates, Sequence[int]]
     ) -> DTensor:
         layout, shape, coordinates, axes = where
         padding = 0
@@ -194,52 +196,52 @@ class _Map:
         supports = [Support(tensor.shape[axis], rule) for axis in axes]
 
         def find() -> Box:
-            own = layout.block_box(shape)
-            for slab in _planes(own, axes, tensor.ndim):
+            box = layout.block_box(shape)
+            for slab in _planes(box, axes, tensor.ndim):
                 for support, at in zip(supports, coordinates(slab), strict=True):
                     support.add(at + padding)
             spans = dict(zip(axes, (support.span for support in supports), strict=True))
-            return tuple(spans[axis] if axis in spans else own[axis] for axis in range(tensor.ndim))
+            return tuple(spans[axis] if axis in spans else box[axis] for axis in range(tensor.ndim))
 
         def values(block: Array) -> Array:
-            array, own = read(tensor, find, self._text), layout.block_box(shape)
-            made = new_block(box_shape(own), dtype)
-            if made.size:
-                where = own, axes, coordinates, padding
-                _evaluate(extended(array, supports, axes, rule), made, where, supports, rule)
-            return made
+            array, box = read(tensor, find, self._text), layout.block_box(shape)
+            result = new_block(box_shape(box), dtype)
+            if result.size:
+                where = box, axes, coordinates, padding
+                _evaluate(extended(array, supports, axes, rule), result, where, supports, rule)
+            return result
 
         return mapped(values, tensor, layout=layout, shape=shape, dtype=dtype)
 
 
-def _planes(own: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
-    """Go through stretches of a block, along *axes* of it, for whose coordinates there is memory."""
-    if 0 not in box_shape(own):
-        within = own if len(axes) == ndim else tuple(own[axis] for axis in axes)
+def _planes(box: Box, axes: Sequence[int], ndim: int) -> Iterator[Box]:
+    """Go through slabs of a block, along *axes* of it, small enough for the memory of their coordinates."""
+    if 0 not in box_shape(box):
+        within = box if len(axes) == ndim else tuple(box[axis] for axis in axes)
         yield from slabs(within, max(1, DEFAULT_SCRATCH // (32 * len(axes))))
 
 
 def _evaluate(
     array: Array,
-    made: Array,
+    result: Array,
     where: tuple[Box, Sequence[int], Coordinates, int],
     supports: Sequence[Support],
-    rule: Rule,
+    rule: SplineRule,
 ) -> None:
-    """Write the values of the block *made* from the elements that they need."""
-    own, axes, coordinates, padding = where
+    """Write the values of the block *result* from the elements that they need."""
+    box, axes, coordinates, padding = where
     others = [axis for axis in range(array.ndim) if axis not in axes]
     sources = np.moveaxis(array, others, range(len(others)))
-    targets = np.moveaxis(made, others, range(len(others))) if others else made
+    targets = np.moveaxis(result, others, range(len(others))) if others else result
     if not array.size:  # all values are the constant
         sources = np.zeros((*targets.shape[: len(others)], *(1,) * len(axes)), array.dtype)
-    first = own if not others else tuple(own[axis] for axis in axes)
-    for slab in _planes(own, axes, array.ndim):
+    first = box if not others else tuple(box[axis] for axis in axes)
+    for slab in _planes(box, axes, array.ndim):
         at = np.empty((len(axes), *box_shape(slab)))
         outside = np.zeros(box_shape(slab), bool)
-        for each, support, given in zip(at, supports, coordinates(slab), strict=True):
-            found, constant = support.folded(given + padding)
-            each[...] = found - support.first
+        for row, support, values in zip(at, supports, coordinates(slab), strict=True):
+            folded, constant = support.folded(values + padding)
+            row[...] = folded - support.first
             outside |= constant
         at[:, outside] = CONSTANT
         rows = slice(slab[0][0] - first[0][0], slab[0][1] - first[0][0])
@@ -250,7 +252,7 @@ def _evaluate(
 
 
 def output_layout(tensor: DTensor, shape: Shape) -> Layout:
-    """Return how an output of *shape* is sharded: as *tensor*, or along its first axis if it has more or fewer axes.
+    """Return the layout of an output of *shape*: as *tensor*, or cut along its first axis if *ndim* differs.
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(range(2), {"x": 2})
@@ -293,12 +295,12 @@ def shift(
     Parameters
     ----------
     input: a tensor
-    shift: by how many elements, or one number for each axis
+    shift: shift in elements, or one number for each axis
     output: a dtype for the result, or a tensor to write into and return
-    order: of the spline, 0 to 5
-    mode: what is beyond the edges: "constant", "nearest", "reflect", "mirror", "wrap" or another name of SciPy
+    order: order of the spline, 0 to 5
+    mode: boundary: "constant", "nearest", "reflect", "mirror", "wrap" or another name of SciPy
     cval: the value beyond the edges if *mode* is "constant" or "grid-constant"
-    prefilter: whether to filter *input* first, as splines of an order above 1 need it. False if it is filtered
+    prefilter: whether to filter *input* first, as splines of an order above 1 need it; False if it is filtered
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -308,9 +310,11 @@ def shift(
     ...     print(world.run(program))
     [[0.0, 0.5], [1.5, 2.5]]
     """
-    made = _Map("shift", input, output, Rule(order, mode, cval), prefilter=prefilter, shift=shift)
-    shifts = [-np.float64(each) for each in per_axis(shift, made.tensor.ndim, "shift")]
-    return made.at(made.tensor.shape, lambda box: [at + each for at, each in zip(_grid(box), shifts, strict=True)])
+    spline = _SplineCall("shift", input, output, SplineRule(order, mode, cval), prefilter=prefilter, shift=shift)
+    shifts = [-np.float64(amount) for amount in per_axis(shift, spline.tensor.ndim, "shift")]
+    return spline.at(
+        spline.tensor.shape, lambda box: [at + amount for at, amount in zip(_grid(box), shifts, strict=True)]
+    )
 
 
 @refusable
@@ -333,7 +337,7 @@ def zoom(
 
     Parameters
     ----------
-    zoom: by which factor the axes grow, or one for each axis
+    zoom: factor of the lengths of the axes, or one for each axis
     grid_mode: whether the ends of an axis are the edges of its first and last element; by default they are the centres
 
     >>> import numpy as np, meshcomm as mc
@@ -344,35 +348,37 @@ def zoom(
     ...     print(world.run(program))
     [[0.0, 0.5, 1.0, 1.5], [2.0, 2.5, 3.0]]
     """
-    made = _Map(
-        "zoom", input, output, Rule(order, mode, cval), prefilter=prefilter, zoom=zoom, grid_mode=bool(grid_mode)
+    spline = _SplineCall(
+        "zoom", input, output, SplineRule(order, mode, cval), prefilter=prefilter, zoom=zoom, grid_mode=bool(grid_mode)
     )
-    tensor = made.tensor
+    tensor = spline.tensor
     factors = per_axis(zoom, tensor.ndim, "zoom")
     scipy_ndimage().zoom(np.zeros((1,) * tensor.ndim), 2, order=0, mode=mode, grid_mode=grid_mode)  # its warning
     shape = tuple(round(n * factor) for n, factor in zip(tensor.shape, factors, strict=True))
     if all(factor == 1 for factor in factors) and prefilter:
-        return stored(as_dtype_of(tensor, made.dtype), output)
+        return stored(as_dtype_of(tensor, spline.dtype), output)
     less = 0 if grid_mode else 1
     scales = [
         np.float64(before - less) / np.float64(after - less) if after != less else np.float64(1)
         for before, after in zip(tensor.shape, shape, strict=True)
     ]
     half = 0.5 if grid_mode else 0.0
-    return made.at(shape, lambda box: [(at + half) * each - half for at, each in zip(_grid(box), scales, strict=True)])
+    return spline.at(
+        shape, lambda box: [(at + half) * scale - half for at, scale in zip(_grid(box), scales, strict=True)]
+    )
 
 
 def _affine(matrix: Array, offset: Array) -> Coordinates:
-    """Return the coordinates of an affine map, summed up in SciPy's order."""
+    """Return the coordinates of an affine map, computed in SciPy's order."""
 
     def coordinates(box: Box) -> list[Array]:
-        grid, found = _grid(box), []
+        grid, coordinates_along = _grid(box), []
         for row, first in zip(matrix, offset, strict=True):
             at = np.full((1,) * len(box), first)
             for index, factor in zip(grid, row, strict=True):
                 at = at + index * factor
-            found.append(at)
-        return found
+            coordinates_along.append(at)
+        return coordinates_along
 
     return coordinates
 
@@ -398,8 +404,8 @@ def affine_transform(
     Parameters
     ----------
     matrix: one row for each axis of the input; its diagonal; or a matrix for homogeneous coordinates
-    offset: what is added, or one number for each axis
-    output_shape: by default that of *output* or *input*
+    offset: number to add, or one for each axis
+    output_shape: shape of the output; by default the shape of *output* or *input*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -410,29 +416,30 @@ def affine_transform(
     [[3.0, 2.0], [1.0, 0.0]]
     """
     factors, more = np.asarray(matrix, np.float64), {"offset": offset, "output_shape": output_shape}
-    made = _Map(
-        "affine_transform", input, output, Rule(order, mode, cval), prefilter=prefilter, matrix=factors, **more
+    spline = _SplineCall(
+        "affine_transform", input, output, SplineRule(order, mode, cval), prefilter=prefilter, matrix=factors, **more
     )
-    ndim = made.tensor.ndim
-    shape = _output_shape(made.tensor, output, output_shape)
+    ndim = spline.tensor.ndim
+    shape = _output_shape(spline.tensor, output, output_shape)
     one = np.zeros((1,) * ndim)
     scipy_ndimage().affine_transform(one, factors, offset, (1,) * len(shape), order=0)  # its errors
     if factors.ndim == 2 and factors.shape[1] == ndim + 1 and factors.shape[0] in (ndim, ndim + 1):
         offset, factors = factors[:ndim, ndim], factors[:ndim, :ndim]
     added = np.asarray(per_axis(offset, ndim, "offset"), np.float64)
     if factors.ndim == 2:
-        return made.at(shape, _affine(factors, added))
+        return spline.at(shape, _affine(factors, added))
     with np.errstate(all="ignore"):
         shifts = added / factors
-    return made.at(
-        shape, lambda box: [(at + first) * each for at, first, each in zip(_grid(box), shifts, factors, strict=True)]
+    return spline.at(
+        shape,
+        lambda box: [(at + first) * factor for at, first, factor in zip(_grid(box), shifts, factors, strict=True)],
     )
 
 
-def _output_shape(tensor: DTensor, output: Output, given: Value) -> Shape:
-    if given is None:
+def _output_shape(tensor: DTensor, output: Output, shape: Value) -> Shape:
+    if shape is None:
         return output.shape if isinstance(output, DTensor) else tensor.shape
-    return tuple(map(int, given))
+    return tuple(map(int, shape))
 
 
 @refusable
@@ -455,8 +462,8 @@ def rotate(
 
     Parameters
     ----------
-    angle: in degrees
-    axes: of the plane
+    angle: angle in degrees
+    axes: the two axes of the plane
     reshape: whether the output is as large as the rotated input
 
     >>> import numpy as np, meshcomm as mc
@@ -468,8 +475,8 @@ def rotate(
     [[[2.0, 4.0]], [[1.0, 3.0]]]
     """
     more = {"angle": angle, "axes": axes, "reshape": bool(reshape)}
-    made = _Map("rotate", input, output, Rule(order, mode, cval), prefilter=prefilter, **more)
-    tensor = made.tensor
+    spline = _SplineCall("rotate", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **more)
+    tensor = spline.tensor
     scipy_ndimage().rotate(np.zeros((1,) * tensor.ndim), 0, axes, order=0)  # its errors
     plane = sorted(int(axis) % tensor.ndim for axis in axes)
     cosine, sine = _cosine_and_sine(angle)
@@ -483,11 +490,11 @@ def rotate(
     offset = (inside - 1) / 2 - matrix @ ((outside - 1) / 2)
     shape = list(tensor.shape)
     shape[plane[0]], shape[plane[1]] = map(int, outside)
-    return made.at(tuple(shape), _affine(matrix, offset), planes=plane)
+    return spline.at(tuple(shape), _affine(matrix, offset), planes=plane)
 
 
 def _cosine_and_sine(angle: float) -> tuple[float, float]:
-    """Return cosine and sine of an angle in degrees, as SciPy's functions for degrees give them."""
+    """Return cosine and sine of an angle in degrees, from SciPy's functions for degrees."""
     import scipy.special
 
     return float(scipy.special.cosdg(angle)), float(scipy.special.sindg(angle))
@@ -505,15 +512,15 @@ def map_coordinates(
 ) -> DTensor:
     """Return the values at *coordinates*. Collective over the meshes of *input* and *coordinates*.
 
-    Each rank reads the smallest box that has all elements that its coordinates need. The result is sharded as
-    *coordinates*, if that is a tensor. Source: scipy.ndimage.map_coordinates.
+    Each rank reads the smallest box with all elements for its coordinates. The result is sharded as *coordinates*, if
+    that is a tensor. Source: scipy.ndimage.map_coordinates.
 
     Other arguments are those of `shift`.
 
     Parameters
     ----------
-    coordinates: for each axis of *input* an array of the shape of the output: a tensor, or an array that is the same
-        on all ranks
+    coordinates: for each axis of *input* an array of the shape of the output: a tensor, or an array, the same on all
+        ranks
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -526,24 +533,26 @@ def map_coordinates(
     """
     points = unwrapped(coordinates)
     listed: Value = points if isinstance(points, DTensor) else np.asarray(points)
-    given = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
-    made = _Map("map_coordinates", input, output, Rule(order, mode, cval), prefilter=prefilter, **given)
+    described = {"coordinates": listed if isinstance(listed, np.ndarray) else str(listed.shape)}
+    spline = _SplineCall(
+        "map_coordinates", input, output, SplineRule(order, mode, cval), prefilter=prefilter, **described
+    )
     if listed.dtype.kind == "c":
         raise TypeError("Complex type not supported")
-    if listed.ndim < 2 or not made.tensor.ndim:
+    if listed.ndim < 2 or not spline.tensor.ndim:
         raise RuntimeError("input and output rank must be > 0")
-    if listed.shape[0] != made.tensor.ndim:
+    if listed.shape[0] != spline.tensor.ndim:
         raise RuntimeError("invalid shape for coordinate array")
     shape = listed.shape[1:]
     if not isinstance(listed, DTensor):
-        return made.at(shape, lambda box: [each.astype(np.float64) for each in cut_out(listed, box)])
+        return spline.at(shape, lambda box: [row.astype(np.float64) for row in cut_out(listed, box)])
     refuse_cyclic(listed)
     whole = whole_along(listed, (0,), "map_coordinates")
     layout = whole.layout.delete(0)
-    if layout.mesh is not made.tensor.mesh:
+    if layout.mesh is not spline.tensor.mesh:
         raise ShapeError("map_coordinates: input and coordinates are on different meshes")
 
-    return made.at(shape, _within(on_blocks(list, whole) or [], layout, shape), layout)
+    return spline.at(shape, _within(on_blocks(list, whole) or [], layout, shape), layout)
 
 
 @refusable
@@ -559,7 +568,7 @@ def geometric_transform(
     extra_arguments: Value = (),
     extra_keywords: Value = None,
 ) -> DTensor:
-    """Return for each index of the output the value at the coordinates that *mapping* gives. Collective over the mesh.
+    """Return for each index of the output the value at the coordinates by *mapping*. Collective over the mesh.
 
     Each rank calls *mapping* for the indices of its block. Source: scipy.ndimage.geometric_transform.
 
@@ -567,8 +576,8 @@ def geometric_transform(
 
     Parameters
     ----------
-    mapping: gets an index, as a tuple of numbers, and returns coordinates. It is a function of Python
-    output_shape: by default that of *input*
+    mapping: Python function from an index, a tuple of numbers, to coordinates
+    output_shape: shape of the output; by default the shape of *input*
     extra_arguments: further arguments for *mapping*
     extra_keywords: further arguments for *mapping*, by name
 
@@ -583,31 +592,31 @@ def geometric_transform(
     """
     if not callable(mapping):
         raise TypeError(f"geometric_transform: mapping must be a function of Python, not {type(mapping).__name__}")
-    made = _Map("geometric_transform", input, output, Rule(order, mode, cval), prefilter=prefilter)
-    shape = _output_shape(made.tensor, None, output_shape)
-    if not made.tensor.ndim or not shape:
+    spline = _SplineCall("geometric_transform", input, output, SplineRule(order, mode, cval), prefilter=prefilter)
+    shape = _output_shape(spline.tensor, None, output_shape)
+    if not spline.tensor.ndim or not shape:
         raise RuntimeError("input and output rank must be > 0")
-    layout = output_layout(made.tensor, shape)
+    layout = output_layout(spline.tensor, shape)
 
     def all_of_block() -> list[Array]:
-        own = layout.block_box(shape)
-        found = np.empty((prod(box_shape(own)), made.tensor.ndim))
-        for number, inside in enumerate(np.ndindex(box_shape(own))):
-            index = tuple(start + i for (start, *_), i in zip(own, inside, strict=True))
-            found[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
-        return [np.ascontiguousarray(each).reshape(box_shape(own)) for each in found.T]
+        box = layout.block_box(shape)
+        table = np.empty((prod(box_shape(box)), spline.tensor.ndim))
+        for number, inside in enumerate(np.ndindex(box_shape(box))):
+            index = tuple(start + i for (start, *_), i in zip(box, inside, strict=True))
+            table[number] = mapping(index, *extra_arguments, **(extra_keywords or {}))
+        return [np.ascontiguousarray(column).reshape(box_shape(box)) for column in table.T]
 
     call = f"geometric_transform to {shape}"
-    known = on_blocks(lambda block: together("geometric_transform", layout.mesh, call, all_of_block), made.tensor)
-    return made.at(shape, _within(known or [], layout, shape), layout)
+    columns = on_blocks(lambda block: together("geometric_transform", layout.mesh, call, all_of_block), spline.tensor)
+    return spline.at(shape, _within(columns or [], layout, shape), layout)
 
 
 def _within(block: Sequence[Array], layout: Layout, shape: Shape) -> Coordinates:
-    """Return the coordinates that the block of this rank has, for boxes of it."""
+    """Return the function from boxes of the block of this rank to its coordinates."""
 
     def coordinates(box: Box) -> list[Array]:
-        own = layout.block_box(shape)
-        inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, own, strict=True))
-        return [each[inside].astype(np.float64) for each in block]
+        block_box = layout.block_box(shape)
+        inside = tuple(slice(a - first, b - first) for (a, b, *_), (first, *_) in zip(box, block_box, strict=True))
+        return [values[inside].astype(np.float64) for values in block]
 
     return coordinates

@@ -1,12 +1,12 @@
-"""Labels of connected elements, as scipy.ndimage.label gives them, and where the objects with these labels are.
+"""Labels of connected elements, as by scipy.ndimage.label, and the boxes of these objects.
 
     1. each rank labels its block, and numbers its labels after those of the ranks before it
     2. with ghosts around the blocks, it finds pairs of labels that are neighbours across a border. All ranks get all
-    3. labels that pairs connect are one object. Of each object, the first element in C order decides its number: SciPy
-       gives numbers in this order. So the rank with that element asks how many objects have an earlier one: these
-       elements are sent to the ranks by their index, and sorted there
+    3. connected labels are one object. SciPy numbers objects in the C order of their first elements. So the rank with
+       that element asks for the number of objects with an earlier one: the indices of these elements are distributed
+       over the ranks, and sorted there
 
-What all ranks get grows with the borders of the blocks; nothing else than elements of its block stays on a rank.
+The pairs, which all ranks get, grow with the borders of the blocks; all other data have the size of a block.
 """
 
 from collections.abc import Iterator
@@ -28,25 +28,25 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.halo import Halo
 from meshcomm.halos.make import halo
 from meshcomm.ndimage.binary import generate_binary_structure
-from meshcomm.ndimage.calls import Output, call_text, dtype_asked, held, refuse_cyclic, scipy_ndimage, stored
+from meshcomm.ndimage.calls import Output, call_text, dtype_asked, input_tensor, refuse_cyclic, scipy_ndimage, stored
 
 _NUMBER = np.dtype(np.int64)
 
 
 @refusable
 def label(input: Held, structure: Value = None, output: Output = None) -> Value:
-    """Return a tensor with a number for each object of elements that are not zero, and how many there are. Collective.
+    """Return a tensor with a number for each object of elements that are not zero, and their count. Collective.
 
-    With a tensor as *output* that is filled, and only the number of objects returned. A rank outside of the mesh gets
-    None for the number. Numbers are those of SciPy: in the order of the first elements of the objects.
+    If *output* is a tensor, it is filled, and only the number of objects is returned. A rank outside of the mesh gets
+    None for it. Objects are numbered as by SciPy: in the order of their first elements.
 
     Source: scipy.ndimage.label.
 
     Parameters
     ----------
     input: a tensor
-    structure: which elements around an element are its neighbours, an array of 3 along each axis. By default those
-        beside it along one axis
+    structure: array of the neighbours of an element, of length 3 along each axis; by default the neighbours along one
+        axis
     output: a dtype for the result, or a tensor to write into
 
     >>> import numpy as np, meshcomm as mc
@@ -58,7 +58,7 @@ def label(input: Held, structure: Value = None, output: Output = None) -> Value:
     ...     print(world.run(program))
     [([1, 0, 2], 3), ([2, 0, 3], 3)]
     """
-    tensor = held("label", input)
+    tensor = input_tensor("label", input)
     refuse_cyclic(tensor)
     whole = None if structure is None else gathered("label", structure).astype(bool)
     scipy_ndimage().label(np.zeros((1,) * tensor.ndim, tensor.dtype), whole)  # its errors
@@ -66,11 +66,11 @@ def label(input: Held, structure: Value = None, output: Output = None) -> Value:
         raise ValueError("output shape not correct")
     usual = np.intp if tensor.size >= 2**31 - 2 else np.int32
     dtype = np.dtype(usual if output is None else dtype_asked(output))
-    found, count = _labelled(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
+    result, count = _labelled(tensor, generate_binary_structure(tensor.ndim, 1) if whole is None else whole, dtype)
     if isinstance(output, DTensor):
-        stored(found, output)
+        stored(result, output)
         return count
-    return found, count
+    return result, count
 
 
 def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor, int | None]:
@@ -79,17 +79,17 @@ def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor,
 
     def numbered(block: Array) -> Array:
         nonlocal count
-        numbers, found = np.zeros(block.shape, _NUMBER), 0
+        numbers, total = np.zeros(block.shape, _NUMBER), 0
         if block.size:
-            numbers, found = scipy_ndimage().label(block, structure, _NUMBER)
+            numbers, total = scipy_ndimage().label(block, structure, _NUMBER)
         if names and tensor.size:
             compare_call("filter", tensor.mesh, call_text("label", {"structure": structure}))
             call = f"label {tensor.shape} {tensor.layout.sharding_specs}"
             with ranks_along("label", tensor.mesh, names, call) as ranks:
-                numbers, found = _Objects(ranks, tensor.layout, tensor.shape, found).numbered(numbers, structure)
-        if np.array(found).astype(dtype) != found:
+                numbers, total = _Objects(ranks, tensor.layout, tensor.shape, total).numbered(numbers, structure)
+        if np.array(total).astype(dtype) != total:
             raise RuntimeError("insufficient bit-depth in requested output type")
-        count = found
+        count = total
         return numbers.astype(dtype)
 
     return mapped(numbered, tensor, dtype=dtype), count
@@ -97,13 +97,13 @@ def _labelled(tensor: DTensor, structure: Array, dtype: DType) -> tuple[DTensor,
 
 @dataclass(frozen=True)
 class _Objects:
-    """The objects of a tensor, from those of the blocks.
+    """The objects of a tensor, from the objects of the blocks.
 
     Parameters
     ----------
-    ranks: those that share the tensor
-    layout, shape: of the tensor
-    count: how many labels the block of this rank has
+    ranks: the ranks along the sharding dimensions of the tensor
+    layout, shape: layout and shape of the tensor
+    count: number of labels in the block of this rank
     """
 
     ranks: Ranks
@@ -112,7 +112,7 @@ class _Objects:
     count: int
 
     def numbered(self, labels: Array, structure: Array) -> tuple[Array, int]:
-        """Return the block with numbers of objects, from *labels* of the block, and how many there are. Collective."""
+        """Return the block with numbers of objects, from *labels* of the block, and their count. Collective."""
         counts = self.ranks.told(np.full(self.ranks.size, self.count))
         before = int(counts[: self.ranks.position].sum())
         block = np.where(labels > 0, labels + before, 0)
@@ -129,22 +129,22 @@ class _Objects:
         table = np.zeros(self.count + 1, _NUMBER)
         table[1:][leads] = numbers
         leading = leads[mine]
-        told = self._all(np.column_stack([objects[leading], table[1:][mine[leading]], objects[leading]]))
+        rows_of_objects = self._all(np.column_stack([objects[leading], table[1:][mine[leading]], objects[leading]]))
         of_object = np.zeros(len(earliest), _NUMBER)
-        of_object[told[:, 0]] = told[:, 1]
+        of_object[rows_of_objects[:, 0]] = rows_of_objects[:, 1]
         table[1:][mine] = of_object[objects]
         return table[labels], count
 
     def _firsts(self, labels: Array) -> Indices:
-        """Return for each label of the block the index of its first element, in C order of the whole array."""
+        """Return the index of the first element of each label of the block, in C order of the whole array."""
         flat = labels.reshape(-1)
         inside = np.flatnonzero(flat)[::-1]
-        found = np.zeros(self.count + 1, _NUMBER)
-        found[flat[inside]] = inside
+        firsts = np.zeros(self.count + 1, _NUMBER)
+        firsts[flat[inside]] = inside
         box = self.layout.block_box(self.shape)
         if not self.count:
-            return found[1:]
-        index = [at + start for at, (start, *_) in zip(np.unravel_index(found[1:], labels.shape), box, strict=True)]
+            return firsts[1:]
+        index = [at + start for at, (start, *_) in zip(np.unravel_index(firsts[1:], labels.shape), box, strict=True)]
         return np.ravel_multi_index(index, self.shape).astype(_NUMBER)
 
     def _all(self, rows: Array) -> Array:
@@ -153,35 +153,35 @@ class _Objects:
         return np.frombuffer(b"".join(messages), _NUMBER).reshape(-1, 3)
 
     def _in_order(self, keys: Indices) -> tuple[Indices, int]:
-        """Return where each of these different numbers is among those of all ranks, from 1 on. Collective."""
+        """Return the numbers of unique *keys*, from 1 on, in the order of all keys, and their count. Collective."""
         owners = keys * self.ranks.size // prod(self.shape)
         (arrived,), _ = migrated(self.ranks, [keys], owners)
         arrived = np.sort(arrived)
         counts = self.ranks.told(np.full(self.ranks.size, len(arrived)))
         before = int(counts[: self.ranks.position].sum()) + 1
-        found = np.empty(len(keys), _NUMBER)
-        ask(self.ranks, owners, keys, lambda asked: before + np.searchsorted(arrived, asked), found)
-        return found, int(counts.sum())
+        numbers = np.empty(len(keys), _NUMBER)
+        ask(self.ranks, owners, keys, lambda asked: before + np.searchsorted(arrived, asked), numbers)
+        return numbers, int(counts.sum())
 
 
 def _pairs(around: Halo, structure: Array, sharded: list[bool]) -> Array:
-    """Return the labels of neighbours of which one is a ghost: rows of an own label and one of another block."""
+    """Return the labels of neighbours across borders: rows of a label of this block and one of another block."""
     whole, inner = around.local, around.inner
-    found = [np.zeros((0, 2), _NUMBER)]
+    pairs = [np.zeros((0, 2), _NUMBER)]
     if inner.size:
         for face, beside in _faces(inner.shape, structure, sharded):
-            own, other = inner[face], whole[beside]
-            both = (own > 0) & (other > 0)
-            found.append(np.unique(np.column_stack([own[both], other[both]]), axis=0))
-    return np.unique(np.concatenate(found), axis=0)
+            label, other = inner[face], whole[beside]
+            both = (label > 0) & (other > 0)
+            pairs.append(np.unique(np.column_stack([label[both], other[both]]), axis=0))
+    return np.unique(np.concatenate(pairs), axis=0)
 
 
 def _faces(
     shape: Shape, structure: Array, sharded: list[bool]
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Go through faces of a block and where their neighbours are in the block with ghosts."""
+    """Go through faces of a block, and the slices of their neighbours in the block with ghosts."""
     for step in product((-1, 0, 1), repeat=len(shape)):
-        if not structure[tuple(1 + each for each in step)]:
+        if not structure[tuple(1 + offset for offset in step)]:
             continue
         for axis, cut in enumerate(sharded):
             if not cut or not step[axis]:
@@ -197,12 +197,12 @@ def _faces(
 
 
 def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Indices]:
-    """Return which objects some labels of this rank belong to, which labels these are, and the first element of each.
+    """Return the objects of connected labels of this rank, these labels, and the first element of each object.
 
     Parameters
     ----------
-    rows: of all ranks: two labels that are one object, and the first element of the first label
-    before, count: the labels of this rank follow the first *before* ones
+    rows: rows of all ranks: two labels of one object, and the first element of the first label
+    before, count: number of labels on the ranks before, and on this rank
     """
     import scipy.sparse
 
@@ -212,20 +212,20 @@ def _united(rows: Array, before: int, count: int) -> tuple[Indices, Indices, Ind
     total, objects = scipy.sparse.csgraph.connected_components(graph, directed=False) if len(nodes) else (0, nodes)
     earliest = np.full(total, np.iinfo(_NUMBER).max)
     np.minimum.at(earliest, objects[at[:, 0]], rows[:, 2])
-    own = (nodes > before) & (nodes <= before + count)
-    return objects[own], nodes[own] - before - 1, earliest
+    is_local = (nodes > before) & (nodes <= before + count)
+    return objects[is_local], nodes[is_local] - before - 1, earliest
 
 
 @refusable
 def find_objects(input: Held, max_label: int = 0) -> Value:
-    """Return the slices of the box around each label, in a list; None for labels that are not there. Collective.
+    """Return the slices of the box around each label, in a list; None for missing labels. Collective.
 
     All ranks get the list; a rank outside of the mesh gets None. Source: scipy.ndimage.find_objects.
 
     Parameters
     ----------
-    input: a tensor of integers, as `label` makes it
-    max_label: the largest label; by default that of the tensor
+    input: a tensor of integers, such as a result of `label`
+    max_label: the largest label; by default the largest one of the tensor
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -235,26 +235,26 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
     ...     print(world.run(program)[0])
     [(slice(0, 6, None),), (slice(4, 5, None),)]
     """
-    tensor = held("find_objects", input)
+    tensor = input_tensor("find_objects", input)
     refuse_cyclic(tensor)
     scipy_ndimage().find_objects(np.zeros((1,) * tensor.ndim, tensor.dtype), 1)  # its errors
 
     def boxes(block: Array) -> list[tuple[slice, ...] | None]:
-        most = int(max_label)
-        if most < 1:
+        largest = int(max_label)
+        if largest < 1:
             share = np.array(block.max(initial=0), _NUMBER)
-            most = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max")._block)
-        ends = np.full((2, most, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
-        if block.size and most:
+            largest = int(added_up("find_objects", tensor, share, (), _NUMBER, op="max")._block)
+        ends = np.full((2, largest, tensor.ndim), np.iinfo(_NUMBER).max)  # starts, and stops with a minus
+        if block.size and largest:
             first = [start for start, *_ in tensor.layout.block_box(tensor.shape)]
-            for number, slices in enumerate(scipy_ndimage().find_objects(block, most)):
+            for number, slices in enumerate(scipy_ndimage().find_objects(block, largest)):
                 if slices is not None:
-                    ends[0, number] = [each.start + at for each, at in zip(slices, first, strict=True)]
-                    ends[1, number] = [-each.stop - at for each, at in zip(slices, first, strict=True)]
-        found = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min")._block
+                    ends[0, number] = [interval.start + at for interval, at in zip(slices, first, strict=True)]
+                    ends[1, number] = [-interval.stop - at for interval, at in zip(slices, first, strict=True)]
+        ends_of_all = added_up("find_objects", tensor, ends, ends.shape, _NUMBER, op="min")._block
         return [
             None if start[:1] == [np.iinfo(_NUMBER).max] else tuple(map(slice, start, np.negative(stop).tolist()))
-            for start, stop in zip(found[0].tolist(), found[1], strict=True)
+            for start, stop in zip(ends_of_all[0].tolist(), ends_of_all[1], strict=True)
         ]
 
     return on_blocks(boxes, tensor)  # outside of the mesh nobody knows the largest label
@@ -262,7 +262,7 @@ def find_objects(input: Held, max_label: int = 0) -> Value:
 
 @refusable
 def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
-    """Return a dict from each number in a tensor to where it is: an index for each axis, as tensors. Collective.
+    """Return a dict from each number in a tensor to its indices along each axis, as tensors. Collective.
 
     Source: scipy.ndimage.value_indices. The tensor is searched once for each number in it; a rank outside gets None.
 
@@ -280,7 +280,7 @@ def value_indices(arr: Held, *, ignore_value: Value = None) -> Value:
     ...     print(world.run(program)[0])
     {5: [0, 2, 3]}
     """
-    tensor: Value = held("value_indices", arr)
+    tensor: Value = input_tensor("value_indices", arr)
     scipy_ndimage().value_indices(np.zeros((1,) * tensor.ndim, tensor.dtype))  # its errors
 
     def where(block: Array) -> dict[object, Value]:

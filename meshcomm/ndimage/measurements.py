@@ -2,7 +2,7 @@
 
 Each rank measures the elements of its block, label by label, and the results are reduced. They are plain numbers and
 arrays of NumPy, the same on all ranks; None on a rank outside of the mesh. A median needs all elements of a label on
-one rank: labels are dealt round to the ranks, and the elements move there.
+one rank: labels are distributed over the ranks, and the elements move there.
 
 All are Collective over the mesh of *input*. Tensors may be in any layout.
 """
@@ -22,7 +22,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.arrays.dtensor import DTensor, Held, unwrapped
 from meshcomm.core.ranks.local_errors import refusable
-from meshcomm.ndimage.calls import held
+from meshcomm.ndimage.calls import input_tensor
 from meshcomm.numpy.elementwise.families import family
 from meshcomm.numpy.statistics.statistics import record
 
@@ -30,17 +30,17 @@ _COUNT = np.dtype(np.int64)
 
 
 @dataclass(frozen=True)
-class _Groups:
-    """The elements of a tensor in groups: those of a label each.
+class _LabelGroups:
+    """The elements of a tensor in groups, one for each label.
 
     Parameters
     ----------
-    name: of the function
-    tensor: the elements; its layout is that of both
-    block, labels: the block of this rank and its labels; these are None if there are no labels
+    name: name of the function
+    tensor: the elements; the labels have the same layout
+    block, labels: the block of this rank and its labels; None without labels
     index: the labels, ascending; None if there is one group
-    only: which label that is; None for those above 0
-    which: for each label that is asked for, its number among *index*
+    only: label of the only group; None for all labels above 0
+    which: positions in *index* of the requested labels
     has_labels: whether there are labels
     """
 
@@ -55,11 +55,11 @@ class _Groups:
 
     @property
     def count(self) -> int:
-        """How many groups there are."""
+        """The number of groups."""
         return 1 if self.index is None else len(self.index)
 
     def mask(self) -> Array:
-        """Return which elements of the block are in a group."""
+        """Return the mask of the elements of the block that are in a group."""
         if self.labels is None:
             return np.ones(self.block.shape, bool)
         if self.index is None:
@@ -74,57 +74,57 @@ class _Groups:
         """Return the elements of the groups, of *block* or of the input, and the number of the group of each one."""
         values, mask = self.block if block is None else block, self.mask()
         if self.index is None or self.labels is None:
-            found = values[mask]
-            return found, np.zeros(len(found), np.intp)
+            members = values[mask]
+            return members, np.zeros(len(members), np.intp)
         return values[mask], np.searchsorted(self.index, self.labels[mask])
 
-    def with_positions(self) -> "_Groups":
-        """Return the groups with where each element is in the whole array in place of the element itself."""
-        own = replace(self, labels=None, index=None).positions().reshape(self.block.shape)
-        return replace(self, block=own, tensor=make(own, self.tensor.layout, self.tensor.shape, _COUNT))
+    def with_positions(self) -> "_LabelGroups":
+        """Return the groups with the index of each element in the whole array instead of the element."""
+        positions = replace(self, labels=None, index=None).positions().reshape(self.block.shape)
+        return replace(self, block=positions, tensor=make(positions, self.tensor.layout, self.tensor.shape, _COUNT))
 
     def positions(self) -> Indices:
-        """Return where the elements of the groups are in the whole array, in C order."""
+        """Return the indices of the elements of the groups in the whole array, in C order."""
         flat = np.zeros((), _COUNT)
         for axis, n in enumerate(self.tensor.shape):
-            own = self.tensor.layout.global_indices(self.tensor.shape, None, axis)
-            flat = flat[..., None] * n + own
+            index = self.tensor.layout.global_indices(self.tensor.shape, None, axis)
+            flat = flat[..., None] * n + index
         return np.asarray(flat)[self.mask()]
 
     def reduced(self, share: Array, op: str | Merge = "sum") -> Array:
         """Return the shares of all ranks reduced. Collective."""
         return added_up(self.name, self.tensor, share, share.shape, share.dtype, op=op)._block
 
-    def given(self, found: Array) -> Value:
-        """Return the result for each label that is asked for, or of the only group."""
-        return found.reshape(-1)[0] if self.index is None else found[self.which]
+    def given(self, values: Array) -> Value:
+        """Return the results of the requested labels, or of the only group."""
+        return values.reshape(-1)[0] if self.index is None else values[self.which]
 
 
-def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Callable[[_Groups], Value]) -> Value:
-    """Return what *measure* makes of the groups of elements that have the labels *index*. Collective.
+def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Callable[[_LabelGroups], Value]) -> Value:
+    """Return *measure* of the groups of elements with the labels *index*. Collective.
 
-    None outside of the mesh: ranks there have no part in it.
+    None outside of the mesh.
     """
-    tensor = held(name, input)
+    tensor = input_tensor(name, input)
     none = np.zeros((), np.intp)
     if labels is None:
         return on_blocks(
-            lambda block: measure(_Groups(name, tensor, block, None, None, None, none, has_labels=False)), tensor
+            lambda block: measure(_LabelGroups(name, tensor, block, None, None, None, none, has_labels=False)), tensor
         )
-    given, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
+    elements, marks = agree_on_plain(name, [tensor, unwrapped(labels)], tensor.mesh)
     shape = broadcast_shape(name, [tensor.shape, np.shape(marks)])
-    layout = common_layout(shape, [each for each in (given, marks) if isinstance(each, DTensor)])
-    blocks = aligned_blocks(name, [given, marks], shape, layout)
+    layout = common_layout(shape, [operand for operand in (elements, marks) if isinstance(operand, DTensor)])
+    blocks = aligned_blocks(name, [elements, marks], shape, layout)
     wanted = None if index is None else gathered(name, index)
 
     def grouped(block: Array) -> Value:
-        block, its = (np.broadcast_to(each, layout.block_shape(shape)) for each in blocks)
+        block, marks_block = (np.broadcast_to(values, layout.block_shape(shape)) for values in blocks)
         whole = make(block, layout, shape, tensor.dtype)
         if wanted is None or wanted.ndim == 0:
             only = None if wanted is None else wanted[()]
-            return measure(_Groups(name, whole, block, its, None, only, none))
+            return measure(_LabelGroups(name, whole, block, marks_block, None, only, none))
         unique, which = np.unique(wanted, return_inverse=True)
-        return measure(_Groups(name, whole, block, its, unique, None, which.reshape(wanted.shape)))
+        return measure(_LabelGroups(name, whole, block, marks_block, unique, None, which.reshape(wanted.shape)))
 
     return on_blocks(grouped, make(blocks[0], layout, shape, tensor.dtype))
 
@@ -132,7 +132,7 @@ def _of_groups(name: str, input: Held, labels: Value, index: Value, measure: Cal
 # -- sums -------------------------------------------------------------------------------------------------------------
 
 
-def _sums(groups: _Groups, block: Array | None = None) -> Array:
+def _sums(groups: _LabelGroups, block: Array | None = None) -> Array:
     """Return the sum of each group, of the elements of *block* or of the input. Collective."""
     values, numbers = groups.members(block)
     if groups.index is None:
@@ -142,21 +142,21 @@ def _sums(groups: _Groups, block: Array | None = None) -> Array:
     return groups.reduced(np.bincount(numbers, values, groups.count).astype(np.float64))
 
 
-def _counts(groups: _Groups) -> Array:
-    """Return how many elements each group has. Collective."""
+def _counts(groups: _LabelGroups) -> Array:
+    """Return the number of elements of each group. Collective."""
     return groups.reduced(np.bincount(groups.members()[1], minlength=groups.count).astype(_COUNT))
 
 
-def _means(groups: _Groups) -> Array:
+def _means(groups: _LabelGroups) -> Array:
     return _ratio(_sums(groups), _counts(groups))
 
 
 def _ratio(sums: Array, counts: Array) -> Array:
-    with np.errstate(all="ignore"):  # of no elements it is NaN: a rank must not stop for that before it communicates
+    with np.errstate(all="ignore"):  # NaN without elements: a rank must not raise before it communicates
         return np.asarray(sums / counts.astype(np.float64))
 
 
-def _variances(groups: _Groups) -> Array:
+def _variances(groups: _LabelGroups) -> Array:
     means, counts = _means(groups), _counts(groups)
     dtype = np.promote_types(groups.tensor.dtype, np.float64)
     values, numbers = groups.members()
@@ -166,7 +166,7 @@ def _variances(groups: _Groups) -> Array:
     return _ratio(groups.reduced(share.astype(dtype)), counts)
 
 
-_MEASURES: dict[str, Callable[[_Groups], Array]] = {
+_MEASURES: dict[str, Callable[[_LabelGroups], Array]] = {
     "sum": _sums,
     "sum_labels": _sums,
     "mean": _means,
@@ -182,8 +182,8 @@ def _measured(name: str, input: Held, labels: Value = None, index: Value = None)
     Parameters
     ----------
     input: a tensor
-    labels: a tensor of labels, or an array that is the same on all ranks. By default all elements have one label
-    index: which label, or an array of labels. By default all elements count whose label is above 0
+    labels: a tensor of labels, or an array, the same on all ranks; by default all elements have one label
+    index: a label, or an array of labels; by default all labels above 0 are one group
 
     The result is a number, or an array like *index*. It is the same on all ranks; None on a rank outside of the mesh.
 
@@ -219,83 +219,89 @@ def center_of_mass(input: Held, labels: Value = None, index: Value = None) -> Va
     return _of_groups("center_of_mass", input, labels, index, _centres)
 
 
-def _centres(groups: _Groups) -> Value:
-    total, found, tensor = _sums(groups), [], groups.tensor
+def _centres(groups: _LabelGroups) -> Value:
+    total, moments, tensor = _sums(groups), [], groups.tensor
     for axis in range(tensor.ndim):
         at = indices_along(tensor.layout, tensor.shape, axis).astype(np.float64)
-        found.append(_sums(groups, groups.block * at))
+        moments.append(_sums(groups, groups.block * at))
     with np.errstate(all="ignore"):
-        centres = [groups.given(np.asarray(each / total)) for each in found]
-    return tuple(centres) if groups.index is None else [tuple(each) for each in np.array(centres).T]
+        centres = [groups.given(np.asarray(moment / total)) for moment in moments]
+    return tuple(centres) if groups.index is None else [tuple(centre) for centre in np.array(centres).T]
 
 
 # -- extremes ---------------------------------------------------------------------------------------------------------
 
 
-def _chosen(missing: Array, value: Array, index: Array, *, most: bool, first: bool) -> Indices:
-    """Return the rows of each column that hold the extreme; missing ones come last."""
-    order = np.lexsort((index if first is not most else -index, value, ~missing if most else missing), axis=0)
-    found: Indices = order[-1 if most else 0]
-    return found
+def _chosen(missing: Array, value: Array, index: Array, *, is_maximum: bool, first: bool) -> Indices:
+    """Return the row of the extreme of each column; missing ones come last."""
+    order = np.lexsort(
+        (index if first is not is_maximum else -index, value, ~missing if is_maximum else missing), axis=0
+    )
+    rows: Indices = order[-1 if is_maximum else 0]
+    return rows
 
 
-def _merged(rows: Array, *, most: bool, first: bool) -> Array:
-    found = _chosen(rows["missing"], rows["value"], rows["index"], most=most, first=first)
-    made: Array = np.take_along_axis(rows, found[None], axis=0)[0]
-    return made.copy()
+def _merged(rows: Array, *, is_maximum: bool, first: bool) -> Array:
+    rows_of_extremes = _chosen(rows["missing"], rows["value"], rows["index"], is_maximum=is_maximum, first=first)
+    extremes: Array = np.take_along_axis(rows, rows_of_extremes[None], axis=0)[0]
+    return extremes.copy()
 
 
 def _least(rows: Array) -> Array:
-    return _merged(rows, most=False, first=True)
+    return _merged(rows, is_maximum=False, first=True)
 
 
 def _most_first(rows: Array) -> Array:
-    return _merged(rows, most=True, first=True)
+    return _merged(rows, is_maximum=True, first=True)
 
 
 def _most_last(rows: Array) -> Array:
-    return _merged(rows, most=True, first=False)
+    return _merged(rows, is_maximum=True, first=False)
 
 
-def _extremes(groups: _Groups, *, most: bool) -> tuple[Array, Array]:
-    """Return the extreme of each group and where it is; zeros for groups without elements. Collective.
+def _extremes(groups: _LabelGroups, *, is_maximum: bool) -> tuple[Array, Array]:
+    """Return the extreme of each group and its index; zeros for groups without elements. Collective.
 
-    Of equal ones it is the first, but the last maximum if there are several groups: as SciPy finds it.
+    Of equal extremes it is the first one, except for the last maximum if there are several groups, as in SciPy.
     """
-    first = not most or groups.index is None
+    first = not is_maximum or groups.index is None
     share = record(
         value=np.zeros(groups.count, groups.tensor.dtype),
         index=np.zeros(groups.count, _COUNT),
         missing=np.ones(groups.count, bool),
     )
     (values, numbers), at = groups.members(), groups.positions()
-    order = np.lexsort((at if first is not most else -at, values, numbers))
-    ends = np.searchsorted(numbers[order], np.arange(groups.count), "right" if most else "left") - most
+    order = np.lexsort((at if first is not is_maximum else -at, values, numbers))
+    ends = np.searchsorted(numbers[order], np.arange(groups.count), "right" if is_maximum else "left") - is_maximum
     there = np.bincount(numbers, minlength=groups.count) > 0
     chosen = order[ends[there]]
     share["value"][there], share["index"][there], share["missing"] = values[chosen], at[chosen], ~there
     if groups.index is None and len(values) and (values != values).any():  # NaN, as NumPy's minimum has it
         share["value"] = values.min()
-    merge = _least if not most else _most_first if first else _most_last
-    found = groups.reduced(share, merge)
-    if groups.index is None and found["missing"].any():
+    merge = _least if not is_maximum else _most_first if first else _most_last
+    extremes = groups.reduced(share, merge)
+    if groups.index is None and extremes["missing"].any():
         raise ValueError(f"{groups.name}: zero-size array: there is no element with such a label")
-    return found["value"], found["index"]
+    return extremes["value"], extremes["index"]
 
 
-def _located(groups: _Groups, shape: Shape, found: Array) -> Value:
+def _located(groups: _LabelGroups, shape: Shape, indices: Array) -> Value:
     """Return indices along all axes from those in C order: a tuple, or a list of tuples."""
-    positions = np.asarray(groups.given(found))
+    positions = np.asarray(groups.given(indices))
     strides = [int(np.prod(shape[axis + 1 :], dtype=np.int64)) for axis in range(len(shape))]
     rows = positions.reshape(-1, 1) // strides % shape
-    return tuple(rows[0]) if groups.index is None else [tuple(each) for each in rows]
+    return tuple(rows[0]) if groups.index is None else [tuple(row) for row in rows]
 
 
 @family("scipy.ndimage", like="sum_labels")
 def _extreme(name: str, input: Held, labels: Value = None, index: Value = None) -> Value:
-    def extreme(groups: _Groups) -> Value:
-        values, at = _extremes(groups, most=name.startswith("maximum"))
-        return _located(groups, held(name, input).shape, at) if name.endswith("position") else groups.given(values)
+    def extreme(groups: _LabelGroups) -> Value:
+        values, at = _extremes(groups, is_maximum=name.startswith("maximum"))
+        return (
+            _located(groups, input_tensor(name, input).shape, at)
+            if name.endswith("position")
+            else groups.given(values)
+        )
 
     return _of_groups(name, input, labels, index, extreme)
 
@@ -314,12 +320,12 @@ def extrema(input: Held, labels: Value = None, index: Value = None) -> Value:
 
     Arguments are those of `sum_labels`.
     """
-    shape = held("extrema", input).shape
+    shape = input_tensor("extrema", input).shape
 
-    def both(groups: _Groups) -> Value:
-        least, most = _extremes(groups, most=False), _extremes(groups, most=True)
-        values = groups.given(least[0]), groups.given(most[0])
-        return (*values, _located(groups, shape, least[1]), _located(groups, shape, most[1]))
+    def both(groups: _LabelGroups) -> Value:
+        least, largest = _extremes(groups, is_maximum=False), _extremes(groups, is_maximum=True)
+        values = groups.given(least[0]), groups.given(largest[0])
+        return (*values, _located(groups, shape, least[1]), _located(groups, shape, largest[1]))
 
     return _of_groups("extrema", input, labels, index, both)
 
@@ -327,7 +333,7 @@ def extrema(input: Held, labels: Value = None, index: Value = None) -> Value:
 # -- functions of all elements of a label -----------------------------------------------------------------------------
 
 
-def _of_one_group(groups: _Groups) -> Value:
+def _of_one_group(groups: _LabelGroups) -> Value:
     """Return the elements of the only group, along one axis, in C order: a tensor. Collective."""
     tensor: Value = groups.tensor
     if groups.index is None and groups.only is None and not groups.has_labels:
@@ -337,8 +343,8 @@ def _of_one_group(groups: _Groups) -> Value:
     return whole[mask]
 
 
-def _by_owners(groups: _Groups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array:
-    """Return what *function* makes of each group, on one rank for each; for the others what *out* has. Collective."""
+def _by_owners(groups: _LabelGroups, function: Callable[..., object], out: Array, *, with_positions: bool) -> Array:
+    """Return *function* of each group, computed on one rank for each; *out* for empty groups. Collective."""
     name, layout = groups.name, groups.tensor.layout
     share = record(value=out, made=np.zeros(len(out), bool))
     values, numbers = groups.members()
@@ -357,17 +363,17 @@ def _apply(function: Callable[..., object], arrays: list[Array], share: Array, *
     order = np.lexsort((positions, numbers))
     values, numbers, positions = values[order], numbers[order], positions[order]
     for number in np.unique(numbers):
-        some = slice(*np.searchsorted(numbers, [number, number + 1]))
-        given = (values[some], positions[some]) if with_positions else (values[some],)
-        share["value"][number] = function(*given)
+        part = slice(*np.searchsorted(numbers, [number, number + 1]))
+        arguments = (values[part], positions[part]) if with_positions else (values[part],)
+        share["value"][number] = function(*arguments)
         share["made"][number] = True
 
 
 def _made(rows: Array) -> Array:
-    """Return of each column the row that a rank has made, or the first one."""
+    """Return the row of each column that a rank has computed, or the first one."""
     at = np.argmax(rows["made"], axis=0)
-    made: Array = np.take_along_axis(rows, at[None], axis=0)[0]
-    return made.copy()
+    chosen: Array = np.take_along_axis(rows, at[None], axis=0)[0]
+    return chosen.copy()
 
 
 @refusable
@@ -381,7 +387,7 @@ def median(input: Held, labels: Value = None, index: Value = None) -> Value:
     return _of_groups("median", input, labels, index, _medians)
 
 
-def _medians(groups: _Groups) -> Value:
+def _medians(groups: _LabelGroups) -> Value:
     if groups.index is None:
         middle: Value = np.median(_of_one_group(groups))
         return middle.to_numpy()[()]
@@ -390,7 +396,7 @@ def _medians(groups: _Groups) -> Value:
 
 
 def _middle(values: Array) -> object:
-    """Return the median as SciPy has it: of integers in double precision, of floats in their own."""
+    """Return the median as SciPy does: of integers in double precision, of floats in their own dtype."""
     ordered = np.sort(values)
     step = (len(ordered) - 1) // 2
     low, high = ordered[step], ordered[len(ordered) - 1 - step]
@@ -409,7 +415,7 @@ def labeled_comprehension(
     default: Value,
     pass_positions: bool = False,
 ) -> Value:
-    """Return what *func* makes of the elements with each label. Collective over the mesh.
+    """Return *func* of the elements with each label. Collective over the mesh.
 
     The elements of each label move to one rank, which calls *func*. Without *index*, each rank gets all elements.
 
@@ -419,20 +425,20 @@ def labeled_comprehension(
 
     Parameters
     ----------
-    func: gets the elements of a label, in C order, as an array of one axis; returns a number
-    out_dtype: the dtype of the result. ``TypeError`` for objects
-    default: the result for a label without elements
-    pass_positions: whether *func* gets the indices of the elements, in C order of the whole array, as well
+    func: function of the elements of a label, in C order, as an array of one axis; it returns a number
+    out_dtype: dtype of the result; ``TypeError`` for objects
+    default: result for a label without elements
+    pass_positions: whether *func* also gets the indices of the elements in C order of the whole array
     """
     if labels is None and index is not None:
         raise ValueError("index without defined labels")
 
-    def results(groups: _Groups) -> Value:
+    def results(groups: _LabelGroups) -> Value:
         if index is None:
-            given = [_of_one_group(groups)]
+            tensors = [_of_one_group(groups)]
             if pass_positions:
-                given.append(_of_one_group(groups.with_positions()))
-            return func(*[each.to_numpy() for each in given])
+                tensors.append(_of_one_group(groups.with_positions()))
+            return func(*[tensor.to_numpy() for tensor in tensors])
         if np.dtype(out_dtype).hasobject:
             raise TypeError("labeled_comprehension: results travel between ranks, so out_dtype must not be of objects")
         wanted = np.atleast_1d(groups.only if groups.index is None else groups.index)
@@ -459,13 +465,13 @@ def histogram(input: Held, min: float, max: float, bins: int, labels: Value = No
     Parameters
     ----------
     min, max: the ends of the range
-    bins: how many bins
+    bins: number of bins
     """
     if labels is None and index is not None:
         raise ValueError("index without defined labels")
     edges = np.linspace(min, max, bins + 1)
 
-    def counted(groups: _Groups) -> Value:
+    def counted(groups: _LabelGroups) -> Value:
         values, numbers = groups.members()
         at = np.searchsorted(edges, values, "right") - 1
         at[values == edges[-1]] = bins - 1
@@ -474,8 +480,8 @@ def histogram(input: Held, min: float, max: float, bins: int, labels: Value = No
         counts, sizes = groups.reduced(share.astype(_COUNT).reshape(groups.count, bins)), _counts(groups)
         if groups.index is None:
             return counts[0] if groups.only is None or sizes[0] else None
-        found = np.empty(groups.count, object)
-        found[:] = [row if size else None for row, size in zip(counts, sizes, strict=True)]
-        return found[groups.which]
+        results = np.empty(groups.count, object)
+        results[:] = [row if size else None for row, size in zip(counts, sizes, strict=True)]
+        return results[groups.which]
 
     return _of_groups("histogram", input, labels, index, counted)

@@ -1,6 +1,6 @@
 """Filters along axes, one after the other: scipy.ndimage's on blocks with ghosts along one axis at a time.
 
-They are composed as SciPy composes them, so that elements are rounded at the same steps. For arguments and errors, see
+They are composed as in SciPy, so that elements are rounded at the same steps. For arguments and errors, see
 :mod:`meshcomm.ndimage.filters`.
 """
 
@@ -15,16 +15,16 @@ from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import Edges, ordered_axes, per_axis, settings_along, spread
-from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, held, result_dtype, stored
+from meshcomm.ndimage.axes import FilterEdges, ordered_axes, per_axis, settings_along, spread
+from meshcomm.ndimage.calls import Output, ScipyCall, as_dtype_of, dtype_asked, input_tensor, result_dtype, stored
 from meshcomm.ndimage.windows import FLIPPED, window, windowed
 from meshcomm.numpy.elementwise.families import family
 
 
-class _Step:
-    """A filter of SciPy along one axis, which looks at so many elements (its *width*) beside each one."""
+class _AxisFilter:
+    """A filter of SciPy along one axis, with *width* elements before and after each element."""
 
-    def __init__(self, name: str, axis: int, width: Width, edges: Edges, **arguments: Value) -> None:
+    def __init__(self, name: str, axis: int, width: Width, edges: FilterEdges, **arguments: Value) -> None:
         self._axis, self._width, self._edges = axis, width, edges
         self.run = ScipyCall(name, axis=axis, mode=edges.mode, cval=edges.cval, **arguments)
 
@@ -37,9 +37,9 @@ class _Step:
 def _one(
     length: int, name: str, input: Held, axis: int, output: Output, mode: str, cval: Value, origin: int, **more: Value
 ) -> DTensor:
-    """Return what one filter along one axis gives, whose window has this *length*. Collective."""
-    tensor, width = held(name, input), window(length, origin, flipped=name in FLIPPED)
-    step = _Step(name, axis_of(axis, tensor.ndim), width, Edges(mode, cval), origin=origin, **more)
+    """Return the result of one filter along one axis, with a window of *length*. Collective."""
+    tensor, width = input_tensor(name, input), window(length, origin, flipped=name in FLIPPED)
+    step = _AxisFilter(name, axis_of(axis, tensor.ndim), width, FilterEdges(mode, cval), origin=origin, **more)
     return _one_by_one(tensor, [step], output)
 
 
@@ -60,11 +60,11 @@ def _weighted(
     ----------
     input: a tensor
     weights: the numbers of the window
-    axis: which axis
+    axis: the axis of the filter
     output: a dtype for the result, or a tensor to write into and return
-    mode: what is beyond the edges: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
+    mode: boundary: "reflect", "constant", "nearest", "mirror", "wrap" or another name of SciPy
     cval: the value beyond the edges if *mode* is "constant"
-    origin: by how many elements the window is shifted
+    origin: shift of the window in elements
     """
     return _one(int(np.size(weights)), **locals())
 
@@ -114,9 +114,9 @@ def _radius(sigma: Value, truncate: float, radius: Value) -> int:
     return int(truncate * float(sigma) + 0.5) if radius is None else int(radius)
 
 
-def _gaussian(axis: int, sigma: Value, edges: Edges, **arguments: Value) -> _Step:
+def _gaussian(axis: int, sigma: Value, edges: FilterEdges, **arguments: Value) -> _AxisFilter:
     lw = max(0, _radius(sigma, arguments["truncate"], arguments["radius"]))
-    return _Step("gaussian_filter1d", axis, (lw, lw), edges, sigma=sigma, **arguments)
+    return _AxisFilter("gaussian_filter1d", axis, (lw, lw), edges, sigma=sigma, **arguments)
 
 
 @refusable
@@ -140,11 +140,11 @@ def gaussian_filter1d(
 
     Parameters
     ----------
-    axis: which axis
+    axis: the axis of the filter
     """
-    tensor = held("gaussian_filter1d", input)
+    tensor = input_tensor("gaussian_filter1d", input)
     more = {"order": order, "truncate": truncate, "radius": radius}
-    return _one_by_one(tensor, [_gaussian(axis_of(axis, tensor.ndim), sigma, Edges(mode, cval), **more)], output)
+    return _one_by_one(tensor, [_gaussian(axis_of(axis, tensor.ndim), sigma, FilterEdges(mode, cval), **more)], output)
 
 
 @refusable
@@ -169,9 +169,9 @@ def gaussian_filter(
     Parameters
     ----------
     sigma: the standard deviation in elements, or one for each axis
-    order: 0 for the filter, or which derivative; or one for each axis
-    truncate: the window ends at so many standard deviations
-    radius: the window ends at so many elements, instead of *truncate*; or one for each axis
+    order: 0 for the filter, or the order of a derivative; or one for each axis
+    truncate: radius of the window in standard deviations
+    radius: radius of the window in elements, instead of *truncate*; or one for each axis
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -181,10 +181,10 @@ def gaussian_filter(
     ...     print(world.run(program))
     [[0.0, 0.05, 0.24], [0.4, 0.24, 0.06]]
     """
-    tensor = held("gaussian_filter", input)
+    tensor = input_tensor("gaussian_filter", input)
     settings = settings_along(axes, tensor.ndim, sigma=sigma, order=order, mode=mode, radius=radius)
     steps = [
-        _gaussian(axis, sigma, Edges(mode, cval), order=order, truncate=truncate, radius=radius)
+        _gaussian(axis, sigma, FilterEdges(mode, cval), order=order, truncate=truncate, radius=radius)
         for axis, sigma, order, mode, radius in settings
         if sigma > 1e-15
     ]
@@ -208,17 +208,19 @@ def uniform_filter(
 
     Arguments are those of `median_filter`.
     """
-    tensor = held("uniform_filter", input)
+    tensor = input_tensor("uniform_filter", input)
     steps = [
-        _Step("uniform_filter1d", axis, window(int(n), origin), Edges(mode, cval), size=int(n), origin=origin)
+        _AxisFilter(
+            "uniform_filter1d", axis, window(int(n), origin), FilterEdges(mode, cval), size=int(n), origin=origin
+        )
         for axis, n, origin, mode in settings_along(axes, tensor.ndim, size=size, origin=origin, mode=mode)
         if int(n) > 1
     ]
     return _one_by_one(tensor, steps, output)
 
 
-def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTensor:
-    """Return what all *steps* make of *tensor*, each of what the one before gave, or *output* with it. Collective."""
+def _one_by_one(tensor: DTensor, steps: Sequence[_AxisFilter], output: Output) -> DTensor:
+    """Return the result of all *steps* on *tensor*, one after the other, or *output* with it. Collective."""
     if not steps:
         asked = dtype_asked(output)
         return stored(as_dtype_of(tensor, tensor.dtype if asked is None else np.dtype(asked)), output)
@@ -229,19 +231,19 @@ def _one_by_one(tensor: DTensor, steps: Sequence[_Step], output: Output) -> DTen
 
 
 ACROSS = {"sobel": [1, 2, 1], "prewitt": [1, 1, 1]}
-"""What a derivative is smoothed with along the other axes."""
+"""The weights that smooth a derivative along the other axes."""
 
 
 @family("scipy.ndimage", like="convolve1d")
 def _derivative(
     name: str, input: Held, axis: int = -1, output: Output = None, mode: Value = "reflect", cval: Value = 0.0
 ) -> DTensor:
-    tensor, edges = held(name, input), Edges(mode, cval)
+    tensor, edges = input_tensor(name, input), FilterEdges(mode, cval)
     axis, ndim = axis_of(axis, tensor.ndim), tensor.ndim
     steps = []
     for a in (axis, *(other for other in range(ndim) if other != axis)):
         weights = [-1, 0, 1] if a == axis else ACROSS[name]
-        steps.append(_Step("correlate1d", a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
+        steps.append(_AxisFilter("correlate1d", a, (1, 1), edges.of(a, ndim), weights=weights, origin=0))
     return _one_by_one(tensor, steps, output)
 
 
@@ -249,19 +251,19 @@ sobel = _derivative("sobel", "Return Sobel's derivative along *axis*. Collective
 prewitt = _derivative("prewitt", "Return Prewitt's derivative along *axis*. Collective over the mesh.")
 
 
-Derivative = Callable[[int, Edges, Output], DTensor]
-"""From an axis, its edges and an output to the derivative along the axis."""
+Derivative = Callable[[int, FilterEdges, Output], DTensor]
+"""A function from an axis, its edges and an output to the derivative along the axis."""
 
 
 def summed(
-    tensor: DTensor, derivative: Derivative, edges: Edges, output: Output, axes: Value, *, squares: bool
+    tensor: DTensor, derivative: Derivative, edges: FilterEdges, output: Output, axes: Value, *, squares: bool
 ) -> DTensor:
     """Return the sum of derivatives along *axes*, or the root of the sum of their squares. Collective."""
     if not ordered_axes(axes, tensor.ndim):
         return _one_by_one(tensor, [], output)
     total: DTensor | None = None
     for axis, mode in settings_along(axes, tensor.ndim, mode=edges.mode):
-        part = derivative(axis, Edges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
+        part = derivative(axis, FilterEdges(mode, edges.cval), dtype_asked(output) if total is None else total.dtype)
         if squares:
             changed(lambda block: np.multiply(block, block, out=block), part)
         total = part if total is None else changed(lambda block, more: np.add(block, more, out=block), total, part)
@@ -287,12 +289,12 @@ def laplace(
     ...     print(world.run(program))
     [[1, 2, 2], [2, 2, -9]]
     """
-    tensor = held("laplace", input)
+    tensor = input_tensor("laplace", input)
 
-    def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
+    def derivative(axis: int, edges: FilterEdges, output: Output) -> DTensor:
         return correlate1d(tensor, [1, -2, 1], axis, output, edges.mode, edges.cval)
 
-    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=False)
+    return summed(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=False)
 
 
 @family("scipy.ndimage")
@@ -316,16 +318,16 @@ def _of_gaussian(
     ----------
     **kwargs: *truncate* and *radius*
     """
-    tensor, squares = held(name, input), name == "gaussian_gradient_magnitude"
+    tensor, squares = input_tensor(name, input), name == "gaussian_gradient_magnitude"
     sigmas, along = sigma, ordered_axes(axes, tensor.ndim)
     if not squares:
         sigmas = spread(per_axis(sigma, len(along), "sigma"), along, tensor.ndim, 0.0)
 
-    def derivative(axis: int, edges: Edges, output: Output) -> DTensor:
+    def derivative(axis: int, edges: FilterEdges, output: Output) -> DTensor:
         orders = [(1 if squares else 2) if a == axis else 0 for a in range(tensor.ndim)]
         return gaussian_filter(tensor, sigmas, orders, output, edges.mode, edges.cval, **kwargs)
 
-    return summed(tensor, derivative, Edges(mode, cval), output, axes, squares=squares)
+    return summed(tensor, derivative, FilterEdges(mode, cval), output, axes, squares=squares)
 
 
 gaussian_laplace = _of_gaussian("gaussian_laplace")

@@ -1,6 +1,6 @@
 """Filters that multiply a spectrum: scipy.ndimage's fourier_* on blocks, each with the factors of its own indices.
 
-The spectrum is that of `mc.fft`, in any layout. Nothing is exchanged.
+The spectrum is a result of `mc.fft`, in any layout. Nothing is exchanged.
 """
 
 from collections.abc import Sequence
@@ -14,18 +14,18 @@ from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor, Held
 from meshcomm.halos.boundaries import axis_of
 from meshcomm.ndimage.axes import per_axis
-from meshcomm.ndimage.calls import Output, held, scipy_ndimage, stored
+from meshcomm.ndimage.calls import Output, input_tensor, scipy_ndimage, stored
 from meshcomm.numpy.elementwise.families import family
 
 
-def _multiplied(name: str, input: Held, given: Value, n: int, axis: int, output: Output) -> DTensor:
-    """Return a spectrum times the product of factors along the axes, or for an ellipsoid what its angles give."""
-    tensor, function = held(name, input), getattr(scipy_ndimage(), name)
+def _multiplied(name: str, input: Held, argument: Value, n: int, axis: int, output: Output) -> DTensor:
+    """Return a spectrum times the product of factors along the axes, or times the factors of an ellipsoid."""
+    tensor, function = input_tensor(name, input), getattr(scipy_ndimage(), name)
     is_ellipsoid = name == "fourier_ellipsoid"
     wanted = output.dtype.type if isinstance(output, DTensor) else output
     along = axis_of(axis, tensor.ndim)
-    amounts = per_axis(given, tensor.ndim, "argument")
-    dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), given, n, axis, wanted).dtype
+    amounts = per_axis(argument, tensor.ndim, "argument")
+    dtype = function(np.zeros((1,) * tensor.ndim, tensor.dtype), argument, n, axis, wanted).dtype
 
     def multiply(new: Array, block: Array) -> None:
         rows = []
@@ -39,27 +39,27 @@ def _multiplied(name: str, input: Held, given: Value, n: int, axis: int, output:
 
 
 def _angles(ones: Array, size: float, n: int) -> Array:
-    """Return the squares of the angles that belong to the frequencies of an axis."""
+    """Return the squares of the angles of the frequencies of an axis."""
     length = len(ones)
-    most = length if n < 0 else n
+    full_length = length if n < 0 else n
     index = np.arange(length)
     if n < 0:
         index = np.where(index < (length + 1) // 2, index, index - length)
-    return np.asarray((np.pi * size / most * index) ** 2)
+    return np.asarray((np.pi * size / full_length * index) ** 2)
 
 
 def _ellipsoid(squares: Sequence[Array]) -> Array:
-    """Return the transform of a ball with as many axes as there are arrays of squares."""
+    """Return the transform of a ball with one axis for each array of squares."""
     import scipy.special
 
     at = np.sqrt(reduce(np.add, squares))
     if len(squares) == 1:
-        found = np.sin(at) / at
+        transform = np.sin(at) / at
     elif len(squares) == 2:
-        found = 2 * scipy.special.j1(at) / at
+        transform = 2 * scipy.special.j1(at) / at
     else:
-        found = 3 * (np.sin(at) - at * np.cos(at)) / at**3
-    return np.where(at > 0, found, 1.0)
+        transform = 3 * (np.sin(at) - at * np.cos(at)) / at**3
+    return np.where(at > 0, transform, 1.0)
 
 
 @family("scipy.ndimage")
@@ -68,10 +68,10 @@ def _fourier(name: str, input: Held, sigma: Value, n: int = -1, axis: int = -1, 
 
     Parameters
     ----------
-    input: a spectrum, as `mc.fft` makes it
+    input: a spectrum, a result of `mc.fft`
     sigma: the standard deviation in elements, or one for each axis
-    n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
-    axis: along which a spectrum of real numbers is half as long
+    n: if not negative, the length of *axis* before a transform of real numbers
+    axis: the axis that a transform of real numbers has halved
     output: a dtype for the result, or a tensor to write into and return
 
     >>> import numpy as np, meshcomm as mc
@@ -91,10 +91,10 @@ def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int =
 
     Parameters
     ----------
-    input: a spectrum, as `mc.fft` makes it
+    input: a spectrum, a result of `mc.fft`
     size: the lengths of the box in elements, or one for all axes
-    n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
-    axis: along which a spectrum of real numbers is half as long
+    n: if not negative, the length of *axis* before a transform of real numbers
+    axis: the axis that a transform of real numbers has halved
     output: a dtype for the result, or a tensor to write into and return
     """
     return _multiplied(name, input, size, n, axis, output)
@@ -102,14 +102,14 @@ def _fourier_sized(name: str, input: Held, size: Value, n: int = -1, axis: int =
 
 @family("scipy.ndimage")
 def _moved(name: str, input: Held, shift: Value, n: int = -1, axis: int = -1, output: Output = None) -> DTensor:
-    """Return the spectrum of what is shifted.
+    """Return the spectrum of shifted elements.
 
     Parameters
     ----------
-    input: a spectrum, as `mc.fft` makes it
-    shift: by how many elements along each axis, or one for all axes
-    n: if not negative, the spectrum is that of real numbers, of which *axis* had this length
-    axis: along which a spectrum of real numbers is half as long
+    input: a spectrum, a result of `mc.fft`
+    shift: shift in elements along each axis, or one for all axes
+    n: if not negative, the length of *axis* before a transform of real numbers
+    axis: the axis that a transform of real numbers has halved
     output: a dtype for the result, or a tensor to write into and return
     """
     return _multiplied(name, input, shift, n, axis, output)

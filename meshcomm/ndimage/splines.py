@@ -1,7 +1,7 @@
-"""Where splines are evaluated: SciPy's rule for coordinates beyond the edges, and which elements a value needs.
+"""Coordinates of splines: SciPy's rule for coordinates beyond the edges, and the elements for a value.
 
-A value at a coordinate needs ``order + 1`` elements along each axis. `Support` says which elements a rank needs for
-its values, and which of these are repeated, because SciPy looks beyond the edges. SciPy then evaluates the spline.
+A value at a coordinate needs ``order + 1`` elements along each axis. `Support` has the elements for the values of a
+rank, also those repeated beyond the edges. SciPy then evaluates the spline.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,22 +14,22 @@ from meshcomm.core._types import Array, Indices
 from meshcomm.core.layouts.boxes import Box
 
 CONSTANT = -2.0
-"""A coordinate along an axis for values that are the constant."""
+"""A coordinate along an axis that gives the constant."""
 
 _OF_ONE = ("mirror", "reflect", "grid-mirror", "wrap")
-"""Modes in which an axis of one element has that one at all coordinates."""
+"""Modes in which an axis of one element has the same value at all coordinates."""
 
-_TINY = 1e-15  # as in SciPy, whose rule for "reflect" keeps away from -0.0
+_TINY = 1e-15  # as in SciPy: "reflect" avoids -0.0
 
 
-class Rule(NamedTuple):
-    """How SciPy evaluates a spline.
+class SplineRule(NamedTuple):
+    """SciPy's arguments for evaluating a spline.
 
     Parameters
     ----------
-    order: of the spline
-    mode: what is beyond the edges
-    cval: the value there, if that is constant
+    order: order of the spline
+    mode: boundary
+    cval: the value beyond constant edges
     """
 
     order: int
@@ -38,12 +38,12 @@ class Rule(NamedTuple):
 
     @property
     def repeats(self) -> str:
-        """The mode by which elements beyond the edges are looked up."""
+        """The mode that repeats elements beyond the edges."""
         return "mirror" if self.mode in ("constant", "wrap") else self.mode
 
 
 def folded(at: Array, n: int, mode: str) -> Array:
-    """Return where SciPy evaluates an axis of *n* elements for coordinates *at*, which may lie beyond its edges.
+    """Return the coordinates at which SciPy evaluates an axis of *n* elements for *at*, also beyond the edges.
 
     >>> folded(np.array([-1.5, 1, 4.25]), 4, "mirror").tolist(), folded(np.array([-1, 4]), 4, "grid-wrap").tolist()
     ([1.5, 1.0, 1.75], [3.0, 0.0])
@@ -113,38 +113,38 @@ _ABOVE: dict[str, Callable[[Array, int], Array]] = {
 
 
 class Support:
-    """The elements along one axis that some values need.
+    """The elements along one axis for some values.
 
     Parameters
     ----------
     n: length of the axis
-    rule: of the spline
+    rule: rule of the spline
     """
 
-    def __init__(self, n: int, rule: Rule) -> None:
+    def __init__(self, n: int, rule: SplineRule) -> None:
         self._n, self._rule = n, rule
         self._least, self._most = np.inf, -np.inf
 
     def folded(self, at: Array) -> tuple[Array, Array]:
-        """Return where the axis is evaluated for coordinates *at*, and for which of them that is the constant.
+        """Return the coordinates within the axis for *at*, and the mask of those that give the constant.
 
-        The order 0 takes the element there: a coordinate that is rounded again later could take another one.
+        Order 0 rounds to an element here: rounding later could give another element.
         """
         if self._rule.mode in ("nearest", "grid-constant"):  # beyond the edges all elements are equal
             beyond = self._rule.order + 2.0
-            found = np.nan_to_num(np.clip(at, -beyond, self._n - 1 + beyond))
-            constant = np.zeros(found.shape, bool)
+            coordinates = np.nan_to_num(np.clip(at, -beyond, self._n - 1 + beyond))
+            constant = np.zeros(coordinates.shape, bool)
         else:
-            found = folded(at, self._n, self._rule.mode)
-            constant = found <= -1
-        return np.floor(found + 0.5) if self._rule.order == 0 else found, constant
+            coordinates = folded(at, self._n, self._rule.mode)
+            constant = coordinates <= -1
+        return np.floor(coordinates + 0.5) if self._rule.order == 0 else coordinates, constant
 
     def add(self, at: Array) -> None:
-        """Note the elements that values at *at* need."""
-        found, constant = self.folded(at)
-        found = found[~constant]
-        if found.size:
-            first = np.floor(found if self._rule.order & 1 else found + 0.5) - self._rule.order // 2
+        """Add the elements for values at *at*."""
+        coordinates, constant = self.folded(at)
+        coordinates = coordinates[~constant]
+        if coordinates.size:
+            first = np.floor(coordinates if self._rule.order & 1 else coordinates + 0.5) - self._rule.order // 2
             self._least, self._most = min(self._least, first.min()), max(self._most, first.max())
 
     @property
@@ -154,7 +154,7 @@ class Support:
 
     @property
     def sources(self) -> Indices:
-        """Which element of the axis each one is; -1 for the constant."""
+        """The index in the axis of each element; -1 for the constant."""
         if self._least > self._most:
             return np.zeros(0, np.intp)
         wanted = np.arange(int(self._least), int(self._most) + self._rule.order + 1)
@@ -170,8 +170,8 @@ class Support:
         return (int(inside.min()), int(inside.max()) + 1) if inside.size else (0, 0)
 
 
-def extended(array: Array, supports: Sequence[Support], axes: Sequence[int], rule: Rule) -> Array:
-    """Return what *supports* need along *axes*, from the elements of their spans."""
+def extended(array: Array, supports: Sequence[Support], axes: Sequence[int], rule: SplineRule) -> Array:
+    """Return the elements of *supports* along *axes*, from the elements of their spans."""
     for support, axis in zip(supports, axes, strict=True):
         sources, (start, stop) = support.sources, support.span
         if len(sources) == stop - start and (sources == np.arange(start, stop)).all():
@@ -188,13 +188,13 @@ def extended(array: Array, supports: Sequence[Support], axes: Sequence[int], rul
     return array
 
 
-def slabs(box: Box, most: int) -> Iterator[Box]:
-    """Return stretches of *box* along its first axis, of at most *most* elements, or of one index of the axis.
+def slabs(box: Box, limit: int) -> Iterator[Box]:
+    """Return slabs of *box* along its first axis, of at most *limit* elements, or of one index of the axis.
 
     >>> list(slabs(((2, 7), (0, 4)), 10))
     [((2, 4), (0, 4)), ((4, 6), (0, 4)), ((6, 7), (0, 4))]
     """
     (start, stop, *_), *others = box
-    step = max(1, most // max(1, int(np.prod([last - first for first, last, *_ in others]))))
+    step = max(1, limit // max(1, int(np.prod([last - first for first, last, *_ in others]))))
     for first in range(start, stop, step):
         yield ((first, min(first + step, stop)), *others)

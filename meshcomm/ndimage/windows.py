@@ -1,4 +1,4 @@
-"""Filters that look at a window around each element: SciPy's, run on blocks with the ghosts that it needs."""
+"""Filters over a window around each element: SciPy's, run on blocks with ghosts."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
@@ -13,20 +13,20 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.halos.boundaries import holds
 from meshcomm.halos.make import halo
 from meshcomm.halos.widths import Width
-from meshcomm.ndimage.axes import Edges, spread
+from meshcomm.ndimage.axes import FilterEdges, spread
 from meshcomm.ndimage.calls import ScipyCall
 
 Widths: TypeAlias = list[Width]
 """Numbers of elements before and after a block, for each axis."""
 
 FLIPPED = ("convolve", "convolve1d", "grey_dilation", "binary_dilation")
-"""Filters whose windows are turned round."""
+"""Filters with reversed windows."""
 
 
 def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
-    """Return how many elements before and after it a filter of *size* looks at.
+    """Return the number of elements before and after an element in a window of *size*.
 
-    It is *flipped* for convolutions and dilations.
+    Convolutions and dilations have *flipped* windows.
 
     >>> window(3), window(4), window(4, flipped=True), window(5, 2)
     ((1, 1), (2, 1), (1, 2), (4, 0))
@@ -36,26 +36,26 @@ def window(size: int, origin: int = 0, *, flipped: bool = False) -> Width:
 
 
 def widths_along(name: str, axes: Sequence[int], ndim: int, lengths: Sequence[int], origins: Sequence[int]) -> Widths:
-    """Return how many elements the filter *name* looks at, along *ndim* axes: its window has these *lengths*."""
+    """Return the elements before and after in a window of *lengths* of the filter *name*, along *ndim* axes."""
     sizes = zip(map(int, lengths), origins, strict=True)
     return spread([window(n, origin, flipped=name in FLIPPED) for n, origin in sizes], axes, ndim, (0, 0))
 
 
 def ghosts_of(tensor: DTensor, widths: Sequence[Width]) -> Widths:
-    """Return which of these *widths* blocks of *tensor* need from others: those along sharded axes."""
+    """Return *widths* along the sharded axes of *tensor*, and zeros along the others."""
     sharded = (tensor.layout.cut(axis, n).blocks > 1 for axis, n in enumerate(tensor.shape))
     return [width if cut else (0, 0) for width, cut in zip(widths, sharded, strict=True)]
 
 
-def windowed(tensor: DTensor, widths: Widths, edges: Edges, run: ScipyCall, dtype: DType) -> DTensor:
-    """Return the tensor that *run* makes, in the layout of *tensor*. Collective if a sharded axis needs ghosts.
+def windowed(tensor: DTensor, widths: Widths, edges: FilterEdges, run: ScipyCall, dtype: DType) -> DTensor:
+    """Return the result of *run*, in the layout of *tensor*. Collective if a sharded axis needs ghosts.
 
-    *run* gets blocks with ghosts along those axes only; along the others, SciPy extends the block by itself.
+    *run* gets blocks with ghosts along sharded axes only; along the others, SciPy extends the block itself.
     The ranks compare its text if they communicate.
     """
     boundaries = edges.boundaries(tensor.ndim)
     ghosts = ghosts_of(tensor, widths)
-    if any(each.name == "constant" for each in boundaries) and not holds(tensor.dtype, edges.cval):
+    if any(boundary.name == "constant" for boundary in boundaries) and not holds(tensor.dtype, edges.cval):
         tensor = _in_double_precision(tensor, edges.cval)
     if not tensor.size or not any(map(any, ghosts)):
         return filtered(tensor, lambda block: run(block, dtype), dtype)
@@ -65,11 +65,11 @@ def windowed(tensor: DTensor, widths: Widths, edges: Edges, run: ScipyCall, dtyp
 
 
 def filtered(tensor: DTensor, run: Callable[[Array], Array], dtype: DType) -> DTensor:
-    """Return the tensor whose blocks *run* makes, of this dtype; it is not called for one without elements."""
+    """Return the tensor of the results of *run* for each block, of *dtype*; empty blocks stay empty."""
     return mapped(lambda block: run(block) if block.size else np.empty(block.shape, dtype), tensor, dtype=dtype)
 
 
 def _in_double_precision(tensor: DTensor, cval: Value) -> DTensor:
-    """Return *tensor* as SciPy computes with it: blocks of it can hold *cval*."""
+    """Return *tensor* in double precision, as in SciPy: its blocks can hold *cval*."""
     dtype = np.dtype(np.complex128 if tensor.dtype.kind == "c" or isinstance(cval, complex) else np.float64)
     return mapped(lambda block: block.astype(dtype), tensor, dtype=dtype)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from meshcomm.core._arguments import as_array, as_shape, integer
 from meshcomm.core._types import Array
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.random.drawing import Drawing, Drawn, Size, Values, Where
+from meshcomm.random.drawing import Drawn, GeneratorBase, Size, Values, Where
 
 
 def _known_by_all(parameter: ArrayLike) -> Array:
@@ -18,7 +18,7 @@ def _known_by_all(parameter: ArrayLike) -> Array:
     return as_array(parameter.to_numpy() if isinstance(parameter, DTensor) else parameter)
 
 
-class Distributions(Drawing):
+class Distributions(GeneratorBase):
     """The distributions of a `Generator`.
 
     Arguments are NumPy's, and ``layout=``: the layout of the result, by default the one that `meshcomm.zeros` takes.
@@ -39,7 +39,7 @@ class Distributions(Drawing):
         size: the shape of the result
         dtype: float64 or float32
         out: a tensor to fill and return
-        layout: of the result
+        layout: layout of the result
 
         >>> import meshcomm as mc
         >>> def program(cut):
@@ -114,8 +114,8 @@ class Distributions(Drawing):
         low, high: the bounds
         size: the shape of the result
         dtype: any integers, or bool
-        endpoint: whether *high* is drawn, too
-        layout: of the result
+        endpoint: whether *high* may be drawn as well
+        layout: layout of the result
 
         >>> import meshcomm as mc
         >>> mc.random.default_rng(7).integers(3) in range(3)
@@ -268,11 +268,11 @@ class Distributions(Drawing):
         Parameters
         ----------
         mean, cov: arrays that are the same on all ranks
-        size: how many vectors, a shape; by default one
+        size: shape of the vectors; by default one vector
         check_valid: "warn", "raise" or "ignore" if *cov* is not symmetric and positive semidefinite
-        tol: for this check
-        method: "svd", "eigh" or "cholesky": how *cov* is decomposed, on each rank
-        layout: of the result, with the axis of the vectors
+        tol: tolerance of this check
+        method: decomposition of *cov* on each rank: "svd", "eigh" or "cholesky"
+        layout: layout of the result, with the axis of the vectors
 
         >>> import meshcomm as mc
         >>> layout = mc.Layout(["x", mc.UNSHARDED], mc.create_mesh([("x", 1)]))
@@ -285,8 +285,8 @@ class Distributions(Drawing):
         factor = _factor(np.asarray(spread, np.float64), method)
 
         def draw(generator: NumpyGenerator, size: tuple[int, ...]) -> Array:
-            made: Array = generator.standard_normal((*size, len(centre))) @ factor.T + centre
-            return made
+            vectors: Array = generator.standard_normal((*size, len(centre))) @ factor.T + centre
+            return vectors
 
         return self._vectors(draw, len(centre), size, np.float64, layout)
 
@@ -295,9 +295,9 @@ class Distributions(Drawing):
         return self._vectors_of("dirichlet", (_known_by_all(alpha),), np.size(alpha), size, layout)
 
     def multinomial(self, n: int, pvals: ArrayLike, size: Size = None, *, layout: Where = None) -> DTensor:
-        """Draw how often each of some outcomes comes in *n* trials. *pvals* are their probabilities."""
-        given = (integer(n, "n", TypeError), _known_by_all(pvals))
-        return self._vectors_of("multinomial", given, np.size(pvals), size, layout)
+        """Draw the counts of outcomes with the probabilities *pvals* in *n* trials."""
+        parameters = (integer(n, "n", TypeError), _known_by_all(pvals))
+        return self._vectors_of("multinomial", parameters, np.size(pvals), size, layout)
 
     def multivariate_hypergeometric(
         self,
@@ -308,27 +308,29 @@ class Distributions(Drawing):
         *,
         layout: Where = None,
     ) -> DTensor:
-        """Draw how many of each color are among *nsample*, out of so many of each *colors*.
+        """Draw the numbers of each color among *nsample* draws from *colors*, the numbers of each color.
 
         Parameters
         ----------
         colors: an array that is the same on all ranks
-        nsample: how many are drawn
-        size: how many vectors, a shape; by default one
+        nsample: number of draws
+        size: shape of the vectors; by default one vector
         method: "marginals" or "count"
-        layout: of the result, with the axis of the vectors
+        layout: layout of the result, with the axis of the vectors
         """
-        given = (_known_by_all(colors), nsample)
-        return self._vectors_of("multivariate_hypergeometric", given, np.size(colors), size, layout, method=method)
+        parameters = (_known_by_all(colors), nsample)
+        return self._vectors_of(
+            "multivariate_hypergeometric", parameters, np.size(colors), size, layout, method=method
+        )
 
     def _vectors_of(
-        self, name: str, given: tuple[Any, ...], length: int, size: Size, layout: Where, **options: object
+        self, name: str, parameters: tuple[Any, ...], length: int, size: Size, layout: Where, **options: object
     ) -> DTensor:
-        sample = getattr(self._streams.at(self._call), name)(*given, **options)  # NumPy's checks
+        sample = getattr(self._streams.at(self._call), name)(*parameters, **options)  # NumPy's checks
         if sample.ndim != 1:
             raise ValueError(f"{name}: one distribution for all vectors: parameters of one axis, not more")
         return self._vectors(
-            lambda generator, size: getattr(generator, name)(*given, size=size, **options),
+            lambda generator, size: getattr(generator, name)(*parameters, size=size, **options),
             length,
             size,
             sample.dtype,
@@ -343,17 +345,17 @@ class Distributions(Drawing):
         dtype: DTypeLike,
         layout: Where,
     ) -> DTensor:
-        """Return vectors of *length* that *draw* makes, from NumPy's generator and their shape."""
+        """Return vectors of *length* by *draw*, a function of NumPy's generator and their shape."""
         shape = (*(() if size is None else as_shape(size)), length)
 
         def of_tile(generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
-            return draw(generator, tuple(each.stop - each.start for each in drawn[:-1]))
+            return draw(generator, tuple(interval.stop - interval.start for interval in drawn[:-1]))
 
         return self._filled(None, shape, dtype, layout, of_tile, whole=1)
 
 
 def _factor(cov: Array, method: str) -> Array:
-    """Return a matrix whose product with its transpose is *cov*, as NumPy finds it."""
+    """Return a matrix F with ``F @ F.T = cov``, computed as in NumPy."""
     if method == "cholesky":
         factor: Array = np.linalg.cholesky(cov)
         return factor

@@ -1,4 +1,4 @@
-"""How a generator draws a tensor: parameters that broadcast, a layout for the result, and the generator's state."""
+"""Drawing a tensor: parameters that broadcast, a layout for the result, and the generator's state."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ Values: TypeAlias = DTensor | ArrayLike
 """A parameter of a distribution: a number, an array that is the same on all ranks, or a tensor."""
 
 Drawn: TypeAlias = Any
-"""What is drawn: a tensor; without a size and a layout a number of Python, or an array."""
+"""A draw: a tensor; without a size and a layout a number of Python, or an array."""
 
 Size: TypeAlias = ShapeLike | None
 Where: TypeAlias = Layout | None
@@ -41,8 +41,8 @@ _COUNTS = ("binomial", "geometric", "hypergeometric", "logseries", "negative_bin
 """Distributions of integers."""
 
 
-class Drawing:
-    """The seed and the number of the next call, and what all methods of a generator have in common."""
+class GeneratorBase:
+    """The base of a generator: the seed, the number of the next call, and the common part of all methods."""
 
     def __init__(self, seed: Seed) -> None:
         self._set(seed if isinstance(seed, SeedSequence) else SeedSequence(seed), 0)
@@ -53,7 +53,7 @@ class Drawing:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the next numbers depend on: a dict that JSON can hold. Set it to draw them again.
+        """The state that determines the next numbers: a dict that JSON can hold. Set it to draw them again.
 
         >>> import meshcomm as mc
         >>> rng = mc.random.default_rng(7)
@@ -92,7 +92,7 @@ class Drawing:
         return f"Generator(Philox), seed {quote(self._seeds.entropy)}, before call {self._call}"
 
     def _layout_of(self, shape: Shape, dtype: DType) -> Layout:
-        """Return the layout of what is drawn without ``layout=``."""
+        """Return the layout of a draw without ``layout=``."""
         return default_layout(len(shape))
 
     def _next(self) -> Callable[[int], NumpyGenerator]:
@@ -101,20 +101,20 @@ class Drawing:
         self._call += 1
         return lambda tile: streams.at(call, tile)
 
-    def _drawn(self, name: str, given: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Any:
-        """Return what NumPy's method *name* draws. Collective if one of its parameters is a tensor.
+    def _drawn(self, name: str, parameters: tuple[Values, ...], size: Size, layout: Where, **options: Any) -> Any:
+        """Return a draw by NumPy's method *name*. Collective if one of its parameters is a tensor.
 
         Parameters
         ----------
-        name: of the method
-        given: the parameters of the distribution, which broadcast
+        name: name of the method
+        parameters: the parameters of the distribution, which broadcast
         size: the shape of the result, by default the one that the parameters broadcast to
-        layout: of the result
+        layout: layout of the result
         options: other arguments of the method; ``out=`` may be a tensor
         """
         out = options.pop("out", None)
-        known = [_known(x) for x in given]
-        shape = broadcast_shape(name, [getattr(x, "shape", ()) for x in known])
+        values = [_known(x) for x in parameters]
+        shape = broadcast_shape(name, [getattr(x, "shape", ()) for x in values])
         if size is not None:
             size = as_shape(size)
             _check_size(name, size, shape)
@@ -122,14 +122,14 @@ class Drawing:
         if out is not None:
             _check_out(name, out, shape if size is not None or shape else None, layout)
             shape = out.shape
-        tensors = [x for x in known if isinstance(x, DTensor)]
+        tensors = [x for x in values if isinstance(x, DTensor)]
         if not tensors:  # NumPy's errors
-            probe = (int(name == "integers"), *shape) if any(map(np.ndim, known)) else 1
-            getattr(self._streams.at(self._call), name)(*known, size=probe, **options)
+            probe = (int(name == "integers"), *shape) if any(map(np.ndim, values)) else 1
+            getattr(self._streams.at(self._call), name)(*values, size=probe, **options)
         if size is None and layout is None and out is None and not shape and not tensors:
-            return getattr(self._next()(0), name)(*known, **options)
+            return getattr(self._next()(0), name)(*values, **options)
         dtype = as_dtype(options.get("dtype", np.int64 if name in _COUNTS else np.float64))
-        method = _Method(name, [_block(x) for x in known], options)
+        method = _Method(name, [_block(x) for x in values], options)
         if tensors:
             return self._by_tensors(method, shape, dtype, layout, out)
         return self._filled(out, shape, dtype, layout, method.draw)
@@ -141,10 +141,10 @@ class Drawing:
 
         Parameters
         ----------
-        out: a tensor to write to, which has *shape*, or None
-        shape, dtype, layout: of a new tensor
-        draw: draws a tile
-        whole: so many last axes are whole in each tile
+        out: a tensor of *shape* to write to, or None
+        shape, dtype, layout: shape, dtype and layout of a new tensor
+        draw: function that draws a tile
+        whole: number of last axes that are whole in each tile
         """
         if out is not None:
             if out.dtype != dtype:
@@ -162,17 +162,17 @@ class Drawing:
     def _by_tensors(
         self, method: "_Method", shape: Shape, dtype: DType, layout: Where, out: DTensor | None
     ) -> DTensor:
-        """Return what a *method* draws by tensors as parameters. Collective.
+        """Return a draw by a *method* with tensors as parameters. Collective.
 
-        Parameters move to blocks that are cut between tiles. There they are drawn, and the result moves to its layout.
+        Parameters move to blocks that are cut between tiles. Numbers are drawn there, and move to the layout.
         """
-        name, tensors = method.name, [x for x in method.known if isinstance(x, DTensor)]
+        name, tensors = method.name, [x for x in method.parameters if isinstance(x, DTensor)]
         mesh = mesh_of(tensors)
         wanted = layout or (common_layout(shape, tensors) if out is None else out.layout)
         sides = tile_sides(shape)
         base = wanted if wanted.mesh == mesh else common_layout(shape, tensors)
         between = Layout([_between(base, axis, n, sides[axis]) for axis, n in enumerate(shape)], base.mesh)
-        aligned = method._replace(known=[_aligned(name, x, shape, between) for x in method.known])
+        aligned = method._replace(parameters=[_aligned(name, x, shape, between) for x in method.parameters])
         text = f"{name} of {shape} in {between.specs_text}"
         drawn = together(name, mesh, text, lambda: self._filled(None, shape, dtype, between, aligned.draw))
         if out is not None:
@@ -181,8 +181,8 @@ class Drawing:
         return relaid(drawn, wanted.axes, name) if base is wanted else relayout(drawn, wanted)
 
 
-class _Block(NamedTuple):
-    """What a rank has of a parameter: an array, the shape of the whole one, and where the array begins in that."""
+class _ParameterBlock(NamedTuple):
+    """The block of a parameter on a rank: an array, the shape of the whole array, and the start of the block in it."""
 
     local: Array
     shape: Shape
@@ -192,29 +192,31 @@ class _Block(NamedTuple):
         """Return the values for a tile, which broadcast to it."""
         skipped = len(drawn) - len(self.shape)
         index: Any = [
-            slice(None) if n == 1 else slice(each.start - start, each.stop - start)
-            for n, start, each in zip(self.shape, self.starts, drawn[skipped:], strict=True)
+            slice(None) if n == 1 else slice(interval.start - start, interval.stop - start)
+            for n, start, interval in zip(self.shape, self.starts, drawn[skipped:], strict=True)
         ]
-        found: Array = self.local[(..., *index)]
-        return found
+        tile: Array = self.local[(..., *index)]
+        return tile
 
 
 class _Method(NamedTuple):
     """A method of NumPy's generator, with its parameters and options."""
 
     name: str
-    known: Sequence[Any]
+    parameters: Sequence[Any]
     options: dict[str, Any]
 
     def draw(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array | None:
         """Draw a tile: see `Draw`."""
         method = getattr(generator, self.name)
-        values = [x.tile(drawn) if isinstance(x, _Block) else x for x in self.known]
+        values = [x.tile(drawn) if isinstance(x, _ParameterBlock) else x for x in self.parameters]
         if out is not None and self.name in _OUT:
             method(*values, out=out, **self.options)
             return None
-        made: Array = method(*values, size=tuple([each.stop - each.start for each in drawn]), **self.options)
-        return made
+        drawn_tile: Array = method(
+            *values, size=tuple([interval.stop - interval.start for interval in drawn]), **self.options
+        )
+        return drawn_tile
 
 
 def _known(x: object) -> Any:
@@ -224,23 +226,24 @@ def _known(x: object) -> Any:
 
 
 def _block(x: object) -> Any:
-    """Return an array as the `_Block` of a rank that has all of it, and anything else as it is."""
-    return _Block(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
+    """Return a whole array as a `_ParameterBlock`, and anything else as it is."""
+    return _ParameterBlock(x, x.shape, (0,) * x.ndim) if isinstance(x, np.ndarray) and x.ndim else x
 
 
 def _aligned(name: str, x: object, shape: Shape, layout: Layout) -> Any:
-    """Return what this rank needs of a parameter for a result of *shape* in *layout*. Collective if it moves."""
+    """Return the block of a parameter for a result of *shape* in *layout*. Collective if it moves."""
     if not isinstance(x, DTensor):
         return x
     axes = aligned_axes(x.shape, shape, layout)
     moved = relaid(x, axes, name, layout.mesh)
     return on_blocks(
-        lambda block: _Block(block, x.shape, tuple(span[0] for span in moved.layout.block_box(x.shape))), moved
+        lambda block: _ParameterBlock(block, x.shape, tuple(span[0] for span in moved.layout.block_box(x.shape))),
+        moved,
     )
 
 
 def _between(layout: Layout, axis: int, n: int, side: int) -> Names:
-    """Return how *axis* of length *n* is cut between tiles of *side* elements, as much as possible as in *layout*."""
+    """Return the cut of *axis* of length *n* between tiles of *side* elements that is closest to *layout*."""
     names = tuple(layout.axes[axis])
     if not names:
         return ()
@@ -265,5 +268,5 @@ def _check_out(name: str, out: object, shape: Shape | None, layout: Where) -> No
 
 
 def _of_state(call: int, entropy: Any, n_children_spawned: int = 0, **fields: Any) -> tuple[SeedSequence, int]:
-    """Return what a state of a generator says."""
+    """Return the seed and the number of the next call in a state of a generator."""
     return SeedSequence(entropy, n_children_spawned=n_children_spawned, **fields), call

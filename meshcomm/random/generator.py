@@ -25,7 +25,7 @@ from meshcomm.random.drawing import Seed, Size, Where
 
 _INDEX = np.dtype(np.int64)
 _FEW = 50
-"""A choice of a fiftieth of all, or fewer, is made by NumPy alike on all ranks; larger ones by a sort of keys."""
+"""NumPy makes a choice of up to a fiftieth of all elements, alike on all ranks; larger ones come from sorted keys."""
 
 
 def default_rng(seed: "Seed | Generator") -> "Generator":
@@ -60,7 +60,7 @@ class Generator(Distributions):
     """
 
     def spawn(self, n_children: int) -> "list[Generator]":
-        """Return so many generators that are independent of this one and of each other.
+        """Return *n_children* generators that are independent of this one and of each other.
 
         >>> import meshcomm as mc
         >>> first, second = mc.random.default_rng(7).spawn(2)
@@ -86,23 +86,23 @@ class Generator(Distributions):
         Parameters
         ----------
         x: an integer, a tensor, or an array that is the same on all ranks
-        axis: along which the elements of *x* are reordered
-        layout: of the result, by default that of *x*
+        axis: axis of *x* to reorder
+        layout: layout of the result, by default the layout of *x*
 
         >>> import meshcomm as mc
         >>> layout = mc.Layout([mc.UNSHARDED], mc.create_mesh([("x", 1)]))
         >>> sorted(mc.random.default_rng(7).permutation(4, layout=layout).local.tolist())
         [0, 1, 2, 3]
         """
-        given = unwrapped(x)
-        if isinstance(given, int | np.integer):
-            shape = (max(0, int(given)),)
+        source = unwrapped(x)
+        if isinstance(source, int | np.integer):
+            shape = (max(0, int(source)),)
             return self._order(shape, self._layout_of(shape, _INDEX) if layout is None else layout)
-        if not isinstance(given, DTensor):
-            array = as_array(given)
+        if not isinstance(source, DTensor):
+            array = as_array(source)
             axis_of(axis, array.ndim)
-            given = self._in_layout(array, layout)
-        reordered = self._taken(given, axis)
+            source = self._in_layout(array, layout)
+        reordered = self._taken(source, axis)
         return reordered if layout is None or layout == reordered.layout else relayout(reordered, layout)
 
     def shuffle(self, x: Any, axis: int = 0) -> None:
@@ -148,15 +148,17 @@ class Generator(Distributions):
             tensor = self._in_layout(as_array(tensor), layout)
         if axis is None:
             flat = regrouped(tensor, (tensor.size,), name="permuted")
-            made = relaid(
+            result = relaid(
                 regrouped(self._taken(flat, 0), tensor.shape, name="permuted"), tensor.layout.axes, "permuted"
             )
         else:
             number = axis_of(axis, tensor.ndim)
-            made = take_along_axis(tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number)
-        if out is None and layout is not None and layout != made.layout:
-            return relayout(made, layout)
-        return written("permuted", out, made)
+            result = take_along_axis(
+                tensor, argsort(self._keys(tensor.shape, tensor.layout), number, "stable"), number
+            )
+        if out is None and layout is not None and layout != result.layout:
+            return relayout(result, layout)
+        return written("permuted", out, result)
 
     def choice(
         self,
@@ -174,12 +176,12 @@ class Generator(Distributions):
         Parameters
         ----------
         a: an integer, a tensor, or an array that is the same on all ranks
-        size: the shape of what is chosen, in the result instead of *axis*; None for one element
+        size: shape of the choice, instead of *axis* in the result; None for one element
         replace: whether an element may be chosen again
         p: the probability of each element, the same on all ranks, or a tensor; each rank holds all of them
-        axis: of *a*
-        shuffle: as NumPy's; the order is always random
-        layout: of the result; by default, a choice from a tensor has its axis cut as it was
+        axis: axis of *a*
+        shuffle: NumPy's argument; the order is always random
+        layout: layout of the result; by default, a choice from a tensor has its axis cut as before
 
         NumPy's errors.
 
@@ -187,13 +189,13 @@ class Generator(Distributions):
         >>> mc.random.default_rng(7).choice(5, p=[0, 0, 1, 0, 0])
         2
         """
-        given, weights = unwrapped(a), unwrapped(p)  # type: Any, Any
+        population, weights = unwrapped(a), unwrapped(p)  # type: Any, Any
         if isinstance(weights, DTensor):
             weights = weights.to_numpy()
-        number = not isinstance(given, DTensor) and np.ndim(given) == 0
-        source = None if number else given if isinstance(given, DTensor) else as_array(given)
+        number = not isinstance(population, DTensor) and np.ndim(population) == 0
+        source = None if number else population if isinstance(population, DTensor) else as_array(population)
         along = 0 if source is None else axis_of(axis, source.ndim)
-        n: Any = given if source is None else source.shape[along]
+        n: Any = population if source is None else source.shape[along]
         self._streams.at(self._call).choice(n, int(size is None or 0 not in as_shape(size)), replace, weights)
         if size is None and (source is None or layout is None):
             one = int(self._next()(0).choice(n, p=weights))
@@ -215,7 +217,7 @@ class Generator(Distributions):
         return distribute(array, self._layout_of(array.shape, array.dtype) if layout is None else layout)
 
     def _index_layout(self, source: DTensor | Array | None, axis: int, shape: Shape, layout: Where) -> Layout:
-        """Return the layout of the index of a choice: what *layout* cuts its axes by, or what cuts the *axis*.
+        """Return the layout of the index of a choice: cut as by *layout*, or as the *axis*.
 
         The result has the axes of *shape* instead of *axis*.
         """
@@ -243,8 +245,8 @@ class Generator(Distributions):
         """Return *tensor* with the elements along *axis* in random order, in the same layout. Collective."""
         number = axis_of(axis, tensor.ndim)
         order = self._order((tensor.shape[number],), tensor.layout.take([number]))
-        made = take(tensor, order, number)
-        return made if made.layout == tensor.layout else relayout(made, tensor.layout)
+        result = take(tensor, order, number)
+        return result if result.layout == tensor.layout else relayout(result, tensor.layout)
 
     def _indices(self, n: int, shape: Shape, replace: bool, weights: Any, layout: Layout) -> DTensor:
         """Return *shape* random indices below *n*. Collective if none may come twice, and they are many."""
@@ -267,11 +269,11 @@ class Generator(Distributions):
             return distribute(np.asarray(chosen).reshape(shape), layout)
         line = Layout([_names(layout)], layout.mesh)
         order = self._order((n,), line) if weights is None else argsort(self._races(n, weights, line), 0, "stable")
-        made = np.reshape(order[:count], shape)
-        return relayout(made, layout)
+        result = np.reshape(order[:count], shape)
+        return relayout(result, layout)
 
     def _races(self, n: int, weights: object, layout: Layout) -> DTensor:
-        """Return when each element comes, at rates that are its *weights*: their order is a weighted choice."""
+        """Return arrival times of elements, with their *weights* as rates: their order is a weighted choice."""
         keys: DTensor = self._drawn("standard_exponential", (), n, layout)
         with np.errstate(divide="ignore"):
             return mapped(np.divide, keys, cut(np.asarray(weights, np.float64), layout))

@@ -1,4 +1,4 @@
-"""Random initial values: a rank makes its block of them by itself, the same for every layout. No communication.
+"""Random initial values: a rank draws its own block, the same for every layout. No communication.
 
 They are the numbers of the first call of a generator with this seed (`meshcomm.random.streams`), scaled.
 """
@@ -19,8 +19,8 @@ from meshcomm.random.streams import Streams, Tiles, tile_sides
 
 
 @dataclass(frozen=True)
-class _Initializer:
-    """Makes blocks of what NumPy's *method* draws, times *scale* and plus *shift*."""
+class RandomInitializer:
+    """A function for blocks of draws by NumPy's *method*, times *scale* and plus *shift*."""
 
     method: str
     seed: int
@@ -40,11 +40,11 @@ class _Initializer:
         return block
 
     def _tile(self, generator: NumpyGenerator, drawn: tuple[slice, ...], out: Array | None) -> Array:
-        made: Array = getattr(generator, self.method)([each.stop - each.start for each in drawn])
-        return made * self.scale + self.shift
+        drawn_tile: Array = getattr(generator, self.method)([interval.stop - interval.start for interval in drawn])
+        return drawn_tile * self.scale + self.shift
 
 
-def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> _Initializer:
+def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> RandomInitializer:
     """Return an initializer of numbers that are uniform between *low* and *high*.
 
     The same *seed* gives the same global array for every layout and number of ranks: that of the first call of
@@ -57,10 +57,10 @@ def random_uniform(seed: int, low: float = 0.0, high: float = 1.0) -> _Initializ
     True
     """
     checked = _checked("random_uniform", seed, low=low, high=high)
-    return _Initializer("random", checked, low, high - low)
+    return RandomInitializer("random", checked, low, high - low)
 
 
-def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> _Initializer:
+def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> RandomInitializer:
     """Return an initializer of numbers of a normal distribution.
 
     The same *seed* gives the same global array for every layout and number of ranks: that of the first call of
@@ -71,7 +71,7 @@ def random_normal(seed: int, mean: float = 0.0, stddev: float = 1.0) -> _Initial
     (2,)
     """
     checked = _checked("random_normal", seed, mean=mean, stddev=stddev)
-    return _Initializer("standard_normal", checked, mean, stddev)
+    return RandomInitializer("standard_normal", checked, mean, stddev)
 
 
 def _checked(name: str, seed: int, **parameters: float) -> int:

@@ -42,7 +42,7 @@ _TILES = 0x6D657368  # the child of a seed whose streams the tiles of large draw
 
 
 def _is_small(name: str, at: int | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether method *name* draws less than `WHOLE_BELOW`, and takes no more. It depends on the arguments only.
+    """Return whether method *name* draws and takes less than `WHOLE_BELOW`. It depends on the arguments only.
 
     *at* is the position of the argument ``size``.
     """
@@ -82,12 +82,12 @@ def _is_large(x: Any) -> bool:
 
 
 def _length(x: Any) -> int:
-    """Return how many indices a number says that there are; a small array has few."""
+    """Return the number of indices below a number *x*; 0 for an array, which is small."""
     return int(x) if isinstance(x, int | np.integer) else 0
 
 
 def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at: int | None) -> Callable[..., Any]:
-    """Return the method *name*: that of NumPy for what is small, *ours* for the rest."""
+    """Return the method *name*: NumPy's for small draws, *ours* for the others."""
 
     @wraps(ours)
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -101,9 +101,9 @@ def _by_size(name: str, numpys: Callable[..., Any], ours: Callable[..., Any], at
             if type(result) is not np.ndarray:
                 return result
             return small(result) if written is None else written
-        here = home()
+        rule = home()
         arrays = [x for x in (*args, *kwargs.values()) if isinstance(x, np.ndarray) and _is_large(x)]
-        tensors = [(x, here.make(x)) for x in arrays]
+        tensors = [(x, rule.make(x)) for x in arrays]
         result = ours(
             self, *(_instead(x, tensors) for x in args), **{k: _instead(x, tensors) for k, x in kwargs.items()}
         )
@@ -178,27 +178,30 @@ def default_rng(seed: Any = None) -> Generator:
 
 
 def _as_on_root(bit_generator: Any) -> Any:
-    """Return a generator of bits with the seed that it has on rank 0. Collective: ranks may have drawn others."""
+    """Return a bit generator with the seed of rank 0. Collective: ranks may have drawn others."""
     seeds = bit_generator.seed_seq
-    told = _seed_of_root(seeds)
-    is_same = np.array_equal(np.asarray(seeds.entropy), np.asarray(told.entropy)) and seeds.spawn_key == told.spawn_key
-    return bit_generator if is_same else type(bit_generator)(told)
+    seeds_of_root = _seed_of_root(seeds)
+    is_same = (
+        np.array_equal(np.asarray(seeds.entropy), np.asarray(seeds_of_root.entropy))
+        and seeds.spawn_key == seeds_of_root.spawn_key
+    )
+    return bit_generator if is_same else type(bit_generator)(seeds_of_root)
 
 
 def _seed_of_root(seeds: Any) -> SeedSequence:
     def drawn() -> Any:
         return [np.asarray(seeds.entropy).tolist(), list(map(int, seeds.spawn_key))]
 
-    told = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
-    entropy, key = drawn() if told is None else told
+    seed = looked_up("numpy.random", mesh_of_program(), "a seed for random numbers", drawn)
+    entropy, key = drawn() if seed is None else seed
     return SeedSequence(entropy, spawn_key=tuple(key))
 
 
 # -- the old interface ------------------------------------------------------------------------------------------------
 
 
-class _State(tuple):  # type: ignore[type-arg]
-    """A state as NumPy's, and that of the generator of large draws."""
+class _LegacyState(tuple):  # type: ignore[type-arg]
+    """A state of NumPy, and the state of the generator of large draws."""
 
     large: Any = None
 
@@ -224,10 +227,10 @@ class RandomState(np.random.RandomState):
         self.large = default_rng(np.asarray(first).ravel().astype(np.uint64))
 
     def get_state(self, legacy: bool = True) -> Any:
-        """Return what the next numbers depend on, for `set_state`: NumPy's state, which also knows large draws."""
+        """Return the state for `set_state`: NumPy's, with the state of large draws."""
         state: Any = super().get_state(legacy)  # type: ignore[call-overload]
         if legacy:
-            state = _State(state)
+            state = _LegacyState(state)
             state.large = self.large.state
             return state
         return {**state, "large": self.large.state}
@@ -265,19 +268,19 @@ def _with_state(state: Any) -> RandomState:
 
 
 def _large(name: str) -> Callable[..., Any]:
-    own = getattr(RandomState, f"_large_{name}", None)
+    method = getattr(RandomState, f"_large_{name}", None)
 
     def drawn(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(self.large, name)(*args, **kwargs)
 
-    return own or drawn
+    return method or drawn
 
 
 _SIZES = {"random_sample": 0, "random": 0, "randint": 2, "random_integers": 2}
 """Where ``size`` is in functions of the old interface only."""
 
 _BY_LENGTHS = {"rand": np.random.RandomState.random_sample, "randn": np.random.RandomState.standard_normal}
-"""Functions whose arguments are lengths, and what NumPy calls for them."""
+"""Functions with lengths as arguments, and the functions that NumPy calls for them."""
 
 
 def _old(name: str, numpys: Callable[..., Any]) -> Callable[..., Any]:
@@ -332,11 +335,11 @@ def _seed(seed: Any = None) -> None:
     np.random.set_state(np.random.RandomState.get_state(state))
 
 
-_KINDS = {each.__name__: each for each in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
+_KINDS = {cls.__name__: cls for cls in (MT19937, PCG64, PCG64DXSM, SFC64, BitGenerator, Philox, SeedSequence)}
 
 
 def named(name: str) -> Any:
-    """Return what *name* of numpy.random is in `meshcomm.numpy`."""
+    """Return the counterpart of numpy.random's *name* in `meshcomm.numpy`."""
     if name in _KINDS:
         return _KINDS[name]
     if name in ("Generator", "RandomState", "default_rng"):

@@ -1,7 +1,7 @@
-"""Streams of random numbers, one for each call and tile: how each rank makes its own block of one global array.
+"""Streams of random numbers, one for each call and tile: each rank draws its own block of one global array.
 
-A global array is cut into tiles of at most 16,384 elements. Their shape follows from that of the array, never from its
-layout. Each tile has a stream of its own: NumPy's Philox, whose key comes from the seed, and whose counter begins at
+A global array is cut into tiles of at most 16,384 elements. Their shape depends on the shape of the array, never on
+its layout. Each tile has its own stream: NumPy's Philox with a key from the seed, and a counter that begins at
 
     word 0: 0, which counts on      word 1: number of the tile      word 2: number of the call      word 3: 0
 
@@ -28,7 +28,7 @@ TILE = 1 << 14
 """Elements of a tile at most. It is no setting: all numbers depend on it. A tile of doubles fits into the L2 cache."""
 
 Draw: TypeAlias = Callable[[NumpyGenerator, tuple[slice, ...], Array | None], Array | None]
-"""Draws the elements of these slices of the global array; into the last argument, if that is given."""
+"""A function that draws the elements of slices of the global array, into the last argument if there is one."""
 
 
 class Streams:
@@ -65,27 +65,27 @@ def tile_sides(shape: Sequence[int], elements: int = TILE) -> Shape:
     return tuple(sides)
 
 
-class _Piece(NamedTuple):
-    """What one tile and a block have in common along an axis."""
+class _TilePart(NamedTuple):
+    """The intersection of a tile and a block along an axis."""
 
     number: int  # of the tile along the axis
     drawn: slice  # of the global axis
-    kept: slice | Indices  # of what is drawn
+    selected: slice | Indices  # of the drawn elements
     local: slice  # of the block
 
 
-def _pieces(span: Span, side: int, n: int) -> Iterator[_Piece]:
-    """Yield what each tile shares with a block that is *span* of an axis of length *n*; tiles have *side* elements.
+def _tile_parts(span: Span, side: int, n: int) -> Iterator[_TilePart]:
+    """Yield the parts of tiles in a block: *span* of an axis of length *n*, with tiles of *side* elements.
 
-    >>> [(piece.number, piece.kept, piece.local) for piece in _pieces((3, 5), 4, 9)]
+    >>> [(piece.number, piece.selected, piece.local) for piece in _tile_parts((3, 5), 4, 9)]
     [(0, slice(3, 4, None), slice(0, 1, None)), (1, slice(0, 1, None), slice(1, 2, None))]
     """
     first, last = extent_of(span)
     for number in range(first // side, -(-last // side)):
         begin, end = number * side, min(number * side + side, n)
-        kept, local = held_within(span, begin, end)
+        of_drawn, local = held_within(span, begin, end)
         if local.start < local.stop:
-            yield _Piece(number, slice(begin, end), kept, local)
+            yield _TilePart(number, slice(begin, end), of_drawn, local)
 
 
 class Tiles(NamedTuple):
@@ -96,20 +96,20 @@ class Tiles(NamedTuple):
     stream: Callable[[int], NumpyGenerator]  # returns the stream of the tile with this number
 
     def fill(self, block: Array, box: Box, draw: Draw) -> None:
-        """Fill the *block* of a rank that holds *box* with what *draw* draws for each tile."""
+        """Fill the *block* of a rank, which is *box*, with the draws of *draw* for each tile."""
         if not block.size:
             return
         axes = list(zip(box, self.sides, self.shape, strict=True))
         counts = [-(-n // side) for _, side, n in axes]
-        for pieces in product(*[list(_pieces(*axis)) for axis in axes]):
+        for pieces in product(*[list(_tile_parts(*axis)) for axis in axes]):
             number = 0
             for piece, count in zip(pieces, counts, strict=True):
                 number = number * count + piece.number
             local: Any = (..., *[piece.local for piece in pieces])
             target, drawn = block[local], tuple([piece.drawn for piece in pieces])
-            whole = target.shape == tuple([each.stop - each.start for each in drawn])
-            made = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)
-            if made is not None:
+            whole = target.shape == tuple([interval.stop - interval.start for interval in drawn])
+            values = draw(self.stream(number), drawn, target if whole and target.flags.c_contiguous else None)
+            if values is not None:
                 for axis, piece in enumerate(() if whole else pieces):
-                    made = made[(slice(None),) * axis + (piece.kept,)]
-                target[...] = made
+                    values = values[(slice(None),) * axis + (piece.selected,)]
+                target[...] = values

@@ -203,10 +203,10 @@ class DeviceAssignment:
         >>> DeviceAssignment.build(topology, num_replicas=2).lookup_replicas(task_id=0, logical_core=0)
         [0, 1]
         """
-        found = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
-        if found is None:
+        replicas = self._replicas_at.get((integer(task_id, "task_id"), integer(logical_core, "logical_core")))
+        if replicas is None:
             raise MeshError(f"no replica has its logical core {logical_core} in task {task_id}: {self!r}")
-        return list(found)
+        return list(replicas)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceAssignment):
@@ -235,7 +235,7 @@ def _order_mode(mode: object) -> DeviceOrderMode:
     try:
         return DeviceOrderMode(mode)  # type: ignore[arg-type]
     except ValueError:
-        names = ", ".join(known.name for known in DeviceOrderMode)
+        names = ", ".join(mode_known.name for mode_known in DeviceOrderMode)
         raise MeshError(
             f"device_order_mode {quote(mode)} is not a DeviceOrderMode; it must be one of {names}"
         ) from None
@@ -258,10 +258,10 @@ def _replica_counts(mesh_shape: Integers, shape: Integers, stride: Integers) -> 
 
 
 def _check_count(count: int, counts: Counts, topology: Topology, shape: Integers, stride: Integers) -> None:
-    most = math.prod(counts.tolist())
-    if not 0 <= count <= most:
+    limit = math.prod(counts.tolist())
+    if not 0 <= count <= limit:
         raise MeshError(
-            f"requested {count} replicas but only {most} replicas with shape {shape.tolist()} and "
+            f"requested {count} replicas but only {limit} replicas with shape {shape.tolist()} and "
             f"computation_stride {stride.tolist()} fit in a mesh of shape {topology.mesh_shape.tolist()}"
         )
 

@@ -1,4 +1,4 @@
-"""TensorFlow's names for what meshcomm has: tensors from and to blocks, and the layouts of results.
+"""TensorFlow's names: tensors from and to blocks, and the layouts of results.
 
 TensorFlow calls a block a *component*. A process has one component, the block of its rank.
 """
@@ -68,10 +68,10 @@ def unpack(tensor: Held) -> list[Array]:
     ...     print(world.run(program))
     [[array([0, 1])], [array([2])]]
     """
-    held = unwrapped(tensor)
-    if not isinstance(held, DTensor):
+    value = unwrapped(tensor)
+    if not isinstance(value, DTensor):
         raise LayoutError(f"unpack expects a DTensor, not {type(tensor).__name__}: only that has components")
-    return [held.local]
+    return [value.local]
 
 
 def copy_to_mesh(tensor: Tensor, layout: Layout) -> DTensor:
@@ -101,7 +101,7 @@ def call_with_layout(fn: Callable[..., Value], layout: Layout | None, *args: obj
     ----------
     fn: a function
     layout: a Layout or None
-    *args, **kwargs: what *fn* gets
+    *args, **kwargs: arguments of *fn*
 
     >>> import numpy as np, meshcomm as mc
     >>> def program():
@@ -155,6 +155,6 @@ def check_layout(tensor: object, layout: Layout) -> None:
     ...
     meshcomm.LayoutError: ...
     """
-    found = fetch_layout(tensor)
-    if found != layout:
-        raise LayoutError(f"Layout of tensor: {found}, did not match expected layout: {quote(layout)}")
+    actual = fetch_layout(tensor)
+    if actual != layout:
+        raise LayoutError(f"Layout of tensor: {actual}, did not match expected layout: {quote(layout)}")

@@ -186,8 +186,8 @@ class Strategy:
         ...     print(world.run(program))
         [None, None]
         """
-        here = world_of(self._comm)
-        for key in [key for key in self._meshes if key[0] is here]:
+        world = world_of(self._comm)
+        for key in [key for key in self._meshes if key[0] is world]:
             self._meshes.pop(key).close()
 
     # -- running steps ------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ class Strategy:
         if not isinstance(args, list | tuple):
             raise TypeError(f"args must be a tuple of the arguments of step_fn, not a {type(args).__name__}")
         replica = self.replica_id
-        own = [_own_value(arg, replica, self.num_replicas_in_sync) for arg in args]
+        positional = [_own_value(arg, replica, self.num_replicas_in_sync) for arg in args]
         named = {name: _own_value(arg, replica, self.num_replicas_in_sync) for name, arg in (kwargs or {}).items()}
-        return None if replica is None else step_fn(*own, **named)
+        return None if replica is None else step_fn(*positional, **named)
 
     def experimental_local_results(self, value: V) -> tuple[V, ...]:
         """Return the results of `run` that are on this rank: one, or none on a rank in no replica.
@@ -380,9 +380,9 @@ def _own_value(value: object, replica: int | None, count: int) -> object:
             )
         return None if replica is None else value.values[replica]
     if type(value) is list:
-        return [_own_value(each, replica, count) for each in value]
+        return [_own_value(item, replica, count) for item in value]
     if type(value) is tuple:
-        return tuple(_own_value(each, replica, count) for each in value)
+        return tuple(_own_value(item, replica, count) for item in value)
     if type(value) is dict:
-        return {key: _own_value(each, replica, count) for key, each in value.items()}
+        return {key: _own_value(item, replica, count) for key, item in value.items()}
     return value

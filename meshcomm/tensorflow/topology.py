@@ -36,7 +36,7 @@ _LARGEST = 2**31 - 1
 """The largest number of the wire form, which has 32 bits."""
 
 _MOST_DEVICES = 2**24
-"""Devices that a mesh shape may hold: the missing ones may have to be listed."""
+"""The most devices of a mesh shape: missing ones may have to be listed."""
 
 TOPOLOGY_MESSAGE = wire.Message(
     "tensorflow.tpu.TopologyProto",
@@ -412,15 +412,15 @@ def _arrangement(mesh_shape: ArrayLike | None, size: int) -> list[int] | None:
 def _gathered_hosts(mesh: Mesh, mesh_shape: ArrayLike | None) -> tuple[list[str], list[int] | None]:
     """Return the host of every rank, and the mesh shape that all agree on. Collective over a mesh of all ranks."""
 
-    def steps(here: Session) -> tuple[list[str], list[int] | None]:
+    def steps(session: Session) -> tuple[list[str], list[int] | None]:
         call, make = "Topology.from_comm with mesh_shape {}".format, partial(_arrangement, mesh_shape, mesh.size)
-        with here.exchanging():
-            shape = here.together(call, make)
-            return here.told(this_host()), shape
+        with session.exchanging():
+            shape = session.together(call, make)
+            return session.told(this_host()), shape
 
-    found = in_session("Topology.from_comm", mesh, steps)
-    assert found is not None
-    return found
+    hosts_and_shape = in_session("Topology.from_comm", mesh, steps)
+    assert hosts_and_shape is not None
+    return hosts_and_shape
 
 
 def _ranks_by_host(hosts: Sequence[str]) -> Indices:

@@ -9,7 +9,7 @@ import pytest
 import meshcomm as mc
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.tools.cli import turns
-from meshcomm.tools.cli.about import Library
+from meshcomm.tools.cli.about import LoadedMPI
 from meshcomm.tools.cli.bench import cases, command, disk, report
 from meshcomm.tools.cli.bench.measure import Case, Row, measured
 from meshcomm.tools.cli.given import dtype_of, layout_of
@@ -38,7 +38,7 @@ def rows_of(make, nbytes=600, ranks=RANKS, **given):
 @pytest.fixture
 def bench(monkeypatch, capsys):
     """A function that runs the command on simulated ranks, and returns exit code, output and errors."""
-    monkeypatch.setattr(report.about, "library", lambda: Library("4", "an MPI", "5.0", "MULTIPLE"))
+    monkeypatch.setattr(report.about, "library", lambda: LoadedMPI("4", "an MPI", "5.0", "MULTIPLE"))
 
     def run(*arguments, ranks=RANKS):
         with mc.simulate(ranks) as world:
@@ -249,7 +249,7 @@ def test_interrupted(bench, monkeypatch):
     def interrupted(setting, nbytes):
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(command.OPERATIONS, "memcpy", command.Operation(interrupted, ""))
+    monkeypatch.setitem(command.OPERATIONS, "memcpy", command.BenchOperation(interrupted, ""))
     code, _, err = bench("memcpy", ranks=1)
     assert code == 130
     assert err == "interrupted\n"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from meshcomm.tools.cli.batch import SYSTEMS, Job, script
+from meshcomm.tools.cli.batch import SYSTEMS, BatchJob, script
 
 PROGRAM = "import os, sys; print(os.environ.get('PYTHONHASHSEED'), sys.flags.hash_randomization, *sys.argv[1:])"
 
@@ -30,7 +30,7 @@ def test_run_gives_text_one_hash_on_all_ranks(given, flags, expected, tmp_path):
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_batch_scripts_set_it(system):
-    assert "export PYTHONHASHSEED=0" in script(system, Job(("a.py",)))
+    assert "export PYTHONHASHSEED=0" in script(system, BatchJob(("a.py",)))
 
 
 def test_info_says_whether_it_is_set():

@@ -13,7 +13,7 @@ from meshcomm.core._tracing import untraced
 from meshcomm.errors import CollectiveMismatch, DTypeError, LayoutError, MeshcommError, ShapeError
 from meshcomm.fft import backends, local, search
 from meshcomm.fft.kinds import KINDS, Transform
-from meshcomm.fft.steps import Local, Move, Sharded
+from meshcomm.fft.steps import LocalStep, RelayoutStep, ShardedStep
 from support.reference import on_ranks
 from support.sampling import sampled
 
@@ -90,7 +90,7 @@ def test_cosines_and_sines_of_the_only_axis_stay_sharded(kind, variant, mesh):
         a = numbers(n, dtype)
         t = mc.distribute(a, mc.Layout([spec], mesh))
         plan = mc.fft.plan(a.shape, a.dtype, t.layout, kind=kind, type=variant)
-        assert [type(step) for step in plan.steps] == [Sharded]
+        assert [type(step) for step in plan.steps] == [ShardedStep]
         combinations = [("ortho", None)]
         if dtype == "f8":
             combinations += [("forward", True), ("ortho", False)]
@@ -140,8 +140,8 @@ def test_a_transform_and_back_of_a_dealt_axis_takes_two_exchanges_each(mesh):
     line = mc.Layout(["x"], mesh)
     plan = mc.fft.plan(4096, "c16", line, kind="fft")
     (step,), (back,) = plan.steps, plan.steps_back
-    assert isinstance(step, Sharded)
-    assert isinstance(back, Sharded)
+    assert isinstance(step, ShardedStep)
+    assert isinstance(back, ShardedStep)
     t = mc.distribute(numbers(4096, "c16"), line)
     check(plan.backward(plan.forward(t)), t.to_numpy())
 
@@ -207,16 +207,16 @@ def test_layouts_of_results():
 @on_mesh()
 def test_axes_that_are_whole_need_no_exchange(mesh):
     plan = mc.fft.plan((8, 8, 8), "f8", mc.Layout(["x", U, U], mesh), axes=(1, 2))
-    assert [type(step) for step in plan.steps] == [Local]
+    assert [type(step) for step in plan.steps] == [LocalStep]
     assert plan.bytes_moved == 0
 
 
 def test_slabs_take_one_exchange_and_pencils_two():
     mesh = mc.Mesh(range(16), {"x": 4, "y": 4})
     slabs = mc.fft.plan((64,) * 3, "c16", mc.Layout([("x", "y"), U, U], mesh), kind="fftn")
-    assert [type(step) for step in slabs.steps] == [Local, Move, Local]
+    assert [type(step) for step in slabs.steps] == [LocalStep, RelayoutStep, LocalStep]
     pencils = mc.fft.plan((8192, 16, 8192), "c16", mc.Layout(["x", "y", U], mesh), kind="fftn")
-    assert [type(step) for step in pencils.steps].count(Local) == 2 + (len(pencils.steps) == 5)
+    assert [type(step) for step in pencils.steps].count(LocalStep) == 2 + (len(pencils.steps) == 5)
 
 
 # -- plans ------------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.linalg.block_cyclic import USUAL_BLOCK, dealt_axes, descriptor, grid_mesh, product_work, square_work
+from meshcomm.linalg.block_cyclic import USUAL_BLOCK, cyclic_axes, descriptor, grid_mesh, product_work, square_work
 
 U = mc.UNSHARDED
 GRIDS = [(1, 1), (1, 3), (2, 2), (3, 2), (4, 1)]
@@ -45,7 +45,7 @@ def numroc(n, block, process, first, processes):
 @pytest.mark.parametrize("shape", [(1, 1), (7, 7), (13, 30), (64, 65)])
 def test_descriptors_say_what_the_blocks_are(grid, shape):
     for layout in layouts_on(mesh_of(*grid)):
-        axes = dealt_axes(layout)
+        axes = cyclic_axes(layout)
         if axes is None:
             continue
         for device, (row, column) in enumerate(layout.offset_to_shard()):
@@ -90,9 +90,9 @@ def test_the_grid_has_all_devices(size):
 def test_layouts_for_a_factor(grid):
     for layout, block in product(layouts_on(mesh_of(*grid)), (1, 6, 64)):
         (work,), (size,) = square_work(layout, block)
-        rows, columns = dealt_axes(work)
+        rows, columns = cyclic_axes(work)
         assert rows.block == columns.block == size or work.mesh.size == 1
-        given = dealt_axes(layout)
+        given = cyclic_axes(layout)
         if given is not None and given[0].block == given[1].block:
             assert work is layout
 
@@ -105,11 +105,11 @@ def test_layouts_for_a_product(grid):
         assert a.mesh == b.mesh == c.mesh
         assert (a.axes[0], b.axes[1]) == c.axes
         for layout, sizes in ((a, blocks[:2]), (b, blocks[1:]), (c, blocks[::2])):
-            for axis, shards, size in zip(dealt_axes(layout), layout.shape, sizes, strict=True):
+            for axis, shards, size in zip(cyclic_axes(layout), layout.shape, sizes, strict=True):
                 assert axis.block == size or shards == 1
-        if dealt_axes(one) is not None:
+        if cyclic_axes(one) is not None:
             assert a == one
-        elif dealt_axes(other) is not None:
+        elif cyclic_axes(other) is not None:
             assert b == other
 
 
@@ -128,7 +128,7 @@ def test_what_fits_is_left_as_it_is():
 def test_one_device_takes_any_layout():
     mesh = mc.Mesh([0], {"x": 1})
     for specs in (["x", U], [U, U], [mc.Cyclic("x", 7), U]):
-        assert [axis.block for axis in dealt_axes(mc.Layout(specs, mesh))] == [USUAL_BLOCK] * 2
+        assert [axis.block for axis in cyclic_axes(mc.Layout(specs, mesh))] == [USUAL_BLOCK] * 2
     single = mc.Layout.from_device("CPU:0")
-    assert dealt_axes(single) is None
+    assert cyclic_axes(single) is None
     assert np.prod(square_work(single, 64)[0][0].shape) == 1

@@ -15,8 +15,8 @@ OPEN_MPI = MPILibrary("openmpi", "Open MPI v5.0.8", None)
 
 @pytest.fixture(autouse=True)
 def nothing_loaded(monkeypatch):
-    monkeypatch.setattr(library._State, "loaded", None)
-    monkeypatch.setattr(library._State, "chosen", None)
+    monkeypatch.setattr(library._ScalapackChoice, "loaded", None)
+    monkeypatch.setattr(library._ScalapackChoice, "chosen", None)
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_binary_interfaces(file, interface):
 
 def test_a_library_is_chosen_before_one_is_loaded(monkeypatch):
     scalapack.use("/somewhere/libscalapack.so")
-    assert library._State.chosen == "/somewhere/libscalapack.so"
-    monkeypatch.setattr(library._State, "loaded", library.Library("libone.so", None, None))
+    assert library._ScalapackChoice.chosen == "/somewhere/libscalapack.so"
+    monkeypatch.setattr(library._ScalapackChoice, "loaded", library.ScalapackLibrary("libone.so", None, None))
     with pytest.raises(ImportError, match=r"libone.so is loaded already; use\(\) comes before"):
         scalapack.use("libother.so")
 

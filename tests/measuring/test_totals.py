@@ -24,7 +24,7 @@ def milliseconds(*events):
     totals = Totals()
     for event in events:
         totals.add(event)
-    return tuple(round(1000 * seconds) for seconds in totals.told()["0"].values())
+    return tuple(round(1000 * seconds) for seconds in totals.by_rank()["0"].values())
 
 
 def test_calls_and_waits_in_each_other_count_once():

@@ -212,7 +212,7 @@ def test_no_trace_is_written_through_a_folder_that_a_stranger_has_linked(tmp_pat
     (shared / "traces").symlink_to(own)
     os.lchown(shared / "traces", 47110, 47110)
     monkeypatch.setenv("MESHCOMM_TRACE", str(shared / "traces"))
-    traced = program._Program(shared / "traces")
+    traced = program._ProgramTrace(shared / "traces")
     traced.called(Span("barrier", [], ()))
     traced.write()
     assert "a link that belongs to user 47110" in capfd.readouterr().err

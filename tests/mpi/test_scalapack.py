@@ -11,7 +11,7 @@ import meshcomm.linalg.scalapack as scalapack
 from meshcomm import DTypeError, LayoutError, MeshError, ShapeError
 from meshcomm.blocks.session import in_session
 from meshcomm.core.failures.watch import watch
-from meshcomm.linalg.block_cyclic import dealt_axes
+from meshcomm.linalg.block_cyclic import cyclic_axes
 from meshcomm.linalg.grids import grid_of, grid_of_all
 from meshcomm.linalg.library import library
 from support.paths import DOCS
@@ -253,7 +253,7 @@ def test_many_grids_on_one_mesh():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_gemr2d_and_relayout_agree(mesh, dtype):
-    layouts = [layout for layout in layouts_on(mesh) if dealt_axes(layout)]
+    layouts = [layout for layout in layouts_on(mesh) if cyclic_axes(layout)]
     array = random_bits((31, 18), dtype)
     for source in layouts:
         tensor = mc.distribute(array, source)

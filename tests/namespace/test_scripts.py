@@ -12,7 +12,7 @@ import meshcomm as mc
 import meshcomm.numpy as namespace
 from meshcomm.core.arrays.scripted import set_scripted
 from meshcomm.numpy.namespace.names import named
-from meshcomm.tools.cli.scripts import Script, SharedInput
+from meshcomm.tools.cli.scripts import NumPyScript, SharedInput
 from support.numpy_law import alternatives, evaluated
 
 CALLS = [
@@ -205,7 +205,7 @@ def test_memory_is_told_as_numpys():
 
 def test_this_package_is_no_module_of_a_script_beside_it():
     clone = Path(mc.__file__).parents[1]
-    script = Script(clone)
+    script = NumPyScript(clone)
     assert not script._is_of_script({"__file__": namespace.__file__})
     assert script._is_of_script({"__file__": str(clone / "script.py")})
     assert not script._is_of_script({"__file__": str(clone / ".venv" / "site-packages" / "library.py")})

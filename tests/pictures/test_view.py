@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshcomm as mc
-from meshcomm.tools.pictures.view import View, blocks_of, listed, panels
+from meshcomm.tools.pictures.view import LayoutView, blocks_of, listed, panels
 
 U = mc.UNSHARDED
 MESH = mc.Mesh(range(12), {"x": 3, "y": 2, "z": 2})
@@ -45,7 +45,7 @@ def holders_by_layout(layout, shape):
 
 
 def stretches(view, axis):
-    return [None] if axis is None else [view.rulers[axis].stretch(at) for at in range(view.rulers[axis].count)]
+    return [None] if axis is None else [view.rulers[axis].interval(at) for at in range(view.rulers[axis].count)]
 
 
 def holders_by_view(view):
@@ -67,7 +67,7 @@ def holders_by_view(view):
 @pytest.mark.parametrize("seed", range(150))
 def test_each_element_is_in_a_box_with_its_devices(seed):
     layout, shape = random_layout(seed)
-    assert holders_by_view(View(layout, shape)) == holders_by_layout(layout, shape)
+    assert holders_by_view(LayoutView(layout, shape)) == holders_by_layout(layout, shape)
 
 
 def test_random_layouts_are_of_all_kinds():
@@ -75,16 +75,16 @@ def test_random_layouts_are_of_all_kinds():
     kinds = {type(spec).__name__ for layout, _ in found for spec in layout.sharding_specs}
     assert kinds == {"Cuts", "Cyclic", "tuple", "str"}
     assert {len(shape) for _, shape in found} == {0, 1, 2, 3}
-    assert any(len(View(layout, shape).slabs) for layout, shape in found)
+    assert any(len(LayoutView(layout, shape).slabs) for layout, shape in found)
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_stretches_are_found_by_their_indices(seed):
     layout, shape = random_layout(seed)
-    for ruler, length in zip(View(layout, shape).rulers, shape, strict=True):
+    for ruler, length in zip(LayoutView(layout, shape).rulers, shape, strict=True):
         for start, stop in itertools.combinations(range(length + 1), 2):
             expected = [
-                at for at in range(ruler.count) if ruler.stretch(at).start < stop and start < ruler.stretch(at).stop
+                at for at in range(ruler.count) if ruler.interval(at).start < stop and start < ruler.interval(at).stop
             ]
             assert list(ruler.within(start, stop)) == expected
 
@@ -95,7 +95,9 @@ def test_devices_without_elements_are_listed():
         if 0 in shape:
             continue
         empty = [device for device in range(12) if 0 in layout.block_shape(shape, device)]
-        found = re.search(r"(\d+) devices? of 12 without elements: (\S+)\.", " ".join(View(layout, shape).sentences()))
+        found = re.search(
+            r"(\d+) devices? of 12 without elements: (\S+)\.", " ".join(LayoutView(layout, shape).sentences())
+        )
         assert (found is None) == (not empty), (layout, shape)
         if found:
             assert (int(found[1]), found[2]) == (len(empty), listed(np.array(empty)))
@@ -103,7 +105,7 @@ def test_devices_without_elements_are_listed():
 
 def test_ranks_are_told_where_devices_have_other_numbers():
     def told(ranks):
-        return View(mc.Layout(["x"], mc.Mesh(ranks, {"x": len(ranks)})), (8,)).ranks_text()
+        return LayoutView(mc.Layout(["x"], mc.Mesh(ranks, {"x": len(ranks)})), (8,)).ranks_text()
 
     assert told(range(4)) == []
     assert told(range(6, 8)) == ["Device 0 is rank 6, and so on."]

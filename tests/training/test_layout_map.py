@@ -276,11 +276,11 @@ def test_names_are_looked_up_once():
 
 
 def test_what_a_map_remembers_is_bounded(monkeypatch):
-    monkeypatch.setattr("meshcomm.layout_maps.layout_map._MOST_FOUND", 10)
+    monkeypatch.setattr("meshcomm.layout_maps.layout_map._MOST_REMEMBERED", 10)
     m = small()
     for i in range(100):
         assert m[f"dense_{i}/bias"] is U
-        assert len(m._found) <= 10
+        assert len(m._rules_by_name) <= 10
 
 
 # -- report -----------------------------------------------------------------------------------------------------------

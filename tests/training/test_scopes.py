@@ -322,7 +322,7 @@ def test_copies_of_modules_are_modules_of_the_scope(layout):
 def test_scopes_hold_no_modules_after_their_end(layout):
     with layout.rules().scope():
         net = Net()
-    assert (net._layout_scope.made.modules, net._layout_scope.made.variables) == ([], [])
+    assert (net._layout_scope.contents.modules, net._layout_scope.contents.variables) == ([], [])
 
 
 class UsedWhileBuilding(Module):

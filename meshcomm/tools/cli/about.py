@@ -1,4 +1,4 @@
-"""What the command tells about where it runs: the MPI, the launcher, the hosts and the environment variables."""
+"""The environment of the command: the MPI, the launcher, the hosts and the environment variables."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from meshcomm.core.ranks.meshes import common_world
 from meshcomm.core.ranks.mpi import library_name, mpi
 
 
-class Library(NamedTuple):
+class LoadedMPI(NamedTuple):
     """The MPI that mpi4py has loaded, in words."""
 
     mpi4py: str
@@ -30,12 +30,12 @@ class Host(NamedTuple):
     cores: int
 
 
-def library() -> Library:
+def library() -> LoadedMPI:
     """Return which MPI mpi4py has loaded. ``MeshError`` if there is none."""
     MPI = mpi()
     levels = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
     level = next(name for name in levels if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
-    return Library(metadata.version("mpi4py"), library_name(), "{}.{}".format(*MPI.Get_version()), level)
+    return LoadedMPI(metadata.version("mpi4py"), library_name(), "{}.{}".format(*MPI.Get_version()), level)
 
 
 def settings() -> dict[str, str]:
@@ -79,14 +79,14 @@ def gather_hosts(communicator: Communicator) -> list[Host]:
     return count_by_host(communicator.told(mine))
 
 
-def count_by_host(told: Sequence[tuple[str, list[int]]]) -> list[Host]:
-    """Return the hosts of ranks, each of which tells its host and the processors that it may use.
+def count_by_host(hosts_and_processors: Sequence[tuple[str, list[int]]]) -> list[Host]:
+    """Return the hosts of ranks, from the host of each rank and the processors that it may use.
 
     >>> count_by_host([("a 1", [0, 1]), ("b 2", [0]), ("a 1", [1, 2])])
     [Host(name='a', ranks=2, cores=3), Host(name='b', ranks=1, cores=1)]
     """
     usable: dict[str, set[int]] = {}
-    for host, processors in told:
+    for host, processors in hosts_and_processors:
         usable.setdefault(host, set()).update(processors)
-    hosts = [host for host, _ in told]
+    hosts = [host for host, _ in hosts_and_processors]
     return [Host(host.partition(" ")[0], hosts.count(host), len(cores)) for host, cores in usable.items()]

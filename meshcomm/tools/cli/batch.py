@@ -19,8 +19,8 @@ _WORD = re.compile(r"[A-Za-z0-9_.@+-]+(?:,[A-Za-z0-9_.@+-]+)*")
 _RANGE = r"\d+(?:-\d+(?::\d+)?)?"
 
 
-class System(NamedTuple):
-    """A batch system: its name, how it takes a script, and how it writes the numbers of an array of jobs."""
+class BatchSystem(NamedTuple):
+    """A batch system: its name, its command to submit a script, and its syntax for numbers of an array of jobs."""
 
     title: str
     submit: str
@@ -31,14 +31,14 @@ class System(NamedTuple):
 
 
 SYSTEMS = {
-    "slurm": System(
+    "slurm": BatchSystem(
         "Slurm",
         "sbatch",
         "SLURM_ARRAY_TASK_ID",
         re.compile(rf"{_RANGE}(?:,{_RANGE})*(?:%\d+)?"),
         "0-9, 1,4,7 or 0-99%10 (10 at a time)",
     ),
-    "pbs": System(
+    "pbs": BatchSystem(
         "PBS",
         "qsub",
         "PBS_ARRAY_INDEX",
@@ -48,22 +48,22 @@ SYSTEMS = {
 }
 
 
-class Job(NamedTuple):
-    """What a batch script is for.
+class BatchJob(NamedTuple):
+    """The job of a batch script.
 
     Parameters
     ----------
     program: a script, or -m and a module, and its arguments
-    nodes, ntasks_per_node: how many nodes, and how many ranks on each
+    nodes, ntasks_per_node: number of nodes, and number of ranks on each node
     seconds: the time limit
     container: an Apptainer image in which the program runs
     requeue: whether the job saves a checkpoint before its time is over, and starts again
     array: the numbers of an array of jobs
-    partition, account: of the batch system
-    mpi: what launches the ranks in Slurm: srun or mpiexec
+    partition, account: partition and account of the batch system
+    mpi: launcher of the ranks in Slurm: srun or mpiexec
     pmi: the protocol that srun speaks
     environment: the folder with the commands of a virtual environment
-    modules: to load
+    modules: environment modules to load
     python: the command
     numpy: whether the program is a script of NumPy
     """
@@ -136,11 +136,11 @@ def script_command(system: str) -> Command:
     )
 
 
-def _job(options: argparse.Namespace) -> Job:
+def _job(options: argparse.Namespace) -> BatchJob:
     """Return the job of the command line, to run with this Python. ``ValueError`` in one line for bad values."""
     if not options.program:
         raise ValueError("it needs a script, or -m and a module")
-    if any("\0" in each or "\n" in each for each in (*options.program, options.container or "")):
+    if any("\0" in word or "\n" in word for word in (*options.program, options.container or "")):
         raise ValueError("no argument may have a line break in it")
     mpi, pmi = getattr(options, "mpi", "mpiexec"), getattr(options, "pmi", "")
     if mpi not in ("srun", "mpiexec"):
@@ -157,7 +157,7 @@ def _job(options: argparse.Namespace) -> Job:
     if options.requeue and seconds <= SAVE_BEFORE:
         raise ValueError(f"--requeue saves {SAVE_BEFORE} s before the end: --time must be longer than that")
     isolated = sys.prefix != sys.base_prefix or (Path(sys.prefix) / "conda-meta").is_dir()
-    return Job(
+    return BatchJob(
         program=("-m", *options.program) if options.module else tuple(options.program),
         nodes=_count("--nodes", options.nodes),
         ntasks_per_node=_count("--ntasks-per-node", options.ntasks_per_node),
@@ -189,7 +189,7 @@ def _seconds(text: str) -> int:
     (5400, 172810)
     """
     match = re.fullmatch(r"(?:(\d{1,4})-)?(\d{1,4}):([0-5]\d):([0-5]\d)", text)
-    days, hours, minutes, seconds = (int(each or 0) for each in match.groups()) if match else (0, 0, 0, 0)
+    days, hours, minutes, seconds = (int(number or 0) for number in match.groups()) if match else (0, 0, 0, 0)
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if not total:
         raise ValueError(f"--time is [days-]hours:minutes:seconds, such as 1:30:00, not {quote(text)}")
@@ -324,27 +324,27 @@ timeout --preserve-status --signal=USR1 $((<saves_at> - SECONDS)) \\
 """
 
 
-def script(system: str, job: Job) -> str:
+def script(system: str, job: BatchJob) -> str:
     """Return the batch script of a job.
 
-    >>> script("slurm", Job(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
+    >>> script("slurm", BatchJob(("a b.py",), nodes=2, ntasks_per_node=64)).splitlines()[-1]
     '"${launch[@]}" python -m meshcomm run \\'a b.py\\''
-    >>> print(script("pbs", Job(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
+    >>> print(script("pbs", BatchJob(("a.py",), nodes=2, ntasks_per_node=64)).splitlines()[3])
     #PBS -l select=2:ncpus=64:mpiprocs=64
     """
     values = _values(system, job)
     true = {word for word, value in values.items() if value}
-    lines, here = [], True
+    lines, is_included = [], True
     for line in _SCRIPT.splitlines():
         if words := re.fullmatch(r"\[([\w! ]*)\]", line):
-            here = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
-        elif here:
+            is_included = all((word.strip("!") in true) != word.startswith("!") for word in words[1].split())
+        elif is_included:
             lines.append(re.sub(r"<(\w+)>", lambda match: str(values[match[1]]), line))
     return "\n".join(lines) + "\n"
 
 
-def _values(system: str, job: Job) -> dict[str, object]:
-    """Return what the words of the scripts stand for."""
+def _values(system: str, job: BatchJob) -> dict[str, object]:
+    """Return the values of the words in the scripts."""
     srun, ranks = system == "slurm" and job.mpi == "srun", job.nodes * job.ntasks_per_node
     count = '"$SLURM_NTASKS"' if system == "slurm" else ranks
     launcher = "srun --cpu-bind=cores --kill-on-bad-exit=1" if srun else f"mpiexec -n {count} --bind-to core"

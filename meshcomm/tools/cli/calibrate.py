@@ -33,13 +33,13 @@ def calibrate(file: str | None) -> int:
         team = location.team
         output = _Output(file if team.rank == 0 else None)
         agreement.agree(team, "calibrate", output.error)
-        found, hosts = (
+        calibration, hosts = (
             measured(team, Path(file).absolute().parent if file else Path.cwd()),
             about.gather_hosts(team.everyone.communicator()),
         )
         if team.rank == 0:
-            print_rows([*rank_rows(hosts), *_calibration_rows(found)])
-        output.write(json.dumps(found.constants, indent=2) + "\n")
+            print_rows([*rank_rows(hosts), *_calibration_rows(calibration)])
+        output.write(json.dumps(calibration.constants, indent=2) + "\n")
         agreement.agree(team, "the end of calibrate", output.error)
     except MeshError as error:
         print_once(f"meshcomm: {error}")
@@ -78,14 +78,14 @@ class _Output:
             self.error = MeshError(f"{self._path} cannot be written: {error.strerror}")
 
 
-def _calibration_rows(found: Calibration) -> Rows:
+def _calibration_rows(calibration: Calibration) -> Rows:
     rows: Rows = []
     default = Machine()
     for where, names, fit, why_not in (
-        ("within a node", WITHIN, found.within, "no node has two ranks"),
-        ("between nodes", BETWEEN, found.between, "all ranks are on one node"),
-        ("in memory", ("gamma",), found.memory, ""),
-        ("in files", DISK_CONSTANTS, found.disk, "a rank cannot make a file here"),
+        ("within a node", WITHIN, calibration.within, "no node has two ranks"),
+        ("between nodes", BETWEEN, calibration.between, "all ranks are on one node"),
+        ("in memory", ("gamma",), calibration.memory, ""),
+        ("in files", DISK_CONSTANTS, calibration.disk, "a rank cannot make a file here"),
     ):
         rows.append((where, _quality(fit) if fit is not None else f"not measured, {why_not}: these are defaults"))
         constants = default if fit is None else fit.applied_to(default)

@@ -1,4 +1,4 @@
-"""What ``python -m meshcomm info`` thinks of the facts: each check in a line, with the cure. Pure functions."""
+"""The checks of ``python -m meshcomm info``: each finding in a line, with the cure. Pure functions."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
@@ -19,7 +19,7 @@ SLOW_LATENCY, SLOW_BANDWIDTH = 20e-6, 1e9
 
 
 class Finding(NamedTuple):
-    """What a check found, and on which ranks."""
+    """The result of a check, and its ranks."""
 
     level: str
     about: str
@@ -34,12 +34,12 @@ Found = Iterator[tuple[str, str]]
 def findings(facts: Sequence[Facts], connections: Sequence[Connection] = ()) -> list[Finding]:
     """Return what all checks find in the *facts* of each rank; equal findings of several ranks are one."""
     hosts: dict[str, list[int]] = {}
-    for rank, its in enumerate(facts):
-        hosts.setdefault(its["host"], []).append(rank)
+    for rank, facts_of_rank in enumerate(facts):
+        hosts.setdefault(facts_of_rank["host"], []).append(rank)
     together: dict[tuple[str, str, str], list[int]] = {}
     for about, check in _OF_A_RANK.items():
-        for rank, its in enumerate(facts):
-            for level, text in check(its):
+        for rank, facts_of_rank in enumerate(facts):
+            for level, text in check(facts_of_rank):
                 together.setdefault((level, about, text), []).append(rank)
     for about, check_host in _OF_A_HOST.items():
         for ranks in hosts.values():
@@ -47,9 +47,9 @@ def findings(facts: Sequence[Facts], connections: Sequence[Connection] = ()) -> 
                 together.setdefault((level, about, text), []).extend(ranks)
     for level, text in _network(connections):
         together.setdefault((level, "network", text), []).extend(connections[0]["ranks"])
-    found = [Finding(*key, tuple(sorted(ranks))) for key, ranks in together.items()]
+    merged = [Finding(*key, tuple(sorted(ranks))) for key, ranks in together.items()]
     order = [*_OF_A_RANK, *_OF_A_HOST, "network"]
-    return sorted(found, key=lambda finding: (order.index(finding.about), finding.ranks))
+    return sorted(merged, key=lambda finding: (order.index(finding.about), finding.ranks))
 
 
 def line(finding: Finding, size: int) -> str:
@@ -58,43 +58,43 @@ def line(finding: Finding, size: int) -> str:
     >>> line(Finding(NOTE, "threads", "too many", (0, 1, 2)), 4)
     'note     threads: ranks 0-2: too many'
     """
-    some = len(finding.ranks) < size
-    ranks = f"rank{'s' * (len(finding.ranks) > 1)} {spans(finding.ranks)}: " if some else ""
+    is_partial = len(finding.ranks) < size
+    ranks = f"rank{'s' * (len(finding.ranks) > 1)} {spans(finding.ranks)}: " if is_partial else ""
     return f"{finding.level:7}  {finding.about}: {ranks}{finding.text}"
 
 
 # -- of a rank --------------------------------------------------------------------------------------------------------
 
 
-def _launcher(its: Facts) -> Found:
-    yield OK, its["launcher"] or "none, started without mpiexec: a world of one rank"
+def _launcher(facts: Facts) -> Found:
+    yield OK, facts["launcher"] or "none, started without mpiexec: a world of one rank"
 
 
-def _mpi(its: Facts) -> Found:
+def _mpi(facts: Facts) -> Found:
     ok = True
-    if len(its["libraries"]) > 1:
+    if len(facts["libraries"]) > 1:
         ok = False
         text = (
-            f"two MPIs are loaded, {' and '.join(its['libraries'])}: they know nothing of each other. "
+            f"two MPIs are loaded, {' and '.join(facts['libraries'])}: they know nothing of each other. "
             "Load one module, or pip uninstall one of them"
         )
         yield PROBLEM, text
-    if len(its["wheels"]) > 1:
+    if len(facts["wheels"]) > 1:
         ok = False
         text = (
-            f"the packages {' and '.join(its['wheels'])} are both installed: mpiexec is that of one, and "
+            f"the packages {' and '.join(facts['wheels'])} are both installed: mpiexec is that of one, and "
             "mpi4py loads one. pip uninstall the other"
         )
         yield PROBLEM, text
-    if not its["launched"] and not _together(its["mpiexec"], its["libraries"]):
+    if not facts["launched"] and not _together(facts["mpiexec"], facts["libraries"]):
         ok = False
         text = (
-            f"mpiexec on PATH is {its['mpiexec']}, but the MPI is {its['libraries'][0]}: if ranks are alone, use "
+            f"mpiexec on PATH is {facts['mpiexec']}, but the MPI is {facts['libraries'][0]}: if ranks are alone, use "
             "the mpiexec of this MPI"
         )
         yield NOTE, text
     if ok:
-        yield OK, its["mpi"]
+        yield OK, facts["mpi"]
 
 
 def _together(mpiexec: str, libraries: Sequence[str]) -> bool:
@@ -103,66 +103,66 @@ def _together(mpiexec: str, libraries: Sequence[str]) -> bool:
     return not libraries or not mpiexec or any(prefix in PurePath(path).parents for path in libraries)
 
 
-def _thread_level(its: Facts) -> Found:
-    if its["thread_level"] == "MULTIPLE":
+def _thread_level(facts: Facts) -> Found:
+    if facts["thread_level"] == "MULTIPLE":
         yield OK, "MULTIPLE"
     else:
         text = (
-            f"{its['thread_level']}: ranks that wait for too long cannot name the missing rank. Leave "
+            f"{facts['thread_level']}: ranks that wait for too long cannot name the missing rank. Leave "
             "mpi4py.rc.thread_level as it is, or take an MPI with MPI_THREAD_MULTIPLE"
         )
         yield NOTE, text
 
 
-def _versions(its: Facts) -> Found:
-    for text in its["versions"]:
+def _versions(facts: Facts) -> Found:
+    for text in facts["versions"]:
         yield PROBLEM, text
-    if not its["versions"]:
+    if not facts["versions"]:
         yield OK, "as meshcomm needs them"
 
 
-def _settings(its: Facts) -> Found:
-    for text in its["misspelt"]:
+def _settings(facts: Facts) -> Found:
+    for text in facts["misspelt"]:
         yield PROBLEM, text
 
 
-def _memory(its: Facts) -> Found:
-    if its["memory"] < its["physical"]:
+def _memory(facts: Facts) -> Found:
+    if facts["memory"] < facts["physical"]:
         text = (
-            f"the control group allows {bytes_text(its['memory'])} of the {bytes_text(its['physical'])} of this host "
-            "to its ranks together: ask the batch system for what you need (--mem)"
+            f"the control group allows {bytes_text(facts['memory'])} of the {bytes_text(facts['physical'])} of this "
+            "host to its ranks together: ask the batch system for what you need (--mem)"
         )
         yield NOTE, text
-    if its["address_space"] >= 0:
+    if facts["address_space"] >= 0:
         text = (
-            f"ulimit -v allows {bytes_text(its['address_space'])} to each rank: a part of it is reserved to share. "
+            f"ulimit -v allows {bytes_text(facts['address_space'])} to each rank: a part of it is reserved to share. "
             "ulimit -v unlimited"
         )
         yield NOTE, text
-    if 0 <= its["shm"] <= LEAST_SHM:
+    if 0 <= facts["shm"] <= LEAST_SHM:
         text = (
-            f"/dev/shm has only {bytes_text(its['shm'])}, which an MPI may need: in a container, run it with "
+            f"/dev/shm has only {bytes_text(facts['shm'])}, which an MPI may need: in a container, run it with "
             "--shm-size=1g"
         )
         yield NOTE, text
-    if its["left"]:
+    if facts["left"]:
         text = (
-            f"killed jobs of yours have left {bytes_text(its['left'])} in /dev/shm: python -m meshcomm clean removes "
-            "that, on this host"
+            f"killed jobs of yours have left {bytes_text(facts['left'])} in /dev/shm: python -m meshcomm clean "
+            "removes that, on this host"
         )
         yield NOTE, text
-    small = 0 <= its["shm"] <= LEAST_SHM
-    if its["memory"] >= its["physical"] and its["address_space"] < 0 and not small and not its["left"]:
-        yield OK, f"{bytes_text(its['physical'])}, no limit below it"
+    small = 0 <= facts["shm"] <= LEAST_SHM
+    if facts["memory"] >= facts["physical"] and facts["address_space"] < 0 and not small and not facts["left"]:
+        yield OK, f"{bytes_text(facts['physical'])}, no limit below it"
 
 
 # -- of a host --------------------------------------------------------------------------------------------------------
 
 
 def _cores(ranks: Sequence[Facts]) -> Found:
-    usable = set[int]().union(*(its["processors"] for its in ranks))
+    usable = set[int]().union(*(facts["processors"] for facts in ranks))
     there = ranks[0]["host_processors"]
-    tight = next((its for its in ranks if _sharing(its, ranks) > len(its["processors"])), None)
+    tight = next((facts for facts in ranks if _sharing(facts, ranks) > len(facts["processors"])), None)
     text = f"{counted(len(ranks), 'rank')} on {counted(len(usable), 'core')}"
     if tight is None:
         yield OK, text
@@ -178,14 +178,14 @@ def _cores(ranks: Sequence[Facts]) -> Found:
         yield NOTE, f"{text}: ranks wait for each other, and all is slow. Launch at most {counted(there, 'rank')} here"
 
 
-def _sharing(its: Facts, ranks: Sequence[Facts]) -> int:
+def _sharing(facts: Facts, ranks: Sequence[Facts]) -> int:
     """Return how many ranks may use no other cores than this one may."""
-    return sum(set(other["processors"]) <= set(its["processors"]) for other in ranks)
+    return sum(set(other["processors"]) <= set(facts["processors"]) for other in ranks)
 
 
 def _binding(ranks: Sequence[Facts]) -> Found:
     there = ranks[0]["host_processors"]
-    if 1 < len(ranks) <= there and all(len(its["processors"]) == there for its in ranks):
+    if 1 < len(ranks) <= there and all(len(facts["processors"]) == there for facts in ranks):
         cure = "mpiexec --bind-to core, srun --cpu-bind=cores"
         yield NOTE, f"ranks are not bound, and may move from core to core: {cure}"
     elif 1 < len(ranks) <= there:
@@ -193,8 +193,8 @@ def _binding(ranks: Sequence[Facts]) -> Found:
 
 
 def _threads(ranks: Sequence[Facts]) -> Found:
-    usable = set[int]().union(*(its["processors"] for its in ranks))
-    total = sum(_threads_of(its) for its in ranks)
+    usable = set[int]().union(*(facts["processors"] for facts in ranks))
+    total = sum(_threads_of(facts) for facts in ranks)
     if len(ranks) > 1 and total > max(len(usable), len(ranks)):
         share = max(1, len(usable) // len(ranks))
         text = (
@@ -206,17 +206,19 @@ def _threads(ranks: Sequence[Facts]) -> Found:
         yield OK, f"at most {total} in all for the libraries of NumPy"
 
 
-def _threads_of(its: Facts) -> int:
+def _threads_of(facts: Facts) -> int:
     """Return how many threads the libraries of NumPy use: as many as they are told, else one for each core."""
-    told = [int(text) for text in (its["threads"].get(name, "").split(",")[0] for name in THREADS) if text.isdigit()]
-    return max(told) if told else len(its["processors"])
+    counts = [
+        int(text) for text in (facts["threads"].get(name, "").split(",")[0] for name in THREADS) if text.isdigit()
+    ]
+    return max(counts) if counts else len(facts["processors"])
 
 
 def _shared_memory(ranks: Sequence[Facts]) -> Found:
-    for text in dict.fromkeys(its["shared"] for its in ranks):
+    for text in dict.fromkeys(facts["shared"] for facts in ranks):
         if len(ranks) == 1 or not text.startswith(("off", "error")):
             yield OK, text if len(ranks) > 1 else "one rank on this host shares none"
-        elif not all(its["shares"] for its in ranks):
+        elif not all(facts["shares"] for facts in ranks):
             yield NOTE, f"{text}, so MPI moves all data: unset MESHCOMM_SHARED_MEMORY to copy directly"
         else:
             yield PROBLEM, f"{text}; so MPI moves all data, and relayouts take longer. See docs/measuring.md"
@@ -238,8 +240,8 @@ def _network(connections: Sequence[Connection]) -> Found:
         yield OK, text
 
 
-def _speed(its: Connection) -> str:
-    return f"{its['latency'] * 1e6:.1f} µs and {its['bandwidth'] / 1e9:.2f} GB/s"
+def _speed(connection: Connection) -> str:
+    return f"{connection['latency'] * 1e6:.1f} µs and {connection['bandwidth'] / 1e9:.2f} GB/s"
 
 
 _OF_A_RANK: dict[str, Callable[[Facts], Found]] = {

@@ -3,13 +3,13 @@
 from meshcomm.core._arguments import counted
 from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.segments import FOLDER, left_behind
-from meshcomm.tools.cli.show import told
+from meshcomm.tools.cli.show import on_first_rank
 from meshcomm.tools.cli.terminal import say
 
 
 def clean(dry_run: bool) -> int:
     """Remove what jobs of this user that were killed have left in /dev/shm, or list it; return the exit code."""
-    return told(lambda: _clean(dry_run))
+    return on_first_rank(lambda: _clean(dry_run))
 
 
 def _clean(dry_run: bool) -> None:

@@ -56,8 +56,8 @@ def imported(path: str, *names: str) -> Action:
 
     def action(options: argparse.Namespace) -> int:
         home, _, function = path.partition(":")
-        given = [getattr(options, name) for name in names] or [options]
-        code: int = getattr(import_module(f"meshcomm.tools.cli.{home}"), function)(*given)
+        values = [getattr(options, name) for name in names] or [options]
+        code: int = getattr(import_module(f"meshcomm.tools.cli.{home}"), function)(*values)
         return code
 
     return action

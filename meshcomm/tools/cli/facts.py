@@ -34,7 +34,7 @@ _TIMES = 10
 
 
 class Facts(TypedDict):
-    """What one rank knows. Numbers of bytes are -1 where there is no limit."""
+    """The facts of one rank. Numbers of bytes are -1 where there is no limit."""
 
     host: str
     processors: list[int]
@@ -68,7 +68,7 @@ class Facts(TypedDict):
 
 
 class Connection(TypedDict):
-    """What a message takes between two ranks."""
+    """The latency and bandwidth of messages between two ranks."""
 
     ranks: list[int]
     latency: float
@@ -84,18 +84,18 @@ def gather(communicator: Communicator, misspelt: list[str]) -> list[Facts]:
 
 def facts(misspelt: list[str]) -> Facts:
     """Return the facts of this rank, which has an MPI."""
-    found, its = launch(), os.environ
+    launcher, environ = launch(), os.environ
     mpi = library()
     files = loaded("libmpi")
     return Facts(
         host=this_host(),
         processors=sorted(usable_processors()),
         host_processors=os.cpu_count() or 1,
-        threads={name: its[name] for name in THREADS if name in its},
-        launcher=str(found or ""),
-        launched=(found.size if found is not None else 0) or 0,
+        threads={name: environ[name] for name in THREADS if name in environ},
+        launcher=str(launcher or ""),
+        launched=(launcher.size if launcher is not None else 0) or 0,
         shared=rendezvous.describe(),
-        shares=its.get("MESHCOMM_SHARED_MEMORY", "").strip() != "0",
+        shares=environ.get("MESHCOMM_SHARED_MEMORY", "").strip() != "0",
         memory=all_memory(),
         physical=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         address_space=resource.getrlimit(resource.RLIMIT_AS)[0],
@@ -126,15 +126,15 @@ def outdated() -> list[str]:
         python = metadata.metadata("meshcomm")["Requires-Python"]
     except metadata.PackageNotFoundError:
         return []
-    found = [("Python", f"Python{python}", platform.python_version())] if python else []
+    requirements = [("Python", f"Python{python}", platform.python_version())] if python else []
     for text in asked:
         name = re.match(r"[\w.-]+", text)
         if ";" not in text and name is not None:
-            found.append((name[0], text, _version(name[0])))
+            requirements.append((name[0], text, _version(name[0])))
     return [
         f"{name} is {has or 'missing'}, and meshcomm needs {text}: "
         + ("take another Python" if name == "Python" else f"pip install '{text}'")
-        for name, text, has in found
+        for name, text, has in requirements
         if not in_range(text, has)
     ]
 
@@ -190,8 +190,8 @@ def _measured(communicator: Communicator, one: int, other: int) -> Connection:
     small = _seconds(communicator, one, other, _SMALL)
     large = _seconds(communicator, one, other, _LARGE)
     bandwidth = _LARGE / max(large - small, 1e-9)
-    told = communicator.told([small, bandwidth])
-    return Connection(ranks=[one, other], latency=told[one][0], bandwidth=told[one][1])
+    measurements = communicator.told([small, bandwidth])
+    return Connection(ranks=[one, other], latency=measurements[one][0], bandwidth=measurements[one][1])
 
 
 def _seconds(communicator: Communicator, one: int, other: int, nbytes: int) -> float:

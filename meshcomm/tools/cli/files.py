@@ -44,16 +44,16 @@ def _of_each(paths: Sequence[Path], look: Callable[[Path], int]) -> int:
     for path in paths if _is_first() else ():
         if len(paths) > 1:
             say(f"{printable(str(path))}:")
-        code = max(code, _told(partial(look, path), partial(say, error=True)))
+        code = max(code, _reported(partial(look, path), partial(say, error=True)))
     return code
 
 
 def convert(source: Path, target: Path, overwrite: bool) -> int:
     """Write the arrays of *source* to *target*, and return the exit code. Collective over COMM_WORLD."""
-    return _told(lambda: _convert(source, target, overwrite), print_once)
+    return _reported(lambda: _convert(source, target, overwrite), print_once)
 
 
-def _told(run: Callable[[], int], report: Callable[[str], None]) -> int:
+def _reported(run: Callable[[], int], report: Callable[[str], None]) -> int:
     """Return what *run* returns; if it fails, *report* why, in one line."""
     try:
         return run()
@@ -90,14 +90,14 @@ def _list_arrays(path: Path) -> int:
 def _row(array: StoredArray) -> Row:
     """Return what the table says of an array; dims and units are those of netCDF."""
     dims, units = ", ".join(dim or "-" for dim in array.dims or ()), str(array.metadata.get("units", ""))
-    its = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
-    return (array.name, *its, array.layout or "")
+    cells = str(array.shape), dims, str(array.dtype), units, bytes_text(array.nbytes)
+    return (array.name, *cells, array.layout or "")
 
 
 def _size_text(sizes: Iterable[int]) -> str:
     """Return how many arrays there are, and how many bytes they have together."""
-    each = list(sizes)
-    return f"{counted(len(each), 'array')}, {bytes_text(sum(each))}"
+    all_sizes = list(sizes)
+    return f"{counted(len(all_sizes), 'array')}, {bytes_text(sum(all_sizes))}"
 
 
 def _list_steps(path: Path) -> int:
@@ -111,7 +111,7 @@ def _list_steps(path: Path) -> int:
         except (MeshcommError, OSError) as error:
             rows.append((str(step), "", "", str(error)))
             continue
-        rows.append((str(step), str(len(arrays)), bytes_text(sum(each.nbytes for each in arrays)), ""))
+        rows.append((str(step), str(len(arrays)), bytes_text(sum(array.nbytes for array in arrays)), ""))
     _print_table([("step", "arrays", "bytes", ""), *rows])
     return 0
 
@@ -127,9 +127,9 @@ def _print_table(rows: list[Row]) -> None:
 
 
 def _verify_one(path: Path) -> int:
-    found = contents(path)
-    wrong = _damage(path, found)
-    say("\n".join(map(printable, wrong)) if wrong else _fine(found))
+    stored = contents(path)
+    wrong = _damage(path, stored)
+    say("\n".join(map(printable, wrong)) if wrong else _fine(stored))
     return int(bool(wrong))
 
 
@@ -140,22 +140,22 @@ def _verify_steps(path: Path) -> int:
             say(f"{folder.name}: not complete, its save was cut off; the next save removes it")
             continue
         try:
-            found = contents(folder)
-            wrong = _damage(folder, found)
+            stored = contents(folder)
+            wrong = _damage(folder, stored)
         except (MeshcommError, OSError) as error:
             wrong = [str(error)]
-        say("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(found)]))
+        say("\n".join(f"{folder.name}: {line}" for line in wrong or [_fine(stored)]))
         code = max(code, int(bool(wrong)))
     return code
 
 
-def _damage(path: Path, found: Contents) -> list[str]:
-    return [] if found.checks is None else checks.verify(path, found)
+def _damage(path: Path, stored: Contents) -> list[str]:
+    return [] if stored.checks is None else checks.verify(path, stored)
 
 
-def _fine(found: Contents) -> str:
-    size = _size_text(each.nbytes for each in found.arrays.values())
-    how = "" if found.checks is not None else "; the format has no checksums, so only its structure was looked at"
+def _fine(stored: Contents) -> str:
+    size = _size_text(array.nbytes for array in stored.arrays.values())
+    how = "" if stored.checks is not None else "; the format has no checksums, so only its structure was looked at"
     return f"ok: {size}{how}"
 
 
@@ -172,7 +172,9 @@ def _convert(source: Path, target: Path, overwrite: bool) -> int:
     except FileExistsError as error:
         raise error if overwrite else FileExistsError(f"{target} is there; --overwrite replaces it") from None
     if _is_first():
-        say(f"wrote {printable(str(target))}: {_size_text(each.nbytes for each in contents(target).arrays.values())}")
+        say(
+            f"wrote {printable(str(target))}: {_size_text(array.nbytes for array in contents(target).arrays.values())}"
+        )
     if left_out and _is_first():
         say(f"meshcomm: {target} does not hold {left_out} of {source}", error=True)
     return 0

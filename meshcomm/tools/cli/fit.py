@@ -148,8 +148,8 @@ def _over_nodes(nodes: list[Indices]) -> list[Mesh]:
     across = list(np.array([node[:fewest] for node in nodes]).T)
     if len(nodes) > 2 or fewest == 1:
         return _pairs_and_more(across)
-    some = min(fewest, MOST_RANKS // 2)
-    return [_grouped(across, 2), _grouped([np.concatenate([node[:some] for node in nodes])], 2 * some)]
+    share = min(fewest, MOST_RANKS // 2)
+    return [_grouped(across, 2), _grouped([np.concatenate([node[:share] for node in nodes])], 2 * share)]
 
 
 def _pairs_and_more(rows: list[Indices]) -> list[Mesh]:
@@ -201,7 +201,7 @@ def _disk(communicator: Communicator, folder: Path) -> Fit | None:
         if communicator.allreduce_max(np.array([file is None], dtype=np.int64))[0] or file is None:
             return None
         data = [np.ones(size, dtype=np.uint8) for size in WRITTEN]
-        calls = [partial(call, each, 0) for call in (file.write, file.read) for each in data]
+        calls = [partial(call, buffer, 0) for call in (file.write, file.read) for buffer in data]
         times = np.array(fastest(communicator, calls))
     finally:
         if file is not None:
@@ -247,10 +247,10 @@ def _fitted(communicator: Communicator, probes: list[_Probe], names: tuple[str, 
     """
     loads = np.array([probe.load for probe in probes])
     free = np.array([name in names for name in CONSTANTS])
-    known = loads @ np.array([0.0 if name in names else getattr(machine, name) for name in CONSTANTS])
+    known_times = loads @ np.array([0.0 if name in names else getattr(machine, name) for name in CONSTANTS])
     times = np.array(_times(communicator, probes))
-    fitted = fit(loads[:, free], times, known)
-    factors = _factors(loads[:, free] @ fitted + known, times)
+    fitted = fit(loads[:, free], times, known_times)
+    factors = _factors(loads[:, free] @ fitted + known_times, times)
     return _described([name for name in CONSTANTS if name in names], fitted, factors)
 
 
@@ -260,7 +260,7 @@ def _described(names: Sequence[str], fitted: Floats, factors: Floats) -> Fit:
     return Fit(constants, float(np.median(factors)), float(factors.max()), len(factors))
 
 
-def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
+def fit(counts: Floats, times: Floats, known_times: Floats | float = 0.0) -> Floats:
     """Return the cost of each kind of unit.
 
     No cost is negative. Each solution considered predicts as many times exactly as there are costs; the best one
@@ -268,9 +268,9 @@ def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
 
     Parameters
     ----------
-    counts: how many units of each kind a measurement has; one row for each measurement
+    counts: number of units of each kind, of shape (measurements, kinds)
     times: the seconds that each measurement took
-    known: the part of these seconds that other units take
+    known_times: the part of these seconds that other units take
 
     >>> fit(np.array([[1, 1], [1, 100], [1, 1000], [1, 5000]]), np.array([3e-6, 1.02e-4, 1.002e-3, 1.0])).round(9)
     array([2.e-06, 1.e-06])
@@ -282,13 +282,13 @@ def fit(counts: Floats, times: Floats, known: Floats | float = 0.0) -> Floats:
     for size in range(1, kinds + 1):
         points = np.array(list(combinations(range(len(times)), size)))
         for chosen in map(list, combinations(range(kinds), size)):
-            systems, answers = columns[points][:, :, chosen], (times - known)[points]
+            systems, answers = columns[points][:, :, chosen], (times - known_times)[points]
             solvable = np.linalg.matrix_rank(systems) == size
-            found = np.zeros((int(solvable.sum()), kinds))
-            found[:, chosen] = np.linalg.solve(systems[solvable], answers[solvable][..., None])[..., 0]
-            solutions.append(found[(found >= 0).all(axis=1)])
+            candidates = np.zeros((int(solvable.sum()), kinds))
+            candidates[:, chosen] = np.linalg.solve(systems[solvable], answers[solvable][..., None])[..., 0]
+            solutions.append(candidates[(candidates >= 0).all(axis=1)])
     costs = np.concatenate(solutions)
-    factors = _factors(costs @ columns.T + known, times)
+    factors = _factors(costs @ columns.T + known_times, times)
     best: Floats = costs[np.log(factors).sum(axis=1).argmin()][index]
     return best
 

@@ -29,39 +29,39 @@ def read(folder: Path, damaged: list[str] | None = None) -> list[Flight]:
 
     With a list *damaged*, what is wrong with a file is added to it, as long as another file is a flight.
     """
-    found: list[Flight] = []
+    flights: list[Flight] = []
     wrong: list[str] = [] if damaged is None else damaged
     for path in folder.glob("rank-*.json"):
         try:
-            found.append(_read(path))
+            flights.append(_read(path))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError, OSError) as error:
             wrong.append(f"{path} is no flight file: {quote(error)}")
-    if wrong and (damaged is None or not found):
+    if wrong and (damaged is None or not flights):
         raise MeshcommError(wrong[0])
-    if not found:
+    if not flights:
         raise MeshcommError(f"there are no flight files in {folder}; a rank writes rank-NUMBER.json there")
-    return sorted(found, key=lambda flight: flight["rank"])
+    return sorted(flights, key=lambda flight: flight["rank"])
 
 
 def _read(path: Path) -> Flight:
     """Return what is in a file; one of several errors if that is no flight."""
     if not path.is_file() or path.stat().st_size > _LARGEST_FILE:
         raise ValueError(f"it must be a file of at most {_LARGEST_FILE} bytes")
-    told = json.loads(path.read_text())
-    flight = _plain(told, Flight)
+    content = json.loads(path.read_text())
+    flight = _plain(content, Flight)
     if not 0 <= flight["rank"] < flight["size"] <= _MOST_RANKS:
         raise ValueError(f"there is no rank {flight['rank']} of {flight['size']}")
-    flight["calls"] = [_plain(call, Flown) for call in told["calls"]]
+    flight["calls"] = [_plain(call, Flown) for call in content["calls"]]
     if not all(isinstance(digest, str) for call in flight["calls"] for digest in call["digests"]):
         raise TypeError("digests are texts")
     return flight
 
 
-def _plain(told: Mapping[str, Json], form: type[T]) -> T:
+def _plain(entries_of_file: Mapping[str, Json], form: type[T]) -> T:
     """Return the entries that *form* has, if they are of its types; texts without what steers a terminal."""
     entries = {}
     for name, wanted in get_type_hints(form).items():
-        value = float(told[name]) if wanted is float else told[name]
+        value = float(entries_of_file[name]) if wanted is float else entries_of_file[name]
         if not isinstance(value, get_origin(wanted) or wanted):
             raise TypeError(f"{name} is a {type(value).__name__}")
         lines = value.split("\n") if name in _OF_LINES and isinstance(value, str) else [value]
@@ -78,35 +78,35 @@ def first_difference(flights: Iterable[Flight]) -> str | None:
     >>> print(first_difference([first, {"rank": 1, "calls": [call | {"operation": "to_numpy"}]}]))
     call 3 on ranks 0-1: rank 0 made barrier, rank 1 made to_numpy
     """
-    made: dict[str, dict[int, dict[int, Flown]]] = {}
+    calls_of_teams: dict[str, dict[int, dict[int, Flown]]] = {}
     for flight in flights:
         for call in flight["calls"]:
             if call["number"] > 0 and call["team"]:
-                made.setdefault(call["team"], {}).setdefault(call["number"], {})[flight["rank"]] = call
-    if not any(len(its) > 1 for calls in made.values() for its in calls.values()):
+                calls_of_teams.setdefault(call["team"], {}).setdefault(call["number"], {})[flight["rank"]] = call
+    if not any(len(of_ranks) > 1 for calls in calls_of_teams.values() for of_ranks in calls.values()):
         return None
-    found = [first for calls in made.values() if (first := _first_of(calls)) is not None]
-    return min(found)[1] if found else ""
+    differences = [first for calls in calls_of_teams.values() if (first := _first_of(calls)) is not None]
+    return min(differences)[1] if differences else ""
 
 
 def _first_of(calls: Mapping[int, Mapping[int, Flown]]) -> tuple[float, str] | None:
     """Return when the first different call on a mesh began, and what it is. *calls* are by their numbers, by rank."""
     before: list[dict[int, int]] = []  # for each call before, how many digests each rank has of it
-    for number, its in sorted(calls.items()):
-        different = _different_operations(its) or _different_digests(its, before)
+    for number, of_ranks in sorted(calls.items()):
+        different = _different_operations(of_ranks) or _different_digests(of_ranks, before)
         if different:
-            ranks = next(iter(its.values()))["ranks"]
-            return min(call["began"] for call in its.values()), f"call {number} on ranks {ranks}: {different}"
-        before.append({rank: len(call["digests"]) for rank, call in its.items() if call["digests"]})
+            ranks = next(iter(of_ranks.values()))["ranks"]
+            return min(call["began"] for call in of_ranks.values()), f"call {number} on ranks {ranks}: {different}"
+        before.append({rank: len(call["digests"]) for rank, call in of_ranks.items() if call["digests"]})
     return None
 
 
 def _different_operations(calls: Mapping[int, Flown]) -> str:
     """Return what ranks made if it was not the same; names that the user gave calls may differ."""
-    made: dict[str, list[int]] = {}
+    ranks_of_operations: dict[str, list[int]] = {}
     for rank, call in calls.items():
-        made.setdefault(kind(call["operation"]), []).append(rank)
-    listed = [f"{some(ranks)} made {calls[ranks[0]]['operation']}" for ranks in made.values()]
+        ranks_of_operations.setdefault(kind(call["operation"]), []).append(rank)
+    listed = [f"{some(ranks)} made {calls[ranks[0]]['operation']}" for ranks in ranks_of_operations.values()]
     return ", ".join(first_of(listed)) if len(listed) > 1 else ""
 
 
@@ -123,26 +123,32 @@ def _different_digests(calls: Mapping[int, Flown], before: Sequence[Mapping[int,
                 alike.setdefault(call["digests"][index], []).append(rank)
         if len(alike) > 1:
             compared = {rank for ranks in alike.values() for rank in ranks}
-            same = any(its.keys() >= compared and len({its[rank] for rank in compared}) == 1 for its in before)
-            return _told([*alike.values()], calls, index > 0 or same)
+            same = any(
+                counts.keys() >= compared and len({counts[rank] for rank in compared}) == 1 for counts in before
+            )
+            return _difference_text([*alike.values()], calls, index > 0 or same)
     return ""
 
 
-def _told(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before: bool) -> str:
+def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], alike_before: bool) -> str:
     """Return that *groups* of ranks made the same operation differently."""
     about = [calls[ranks[0]]["about"] for ranks in groups]
-    known = len({*about}) > 1
+    differs = len({*about}) > 1
     who = " and ".join(first_of([some(ranks) for ranks in groups]))
     text = f"{who} made {calls[groups[0][0]]['operation']} with different arguments (layouts, shape, dtype, root ...)"
-    if not alike_before or (about[0] and not known):
+    if not alike_before or (about[0] and not differs):
         text += ", or after different calls, or after an error on one of them"
-    if not known:
+    if not differs:
         return f"{text}; run again with MESHCOMM_CHECK=1 to see which"
-    lines = [f"  {some(ranks)}: {its or 'not known'}" for ranks, its in zip(groups, about, strict=True)]
+    lines = [
+        f"  {some(ranks)}: {text_of_call or 'not known'}" for ranks, text_of_call in zip(groups, about, strict=True)
+    ]
     return "\n".join([text, *first_of(lines)])
 
 
 def missing_ranks(flights: Iterable[Flight]) -> list[int]:
     """Return the ranks of the job that wrote no flight file."""
     flights = list(flights)
-    return sorted({*range(max((flight["size"] for flight in flights), default=0))} - {its["rank"] for its in flights})
+    return sorted(
+        {*range(max((flight["size"] for flight in flights), default=0))} - {flight["rank"] for flight in flights}
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 from meshcomm.core.failures.flights import Flight
 from meshcomm.core.failures.messages import some
 from meshcomm.tools.cli.flight_files import first_difference, missing_ranks, read
-from meshcomm.tools.cli.show import told
+from meshcomm.tools.cli.show import on_first_rank
 from meshcomm.tools.cli.terminal import say
 
 _SHOWN_CALLS = 5
@@ -15,28 +15,31 @@ _SHOWN_CALLS = 5
 def flights(folder: Path) -> int:
     """Print what the flight files in *folder* say, and return the exit code. Under mpiexec the first rank does it."""
     damaged: list[str] = []
-    return told(lambda: say(summary(read(folder, damaged), damaged)))
+    return on_first_rank(lambda: say(summary(read(folder, damaged), damaged)))
 
 
-def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
+def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
     """Return who is where, the first difference between ranks, the last calls of each, and their stacks.
 
     *damaged* says which files are no flights.
     """
-    lines = [f"{len(found)} of {max(its['size'] for its in found)} ranks wrote what they did last", ""]
-    lines += [_where(flight) for flight in found]
-    missing = missing_ranks(found)
+    lines = [
+        f"{len(flights_read)} of {max(flight['size'] for flight in flights_read)} ranks wrote what they did last",
+        "",
+    ]
+    lines += [_where(flight) for flight in flights_read]
+    missing = missing_ranks(flights_read)
     if missing:
         why = " that can be read" if damaged else ": killed, stopped, or ended before"
         lines.append(f"{some(missing)} wrote nothing{why}")
     lines += damaged
-    difference = first_difference(found)
+    difference = first_difference(flights_read)
     if difference is not None:
         alike = "the operations that all of them remember are the same, and so are arguments as far as they are known"
         lines += ["", f"first difference: {difference}" if difference else alike]
-    elif len(found) > 1:
+    elif len(flights_read) > 1:
         lines += ["", "calls cannot be compared: no two of these ranks remember the same call"]
-    for flight in found:
+    for flight in flights_read:
         lines += ["", f"rank {flight['rank']} on host {flight['host']}, process {flight['process']}"]
         reason = flight["reason"].partition("\n")[0]
         last = flight["calls"][-_SHOWN_CALLS:]

@@ -51,8 +51,8 @@ def shape_of(text: str) -> Shape:
     >>> shape_of("10,7"), shape_of("4096"), shape_of("")
     ((10, 7), (4096,), ())
     """
-    lengths = [each.strip() for each in text.split(",")] if text.strip() else []
-    if not all(each.isascii() and each.isdigit() and len(each) < 20 for each in lengths):
+    lengths = [length.strip() for length in text.split(",")] if text.strip() else []
+    if not all(length.isascii() and length.isdigit() and len(length) < 20 for length in lengths):
         raise ShapeError(f"shape {quote(text)} is not written as lengths with commas, such as 4096,4096")
     return tuple(map(int, lengths))
 
@@ -75,7 +75,7 @@ def bytes_of(text: str) -> int:
     >>> bytes_of("1K"), bytes_of("256MiB"), bytes_of("1.5k"), bytes_of("10")
     (1024, 268435456, 1536, 10)
     """
-    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,6})?)([KMGT]?)(?:i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,6})?)([KMGT]?)(?:i?B)?", text.strip(), re.ASCII | re.IGNORECASE)
+    if match is None:
         raise MeshcommError(f"{quote(text)} is not a number of bytes, such as 1K, 64M or 1000000")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2].upper() or " "))
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))

@@ -36,15 +36,15 @@ MOST_HOSTS = 16
 """Hosts. If there are more, only this many are listed."""
 
 
-class Told(NamedTuple):
+class InfoSection(NamedTuple):
     """Facts as lines for people, and as values for programs: docs/measuring.md has the names of these."""
 
     rows: Rows
     values: dict[str, object]
 
-    def plus(self, other: "Told") -> "Told":
+    def plus(self, other: "InfoSection") -> "InfoSection":
         """Return these facts and the *other* ones."""
-        return Told([*self.rows, *other.rows], self.values | other.values)
+        return InfoSection([*self.rows, *other.rows], self.values | other.values)
 
 
 def info(as_json: bool = False) -> int:
@@ -55,13 +55,13 @@ def info(as_json: bool = False) -> int:
     settings = about.settings()
     wrong = set_aside()
     first = launchers.is_first()
-    told, report = _local(), _as_json if as_json else _as_text
+    summary, report = _local(), _as_json if as_json else _as_text
     alone = _alone()
     if alone is not None:
         launchers.let_first_tell()
-        told = told if alone.about == "MPI" else told.plus(_mpi())
-        found = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
-        return report(told.plus(_settings(settings)), [], found, "") if first else 1
+        summary = summary if alone.about == "MPI" else summary.plus(_mpi())
+        checks = [alone, *(Finding(PROBLEM, "settings", text, (0,)) for text in wrong)]
+        return report(summary.plus(_settings(settings)), [], checks, "") if first else 1
     with Envelope("info", None):
         communicator = about.connect_all()
         hosts = about.gather_hosts(communicator)
@@ -69,11 +69,13 @@ def info(as_json: bool = False) -> int:
         problems = [text.decode() for text in communicator.allgather(problem.encode(errors="backslashreplace"))]
         machine = _machine()
         facts = gather(communicator, wrong)
-        found = findings(facts, measured_connections(communicator, [its["host"] for its in facts]))
+        checks = findings(
+            facts, measured_connections(communicator, [facts_of_rank["host"] for facts_of_rank in facts])
+        )
         communicator.free()
-    told = told.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
-    found += _verdict(problems)
-    return report(told, facts, found, _verdict_text(problems)) if first else _code(found)
+    summary = summary.plus(_mpi()).plus(_hosts(hosts)).plus(machine).plus(_settings(settings))
+    checks += _verdict(problems)
+    return report(summary, facts, checks, _verdict_text(problems)) if first else _code(checks)
 
 
 def _alone() -> Finding | None:
@@ -86,25 +88,25 @@ def _alone() -> Finding | None:
     return Finding(PROBLEM, "launcher", alone, (0,)) if alone else None
 
 
-def _as_text(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
-    print_rows([*told.rows, ("self-test", verdict)] if verdict else told.rows)
-    say("\n" + "\n".join(line(each, max(1, len(facts))) for each in found))
-    return _code(found)
+def _as_text(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
+    print_rows([*summary.rows, ("self-test", verdict)] if verdict else summary.rows)
+    say("\n" + "\n".join(line(check, max(1, len(facts))) for check in checks))
+    return _code(checks)
 
 
-def _as_json(told: Told, facts: Sequence[Facts], found: Sequence[Finding], verdict: str) -> int:
+def _as_json(summary: InfoSection, facts: Sequence[Facts], checks: Sequence[Finding], verdict: str) -> int:
     rest = {
         "self_test": verdict,
-        "checks": [each._asdict() for each in found],
+        "checks": [check._asdict() for check in checks],
         "ranks": facts,
-        "ok": not _code(found),
+        "ok": not _code(checks),
     }
-    say(json.dumps(told.values | rest, indent=1))
-    return _code(found)
+    say(json.dumps(summary.values | rest, indent=1))
+    return _code(checks)
 
 
-def _code(found: Sequence[Finding]) -> int:
-    return int(any(each.level == PROBLEM for each in found))
+def _code(checks: Sequence[Finding]) -> int:
+    return int(any(check.level == PROBLEM for check in checks))
 
 
 def print_rows(rows: Sequence[Row]) -> None:
@@ -113,7 +115,7 @@ def print_rows(rows: Sequence[Row]) -> None:
     say("\n".join(f"{label:{width}}  {value}" for label, value in rows))
 
 
-def _local() -> Told:
+def _local() -> InfoSection:
     kernel = Path(_kernels.__file__)
     built = time.strftime("%Y-%m-%d %H:%M", time.localtime(kernel.stat().st_mtime))
     rows = [
@@ -129,28 +131,28 @@ def _local() -> Told:
         "system": f"{platform.system()} {platform.machine()}",
         "numpy": np.__version__,
     }
-    return Told(rows, values)
+    return InfoSection(rows, values)
 
 
-def _mpi() -> Told:
-    found, launch = about.library(), str(launchers.launch() or "")
+def _mpi() -> InfoSection:
+    mpi_library, launch = about.library(), str(launchers.launch() or "")
     rows = [
-        ("mpi4py", found.mpi4py),
-        ("MPI", f"{found.name}, of MPI standard {found.standard}"),
-        ("thread level", found.thread_level),
+        ("mpi4py", mpi_library.mpi4py),
+        ("MPI", f"{mpi_library.name}, of MPI standard {mpi_library.standard}"),
+        ("thread level", mpi_library.thread_level),
         ("launcher", launch or "none, started without mpiexec"),
     ]
-    return Told(rows, {"mpi": found._asdict(), "launcher": launch})
+    return InfoSection(rows, {"mpi": mpi_library._asdict(), "launcher": launch})
 
 
-def _hosts(hosts: Sequence[Host]) -> Told:
-    return Told(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
+def _hosts(hosts: Sequence[Host]) -> InfoSection:
+    return InfoSection(rank_rows(hosts), {"hosts": [host._asdict() for host in hosts]})
 
 
-def _settings(settings: dict[str, str]) -> Told:
+def _settings(settings: dict[str, str]) -> InfoSection:
     shared, hashes = rendezvous.describe(), hashes_text()
     rows = [("shared memory", shared), (VARIABLE, hashes), *settings.items()]
-    return Told(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
+    return InfoSection(rows, {"shared_memory": shared, "hash_seed": hashes, "settings": settings})
 
 
 def rank_rows(hosts: Sequence[Host]) -> Rows:
@@ -165,20 +167,20 @@ def rank_rows(hosts: Sequence[Host]) -> Rows:
     return rows
 
 
-def _machine() -> Told:
+def _machine() -> InfoSection:
     """Return the cost model, by which relayouts are planned. Collective over COMM_WORLD."""
     path = about.settings().get(MACHINE_FILE, "")
     try:
         machine = meshcomm.machine_of(meshcomm.create_mesh())
     except MeshError as error:
-        return Told([("cost model", str(error))], {"machine": None})
+        return InfoSection([("cost model", str(error))], {"machine": None})
     source = f"{path}, which {MACHINE_FILE} names" if path else "defaults; see python -m meshcomm calibrate"
     rows = [
         ("nodes", _nodes(machine)),
         ("cost model", source),
         *((f"  {name}", unit_cost(name, getattr(machine, name))) for name in (*CONSTANTS, *DISK_CONSTANTS)),
     ]
-    return Told(rows, {"machine": asdict(machine)})
+    return InfoSection(rows, {"machine": asdict(machine)})
 
 
 def _nodes(machine: Machine) -> str:

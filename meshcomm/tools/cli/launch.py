@@ -32,8 +32,8 @@ def launch(ranks: int) -> None:
 
 def found_mpiexec(command: str) -> str:
     """Return the path of the mpiexec of this Python, else of PATH; end the *command* if there is none."""
-    own = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(own) if own.exists() else shutil.which("mpiexec")
+    beside_python = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside_python) if beside_python.exists() else shutil.which("mpiexec")
     if mpiexec is None:
         print_once(f"meshcomm: {command} needs mpiexec, which is neither beside this Python nor on PATH")
         sys.exit(2)
@@ -53,5 +53,5 @@ def _without_ranks(arguments: list[str]) -> list[str]:
     >>> _without_ranks(["-n", "4", "--numpy", "a.py", "-n", "5"]), _without_ranks(["-n4", "a.py"])
     (['--numpy', 'a.py', '-n', '5'], ['a.py'])
     """
-    at = next(number for number, each in enumerate(arguments) if each.startswith("-n"))
+    at = next(number for number, argument in enumerate(arguments) if argument.startswith("-n"))
     return arguments[:at] + arguments[at + (2 if arguments[at] == "-n" else 1) :]

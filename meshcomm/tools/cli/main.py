@@ -63,8 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refuse(parser: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
     """End the process with the usage of the command whose *parser* does not know these arguments."""
-    known = [name for action in parser._actions for name in action.option_strings]
-    meant = suggestion(unknown[0].partition("=")[0], known)
+    option_strings = [name for action in parser._actions for name in action.option_strings]
+    meant = suggestion(unknown[0].partition("=")[0], option_strings)
     parser.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
 
 

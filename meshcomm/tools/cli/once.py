@@ -19,12 +19,12 @@ def print_once(text: str) -> None:
     they do not, a rank that comes when all others have gone prints it again.
     """
     rank, size = launched() or (0, 1)
-    told = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
-    if told is None or told.ours:
+    claim = Error("what is wrong with the command", rank).settled(END_WITHIN) if size > 1 else None
+    if claim is None or claim.ours:
         say(text, error=True)
-    if told is not None and told.ours:
-        told.note_printed()
-        found, end = {rank}, time.monotonic() + COME_WITHIN
-        while len(found) < size and time.monotonic() < end:
-            found.update(told.ranks())
+    if claim is not None and claim.ours:
+        claim.note_printed()
+        ranks_seen, end = {rank}, time.monotonic() + COME_WITHIN
+        while len(ranks_seen) < size and time.monotonic() < end:
+            ranks_seen.update(claim.ranks())
             time.sleep(POLL_TO)

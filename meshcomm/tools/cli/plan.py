@@ -23,7 +23,7 @@ from meshcomm.core.ranks.hosts import MACHINE_FILE, stored_constants
 from meshcomm.errors import MeshcommError, MeshError
 from meshcomm.tools.cli.commands import Argument, Command
 from meshcomm.tools.cli.given import bytes_of, layout_of, mesh_of, shape_of
-from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, told
+from meshcomm.tools.cli.show import LAYOUT_HELP, MESH_HELP, SHAPE_HELP, on_first_rank
 from meshcomm.tools.cli.terminal import say, terminal
 from meshcomm.tools.pictures.of_plans import save_plan
 
@@ -86,8 +86,8 @@ def _on_so_many(machine: Machine, nodes: int, ranks: int) -> Machine:
 
 def _costs(plan: Plan) -> list[str]:
     counts = np.bincount(plan.machine.node_of(np.arange(len(plan.ranks), dtype=np.intp)))
-    nodes, least, most = len(counts), int(counts.min()), int(counts.max())
-    ranks = f"{least:,} to {most:,} ranks" if least < most else f"{counted(most, 'rank')}"
+    nodes, least, largest = len(counts), int(counts.min()), int(counts.max())
+    ranks = f"{least:,} to {largest:,} ranks" if least < largest else f"{counted(largest, 'rank')}"
     constants = f"those that {MACHINE_FILE} names" if stored_constants() else "the default ones"
     return [
         f"predicted time: {seconds_text(_seconds(plan))}, on "
@@ -150,14 +150,16 @@ def scaled(sizes: Sequence[int], ranks: int) -> tuple[int, ...]:
     >>> scaled([64], 16), scaled([4, 2], 64), scaled([3, 2], 64), scaled([1, 1], 4)
     ((16,), (8, 8), (6, 8), (4, 1))
     """
-    found = list(sizes)
-    while 2 * prod(found) <= ranks:
-        at = min(range(len(found)), key=lambda axis: (found[axis] == 1, found[axis]))
-        found[at] *= 2
-    while prod(found) > ranks and any(size % 2 == 0 for size in found):
-        at = max((axis for axis in range(len(found)) if found[axis] % 2 == 0), key=found.__getitem__)
-        found[at] //= 2
-    return tuple(found)
+    scaled_sizes = list(sizes)
+    while 2 * prod(scaled_sizes) <= ranks:
+        at = min(range(len(scaled_sizes)), key=lambda axis: (scaled_sizes[axis] == 1, scaled_sizes[axis]))
+        scaled_sizes[at] *= 2
+    while prod(scaled_sizes) > ranks and any(size % 2 == 0 for size in scaled_sizes):
+        at = max(
+            (axis for axis in range(len(scaled_sizes)) if scaled_sizes[axis] % 2 == 0), key=scaled_sizes.__getitem__
+        )
+        scaled_sizes[at] //= 2
+    return tuple(scaled_sizes)
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -185,5 +187,5 @@ PLAN = Command(
         Argument("--scratch", metavar="BYTES", help="the scratch limit: 512K, 1M, 2G"),
         Argument("--svg", metavar="FILE", help="also write the picture of the plan to an SVG file"),
     ),
-    action=lambda options: told(lambda: _plan(options)),
+    action=lambda options: on_first_rank(lambda: _plan(options)),
 )

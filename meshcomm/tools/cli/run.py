@@ -28,9 +28,9 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
 
     Parameters
     ----------
-    program: its path or its name, and its arguments
-    is_module: whether it is a module
-    of_numpy: whether it is a script of NumPy: see `meshcomm.tools.cli.scripts`
+    program: path or name of the program, and its arguments
+    is_module: whether the program is a module
+    of_numpy: whether the program is a script of NumPy: see `meshcomm.tools.cli.scripts`
     """
     abort.install_hooks()
     watched = are_several() and abort.ends_jobs()
@@ -39,10 +39,10 @@ def run(program: list[str], is_module: bool = False, of_numpy: bool = False) -> 
         world.team(range(world.size)).listen()
     sys.argv[:] = program
     if of_numpy:
-        from meshcomm.tools.cli.scripts import Script
+        from meshcomm.tools.cli.scripts import NumPyScript
 
         watch.script = _DIFFERENT
-        Script(Path(os.getcwd()) if is_module else Path(program[0]).resolve().parent).begin()
+        NumPyScript(Path(os.getcwd()) if is_module else Path(program[0]).resolve().parent).begin()
     try:
         _execute(program[0], is_module)
     except SystemExit as error:

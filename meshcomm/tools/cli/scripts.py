@@ -38,7 +38,7 @@ _PACKAGES = frozenset(("site-packages", "dist-packages"))
 _OURS = Path(__file__).resolve().parents[2]
 
 
-class Script:
+class NumPyScript:
     """A script of NumPy, and the folder of its modules."""
 
     def __init__(self, folder: Path) -> None:
@@ -79,7 +79,7 @@ class Script:
 
     def _find(self, file: str) -> bool:
         path = Path(file).resolve()
-        is_library = path.is_relative_to(_OURS) or any(each.name in _PACKAGES for each in path.parents)
+        is_library = path.is_relative_to(_OURS) or any(parent.name in _PACKAGES for parent in path.parents)
         return path.is_relative_to(self._folder) and not is_library
 
     def _is_of_script(self, names: Mapping[str, object] | None) -> bool:
@@ -104,8 +104,8 @@ class Script:
         if rest in _SUBMODULES and (rest == "random" or not is_alone()):
             ours = import_module(f"{_NAMESPACE}.{rest}")
             return ours if fromlist else namespace
-        found = self._import(name, globals, locals, fromlist or (), 0)
-        return found if rest and fromlist else namespace
+        module = self._import(name, globals, locals, fromlist or (), 0)
+        return module if rest and fromlist else namespace
 
     def _opened(self, event: str, arguments: tuple[object, ...]) -> None:
         """Warn once that all ranks open a file of the script for writing: an audit hook."""
@@ -149,29 +149,29 @@ class SharedInput(TextIOBase):
 
 def _seed_alike() -> None:
     """Let Python's and NumPy's own random numbers, which libraries draw, be the same on all ranks. Collective."""
-    told = looked_up("a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32))
-    random.seed(told)
-    np.random.seed(told)
+    seed = looked_up("a seed", mesh_of_program(), "a seed for random numbers", lambda: random.getrandbits(32))
+    random.seed(seed)
+    np.random.seed(seed)
 
 
 def hold_back() -> None:
     """Keep what this rank prints, for `abort.shown`, which shows it."""
     out, err = sys.stdout, sys.stderr
     files = TemporaryFile(), TemporaryFile()  # noqa: SIM115
-    held = [TextIOWrapper(file, "utf-8", "replace", write_through=True) for file in files]
-    sys.stdout, sys.stderr = held
+    captured = [TextIOWrapper(file, "utf-8", "replace", write_through=True) for file in files]
+    sys.stdout, sys.stderr = captured
 
     def show(other: bool) -> None:
         sys.stdout, sys.stderr = out, err
-        for kept, stream in zip(held, (out, err), strict=True):
+        for buffer, stream in zip(captured, (out, err), strict=True):
             if other:
-                _copy(kept, stream)
+                _copy(buffer, stream)
 
     abort.let_show(err, show)
 
 
-def _copy(kept: TextIO, stream: TextIO) -> None:
-    kept.flush()
-    kept.seek(0)
-    stream.write(kept.read())
+def _copy(buffer: TextIO, stream: TextIO) -> None:
+    buffer.flush()
+    buffer.seek(0)
+    stream.write(buffer.read())
     stream.flush()

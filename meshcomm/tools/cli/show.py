@@ -19,7 +19,7 @@ MESH_HELP = "the mesh dimensions with their sizes: x=4,y=2"
 SHAPE_HELP = "the lengths of the array, with commas: 10,7"
 
 
-def told(run: Callable[[], None]) -> int:
+def on_first_rank(run: Callable[[], None]) -> int:
     """Run a function on the first rank, and return the exit code; if it fails, print why, in one line."""
     if not is_first():
         return 0
@@ -58,5 +58,5 @@ SHOW = Command(
         Argument("--shape", help=f"{SHAPE_HELP}; without it, blocks are numbered"),
         Argument("--svg", metavar="FILE", help="also write the picture to an SVG file"),
     ),
-    action=lambda options: told(lambda: _show(options)),
+    action=lambda options: on_first_rank(lambda: _show(options)),
 )

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from meshcomm.errors import MeshcommError
-from meshcomm.tools.cli.show import told
+from meshcomm.tools.cli.show import on_first_rank
 from meshcomm.tools.cli.terminal import say
 from meshcomm.tools.measuring.program import merge
 
 
 def trace(folder: Path, out: Path) -> int:
     """Make one trace of the files in *folder*, and return the exit code. Under mpiexec the first rank does it."""
-    return told(lambda: _trace(folder, out))
+    return on_first_rank(lambda: _trace(folder, out))
 
 
 def _trace(folder: Path, out: Path) -> None:

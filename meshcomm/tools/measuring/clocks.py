@@ -16,11 +16,11 @@ from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.hosts import first_on_host, this_host
 
 QUESTIONS = 20
-"""How often a rank is asked for its time. One answer in twenty finds both ranks and the network idle."""
+"""Requests for the time of a rank. One answer in twenty finds both ranks and the network idle."""
 
 
 class Clock(NamedTuple):
-    """How the clock of a host differs from that of the first rank: by *offset* nanoseconds at its time *at*."""
+    """The difference of the clock of a host and that of the first rank: *offset* nanoseconds at its time *at*."""
 
     at: int = 0
     offset: int = 0
@@ -29,15 +29,15 @@ class Clock(NamedTuple):
 
 
 def compare_clocks(communicator: Communicator) -> Clock:
-    """Return how the clock of this rank's host differs from that of rank 0. Collective."""
+    """Return the difference of the clock of this rank's host and that of rank 0. Collective."""
     first = first_on_host(communicator.told(this_host()))
-    found = {0: Clock()}
+    clocks_of_ranks = {0: Clock()}
     for rank in sorted({*first} - {0}):
         if communicator.rank == 0:
-            found[rank] = _ask(communicator, rank)
+            clocks_of_ranks[rank] = _ask(communicator, rank)
         elif communicator.rank == rank:
             _answer(communicator)
-    clocks = dict(communicator.told(list(found.items()))[0])
+    clocks = dict(communicator.told(list(clocks_of_ranks.items()))[0])
     return Clock(*clocks[first[communicator.rank]])
 
 
@@ -50,8 +50,8 @@ def _ask(communicator: Communicator, rank: int) -> Clock:
         communicator.receive(as_bytes(theirs), rank)
         half = (monotonic_ns() - asked) // 2
         if best is None or half < best.uncertain:
-            its = int(theirs[0])
-            best = Clock(its, its - asked - half, half)
+            answer = int(theirs[0])
+            best = Clock(answer, answer - asked - half, half)
     assert best is not None
     return best
 
@@ -75,8 +75,8 @@ class Aligned(NamedTuple):
     before: Clock
     after: Clock
 
-    def time(self, its: int) -> int:
-        """Return the time on the clock of the first rank when that of this rank shows *its*."""
+    def time(self, local_time: int) -> int:
+        """Return the time on the clock of the first rank when that of this rank shows *local_time*."""
         (at, offset, _), (end, last, _) = self
-        drift = (last - offset) * (its - at) // (end - at) if end > at else 0
-        return its - offset - drift
+        drift = (last - offset) * (local_time - at) // (end - at) if end > at else 0
+        return local_time - offset - drift

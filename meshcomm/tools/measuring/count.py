@@ -1,4 +1,4 @@
-"""How often a rank communicates, and what it receives: `count`."""
+"""The calls of a rank, its messages and bytes: `count`."""
 
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,17 +15,17 @@ _HEADINGS = ("operation", "calls", "messages", "bytes", "between nodes", "second
 
 @dataclass
 class Tally:
-    """What was counted of one operation."""
+    """The counts of one operation."""
 
     calls: int = 0
-    """How often the user made the call."""
+    """The number of calls by the user."""
     seconds: float = 0.0
-    """How long these calls took on this rank, with the time in which it waited."""
+    """The time of these calls on this rank, with waiting."""
     traffic: Traffic = NOTHING
 
     @property
     def messages(self) -> int:
-        """How many messages with data this rank received."""
+        """The number of messages with data that this rank received."""
         return self.traffic.messages
 
     @property
@@ -35,12 +35,12 @@ class Tally:
 
     @property
     def messages_between_nodes(self) -> int:
-        """How many of the messages came from ranks on other nodes."""
+        """The number of messages from ranks on other nodes."""
         return self.traffic.messages_between_nodes
 
     @property
     def bytes_between_nodes(self) -> int:
-        """How many of the bytes came from ranks on other nodes."""
+        """The number of bytes from ranks on other nodes."""
         return self.traffic.bytes_between_nodes
 
 
@@ -92,19 +92,19 @@ class Count(Listener):
     def total(self) -> Tally:
         """All operations together."""
         total = Tally()
-        for its in self.operations.values():
-            total.calls, total.seconds = total.calls + its.calls, total.seconds + its.seconds
-            total.traffic = total.traffic.plus(its.traffic)
+        for tally in self.operations.values():
+            total.calls, total.seconds = total.calls + tally.calls, total.seconds + tally.seconds
+            total.traffic = total.traffic.plus(tally.traffic)
         return total
 
     @property
     def calls(self) -> int:
-        """How many collective calls this rank made."""
+        """The number of collective calls of this rank."""
         return self.total.calls
 
     @property
     def messages(self) -> int:
-        """How many messages with data this rank received. What one other rank has for it in one exchange is one."""
+        """The number of messages with data that this rank received: one for each sender in an exchange."""
         return self.total.messages
 
     @property
@@ -114,17 +114,17 @@ class Count(Listener):
 
     @property
     def messages_between_nodes(self) -> int:
-        """How many of the messages came from ranks on other nodes."""
+        """The number of messages from ranks on other nodes."""
         return self.total.messages_between_nodes
 
     @property
     def bytes_between_nodes(self) -> int:
-        """How many of the bytes came from ranks on other nodes."""
+        """The number of bytes from ranks on other nodes."""
         return self.total.bytes_between_nodes
 
     @property
     def seconds(self) -> float:
-        """How long this rank was in collective calls, with the time in which it waited for others."""
+        """The time of this rank in collective calls, with waiting for others."""
         return self.total.seconds
 
     def table(self) -> str:
@@ -139,7 +139,7 @@ class Count(Listener):
         barrier        1         0      0              0  0.0...
         total          1         0      0              0  0.0...
         """
-        rows = [_HEADINGS, *(_row(name, its) for name, its in self.operations.items()), _row("total", self.total)]
+        rows = [_HEADINGS, *(_row(name, tally) for name, tally in self.operations.items()), _row("total", self.total)]
         return in_columns(rows)
 
     def __str__(self) -> str:
@@ -149,9 +149,9 @@ class Count(Listener):
         return f"Count(calls={self.calls}, messages={self.messages}, bytes={self.bytes})"
 
 
-def _row(name: str, its: Tally) -> tuple[str, ...]:
-    counts = f"{its.calls:,}", f"{its.messages:,}", f"{its.bytes:,}", f"{its.bytes_between_nodes:,}"
-    return (name, *counts, f"{its.seconds:.6f}")
+def _row(name: str, tally: Tally) -> tuple[str, ...]:
+    counts = f"{tally.calls:,}", f"{tally.messages:,}", f"{tally.bytes:,}", f"{tally.bytes_between_nodes:,}"
+    return (name, *counts, f"{tally.seconds:.6f}")
 
 
 def count() -> Count:

@@ -1,4 +1,4 @@
-"""What a rank did and when, in a buffer of limited length; and its text in the trace event format of Chrome.
+"""The spans of a rank in a buffer of limited length, and their text in the trace event format of Chrome.
 
 Perfetto (ui.perfetto.dev) and chrome://tracing show such files: a process for each rank, in it a track for each
 thread, and on that spans within spans. Source: the Trace Event Format, "complete events" and "metadata events".
@@ -59,7 +59,7 @@ class Events(Listener):
 
     @property
     def dropped(self) -> int:
-        """How many spans did not fit: the oldest ones."""
+        """The number of dropped spans, the oldest ones."""
         return self._count - len(self._kept)
 
     @property
@@ -90,8 +90,8 @@ class Events(Listener):
     def lines(self, rank: int, host: str, begin: int, time: Time) -> Iterator[str]:
         """Yield the events of *rank* as JSON, by when they began; *begin* is 0 on the axis of time."""
         yield from map(json.dumps, self._metadata(rank, host))
-        found = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
-        for began, ended, event in sorted(found, key=lambda each: (each[0], -each[1])):
+        timed = [(time(event.interval[0]), time(event.interval[1]), event) for event in list(self._kept)]
+        for began, ended, event in sorted(timed, key=lambda entry: (entry[0], -entry[1])):
             args: dict[str, Json] = {}
             if event.text:
                 args["call"] = event.text
@@ -112,22 +112,22 @@ class Events(Listener):
             )
 
     def _peers(self, peers: Peers) -> dict[str, Json]:
-        """Return what tells, once the ranks are compared, for whom this one waited. Numbers are those in the trace."""
+        """Return the arguments that show, once ranks are compared, for whom this one waited."""
         args: dict[str, Json] = {}
         if peers.arrivals:
-            args[ARRIVES] = [[its.stream, self._number(its), its.position] for its in peers.arrivals]
+            args[ARRIVES] = [[arrival.stream, self._number(arrival), arrival.position] for arrival in peers.arrivals]
         if peers.needed:
-            args[NEEDS] = [[its.stream, self._number(its), _spans(its.positions)] for its in peers.needed]
+            args[NEEDS] = [[need.stream, self._number(need), _spans(need.positions)] for need in peers.needed]
         return args
 
-    def _number(self, its: Arrival | Needed) -> int:
-        return its.number - self._before.get(its.stream, 0)
+    def _number(self, operation: Arrival | Needed) -> int:
+        return operation.number - self._before.get(operation.stream, 0)
 
     def arrivals(self, begin: int, time: Time) -> Iterator[tuple[Arrival, int]]:
         """Yield when this rank began what others may wait for, in nanoseconds after *begin*."""
         for event in list(self._kept):
-            for its in event.peers.arrivals:
-                yield its._replace(number=self._number(its)), time(event.interval[0]) - begin
+            for arrival in event.peers.arrivals:
+                yield arrival._replace(number=self._number(arrival)), time(event.interval[0]) - begin
 
     def _metadata(self, rank: int, host: str) -> Iterator[dict[str, Json]]:
         yield _metadata("process_name", rank, 0, {"name": f"rank {rank} on {host}"})
@@ -148,5 +148,5 @@ def document(lines: Iterable[str], about: dict[str, Json], totals: Totals | None
     for line in lines:
         yield between + line
         between = ",\n"
-    told = about if totals is None else about | {"ranks": totals.told()}
-    yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(told)}}}\n'
+    other_data = about if totals is None else about | {"ranks": totals.by_rank()}
+    yield f'\n], "displayTimeUnit": "ns", "otherData": {json.dumps(other_data)}}}\n'

@@ -37,7 +37,7 @@ _LARGEST_FILE = 2**28
 """Bytes: a larger file is no trace of a rank. An event has some 300 bytes, and a rank keeps a limited number."""
 
 
-class _Program(Events):
+class _ProgramTrace(Events):
     """The last events of this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -76,7 +76,9 @@ class _Program(Events):
             folder = resolved(self._folder)
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / f"rank-{rank}.json") as file:
-                file.writelines(document(self.lines(rank, os.uname().nodename, 0, lambda its: its), about))
+                file.writelines(
+                    document(self.lines(rank, os.uname().nodename, 0, lambda local_time: local_time), about)
+                )
         except OSError as error:
             say(f"the trace of rank {rank} could not be written: {error}")
 
@@ -85,7 +87,7 @@ def start() -> None:
     """Trace this process from now on to its end, if ``MESHCOMM_TRACE`` asks for it."""
     folder = folder_in(TRACE_FOLDER)
     if folder is not None:
-        program = _Program(folder)
+        program = _ProgramTrace(folder)
         recorder.add(program)
         atexit.register(program.write)
 
@@ -94,7 +96,7 @@ _WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowE
 """What reading a file raises that no rank has written."""
 
 
-class _Told(NamedTuple):
+class _RankFile(NamedTuple):
     """The file of a rank: where it is, what it tells, and when its first span began, in the time of day."""
 
     path: Path
@@ -115,10 +117,10 @@ class _Files:
         self.clocks: dict[str, tuple[int, int]] = {}
         self.arrivals = Arrivals()
         self.totals = Totals()
-        self.told = sorted((self._compared(path) for path in paths), key=lambda its: its.rank)
-        self.arrivals.begin = min((its.first for its in self.told), default=0)
+        self.files = sorted((self._compared(path) for path in paths), key=lambda file: file.rank)
+        self.arrivals.begin = min((file.first for file in self.files), default=0)
 
-    def _compared(self, path: Path) -> _Told:
+    def _compared(self, path: Path) -> _RankFile:
         """Return what the file at *path* tells, and add its arrivals, in the time of day."""
         with _reading(path):
             about, events = _load(path)
@@ -136,7 +138,7 @@ class _Files:
                     for stream, number, position in span["args"].get(ARRIVES, ())
                 ),
             )
-            return _Told(path, rank, size, host, dropped, min(times, default=monotonic + shift))
+            return _RankFile(path, rank, size, host, dropped, min(times, default=monotonic + shift))
 
     def _shift(self, host: str) -> int:
         """Return what to add to the times of a host, in nanoseconds, to have the time of day."""
@@ -145,15 +147,15 @@ class _Files:
 
     def lines(self) -> Iterator[str]:
         """Yield the events of all ranks as JSON, from 0 on, and for whom they waited."""
-        for its in self.told:
-            shift = self._shift(its.host) - self.arrivals.begin
-            with _reading(its.path):
-                for event in _load(its.path)[1]:
+        for file in self.files:
+            shift = self._shift(file.host) - self.arrivals.begin
+            with _reading(file.path):
+                for event in _load(file.path)[1]:
                     if event["ph"] == "X":
                         event["ts"] = (round(event["ts"] * 1000) + shift) / 1000
-                    for each in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
-                        self.totals.add(each)
-                        yield json.dumps(each)
+                    for explained_event in explained(event, self.arrivals, 0) if event["ph"] == "X" else (event,):
+                        self.totals.add(explained_event)
+                        yield json.dumps(explained_event)
 
 
 def merge(folder: Path, out: Path) -> str:
@@ -162,19 +164,19 @@ def merge(folder: Path, out: Path) -> str:
     ``MeshcommError`` if there are none, or a file is something else.
     """
     files = _Files(sorted(folder.glob("rank-*.json"), key=lambda path: (len(path.name), path.name)))
-    found, clocks = files.told, files.clocks
-    if not found:
+    files_of_ranks, clocks = files.files, files.clocks
+    if not files_of_ranks:
         raise MeshcommError(
             f"there are no traces in {folder}; with MESHCOMM_TRACE a rank writes rank-NUMBER.json there"
         )
-    sizes = sorted({its.size for its in found})
+    sizes = sorted({file.size for file in files_of_ranks})
     if len(sizes) > 1:
         counts = " and ".join(map(str, sizes))
         raise MeshcommError(f"{folder} has traces of several jobs, of {counts} ranks: give each job a folder")
-    dropped = {str(its.rank): its.dropped for its in found if its.dropped}
+    dropped = {str(file.rank): file.dropped for file in files_of_ranks if file.dropped}
     with replacing(out) as file:
         file.writelines(document(files.lines(), {"dropped events by rank": dropped}, files.totals))
-    text = f"{out} has the traces of {len(found)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
+    text = f"{out} has the traces of {len(files_of_ranks)} of {sizes[0]} ranks on {counted(len(clocks), 'host')}"
     older = f"; {sum(map(int, dropped.values()))} older events were dropped" if dropped else ""
     return f"{text}{older}\n\n{files.totals.table()}"
 
@@ -195,5 +197,5 @@ def _load(path: Path) -> tuple[dict[str, Json], list[Json]]:
     text = path.read_bytes()
     if sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
         raise ValueError(f"it has more than {_MOST_VALUES} values")
-    told = json.loads(text)
-    return told["otherData"], list(told["traceEvents"])
+    content = json.loads(text)
+    return content["otherData"], list(content["traceEvents"])

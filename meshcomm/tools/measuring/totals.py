@@ -25,12 +25,12 @@ def process_memory() -> dict[str, int]:
 
     Of a page that several processes share, each has a fraction (PSS). So the sum over ranks counts each page once.
     """
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     for name, file in ((PEAK, "status"), (SHARE, "smaps_rollup")):
         with contextlib.suppress(OSError):
-            told = re.search(rf"^{name.split()[0]}:\s*(\d+) kB$", Path("/proc/self", file).read_text(), re.MULTILINE)
-            found |= {name: int(told[1]) * 1024} if told else {}
-    return found
+            match = re.search(rf"^{name.split()[0]}:\s*(\d+) kB$", Path("/proc/self", file).read_text(), re.MULTILINE)
+            memory |= {name: int(match[1]) * 1024} if match else {}
+    return memory
 
 
 class _Rank:
@@ -59,7 +59,7 @@ class Totals:
     >>> totals = Totals()
     >>> for name, began, took in (("call", 0, 9), ("mpi", 1, 7), ("wait", 1, 3)):
     ...     totals.add({"ph": "X", "cat": name, "ts": began, "dur": took, "pid": 5, "tid": 0})
-    >>> for name, seconds in totals.told()["5"].items():
+    >>> for name, seconds in totals.by_rank()["5"].items():
     ...     print(name, seconds)
     seconds in calls 9e-06
     seconds waiting 3e-06
@@ -72,18 +72,18 @@ class Totals:
 
     def add(self, event: dict[str, Json]) -> None:
         """Add an *event* of a trace: a span, or what it tells about the process."""
-        its = self._ranks.setdefault(int(event["pid"]), _Rank())
+        rank = self._ranks.setdefault(int(event["pid"]), _Rank())
         if event["ph"] == "X":
-            its.add(event)
+            rank.add(event)
         else:
-            told = event["args"]
-            its.memory.update({key: _checked(int(told[key])) for key in (PEAK, SHARE) if key in told})
+            args = event["args"]
+            rank.memory.update({key: _checked(int(args[key])) for key in (PEAK, SHARE) if key in args})
 
-    def told(self) -> dict[str, Json]:
+    def by_rank(self) -> dict[str, Json]:
         """Return the sums by rank, as the file of a trace says them."""
         return {
-            str(rank): {f"seconds {name}": time / 1e9 for name, time in its.times.items()} | its.memory
-            for rank, its in sorted(self._ranks.items())
+            str(rank): {f"seconds {name}": time / 1e9 for name, time in sums.times.items()} | sums.memory
+            for rank, sums in sorted(self._ranks.items())
         }
 
     def table(self) -> str:
@@ -91,10 +91,10 @@ class Totals:
         shown = sorted(self._ranks, key=lambda rank: self._ranks[rank].times[_WAITING])[:MOST_ROWS]
         rows = [("seconds", *_OF_KIND.values(), "peak MiB", "share MiB")]
         for rank in sorted(shown):
-            its = self._ranks[rank]
-            times = (f"{time / 1e9:.6f}" for time in its.times.values())
-            rows.append((f"rank {rank}", *times, *(_mib(its.memory.get(key)) for key in (PEAK, SHARE))))
-        together = [its.memory[SHARE] for its in self._ranks.values() if SHARE in its.memory]
+            sums = self._ranks[rank]
+            times = (f"{time / 1e9:.6f}" for time in sums.times.values())
+            rows.append((f"rank {rank}", *times, *(_mib(sums.memory.get(key)) for key in (PEAK, SHARE))))
+        together = [sums.memory[SHARE] for sums in self._ranks.values() if SHARE in sums.memory]
         if len(together) == len(self._ranks):
             rows.append(("all ranks", *("" for _ in rows[0][2:]), _mib(sum(together))))
         left = len(self._ranks) - len(shown)

@@ -1,4 +1,4 @@
-"""Traces: what all ranks did and when, in one file for Perfetto."""
+"""Traces: the calls and exchanges of all ranks over time, in one file for Perfetto."""
 
 import atexit
 import contextlib
@@ -143,18 +143,18 @@ class Trace:
                 self._events.lines(team.world.rank, os.uname().nodename, self._begin, aligned.time)
             ).encode()
             uncertain = max(clock.uncertain for clock in aligned)
-            told = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
+            reports = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None
             if team.rank != 0:
                 communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
                 communicator.send(np.frombuffer(text, dtype=np.uint8), 0)
             else:
-                error = self._write(arrivals, text, told)
+                error = self._write(arrivals, text, reports)
             agree(team, "the file of a trace", error)
 
-    def _write(self, own_arrivals: bytes, own: bytes, told: list[list[int]]) -> Exception | None:
+    def _write(self, own_arrivals: bytes, own_text: bytes, reports: list[list[int]]) -> Exception | None:
         """Write the file from the texts of all ranks, one after the other, and return what went wrong."""
-        communicator, left = self._team.everyone.communicator(), iter(range(1, len(told)))
+        communicator, left = self._team.everyone.communicator(), iter(range(1, len(reports)))
         arrivals, totals = Arrivals(), Totals()
 
         def receive(rank: int, size: int) -> bytes:
@@ -163,15 +163,15 @@ class Trace:
             return into.tobytes()
 
         def lines() -> Iterator[str]:
-            yield from _explained(own, arrivals, uncertain, totals)
+            yield from _explained(own_text, arrivals, uncertain, totals)
             for rank in left:
-                yield from _explained(receive(rank, told[rank][1]), arrivals, uncertain, totals)
+                yield from _explained(receive(rank, reports[rank][1]), arrivals, uncertain, totals)
 
-        for rank, its in enumerate(told):
-            found = json.loads(receive(rank, its[0]) if rank else own_arrivals)
-            arrivals.add(rank, ((Arrival(*arrival), time) for arrival, time in found))
-        dropped = {str(rank): its[2] for rank, its in enumerate(told) if its[2]}
-        uncertain = max(its[3] for its in told)
+        for rank, report in enumerate(reports):
+            arrivals_of_rank = json.loads(receive(rank, report[0]) if rank else own_arrivals)
+            arrivals.add(rank, ((Arrival(*arrival), time) for arrival, time in arrivals_of_rank))
+        dropped = {str(rank): report[2] for rank, report in enumerate(reports) if report[2]}
+        uncertain = max(report[3] for report in reports)
         error = None
         try:
             about = {"dropped events by rank": dropped, "clocks agree to microseconds": uncertain / 1000}
@@ -180,7 +180,7 @@ class Trace:
         except Exception as problem:
             error = problem
             for rank in left:  # which still send
-                receive(rank, told[rank][1])
+                receive(rank, reports[rank][1])
         return error
 
 
@@ -189,9 +189,9 @@ def _explained(text: bytes, arrivals: Arrivals, uncertain: int, totals: Totals) 
     for line in text.decode().split("\n"):
         event = json.loads(line)
         if is_explained(line):
-            for each in explained(event, arrivals, uncertain):
-                totals.add(each)
-                yield json.dumps(each)
+            for explained_event in explained(event, arrivals, uncertain):
+                totals.add(explained_event)
+                yield json.dumps(explained_event)
         else:
             totals.add(event)
             yield line
@@ -211,9 +211,9 @@ def trace(path: str | os.PathLike[str], comm: "MPI.Intracomm | None" = None, *, 
 
     Parameters
     ----------
-    path: the file; that of rank 0 counts
+    path: the file; the argument of rank 0 counts
     comm: a communicator of mpi4py, by default COMM_WORLD
-    limit: how many spans each rank keeps. After that the oldest ones are dropped; the trace says how many.
+    limit: number of spans that each rank keeps; older ones are dropped, and the trace has their number
 
     ``OSError`` on all ranks if rank 0 cannot write the file, before anything runs if the folder is not there.
 

@@ -34,8 +34,8 @@ class _Begun(NamedTuple):
 
     def time(self, number: int) -> int:
         """Return when it began that operation, or -1."""
-        known = self.first <= number < self.first + len(self.times)
-        return self.times[number - self.first] if known else -1
+        is_known = self.first <= number < self.first + len(self.times)
+        return self.times[number - self.first] if is_known else -1
 
 
 class Late(NamedTuple):
@@ -62,11 +62,11 @@ class Arrivals:
         self._begun: dict[str, dict[int, _Begun]] = {}
         self._last: dict[tuple[str, int, str], Late | None] = {}
 
-    def add(self, rank: int, found: Iterable[tuple[Arrival, int]]) -> None:
+    def add(self, rank: int, arrivals: Iterable[tuple[Arrival, int]]) -> None:
         """Add those of one *rank*, each with its time."""
         of: dict[tuple[str, int], dict[int, int]] = {}
-        for its, time in found:
-            of.setdefault((its.stream, its.position), {})[its.number] = time
+        for arrival, time in arrivals:
+            of.setdefault((arrival.stream, arrival.position), {})[arrival.number] = time
         for (stream, position), times in of.items():
             first, last = min(times), max(times)
             if last - first > len(times) + _MOST_UNKNOWN:
@@ -76,11 +76,11 @@ class Arrivals:
 
     def last(self, needed: list[list[Json]]) -> Late | None:
         """Return the last of those that an operation *needed*, as a span says it; None if one is not known."""
-        found = [self._last_of(stream, number, positions) for stream, number, positions in needed]
-        known = [late for late in found if late is not None]
-        if not known or len(known) < len(found):
+        candidates = [self._last_of(stream, number, positions) for stream, number, positions in needed]
+        late_ranks = [late for late in candidates if late is not None]
+        if not late_ranks or len(late_ranks) < len(candidates):
             return None
-        last = max(known)
+        last = max(late_ranks)
         return last._replace(time=last.time - self.begin)
 
     def _last_of(self, stream: str, number: int, positions: str) -> Late | None:
@@ -88,17 +88,23 @@ class Arrivals:
         if key in self._last:
             return self._last[key]
         begun, wanted = self._begun.get(stream, {}), _positions(positions)
-        found = [Late(begun[each].time(number), begun[each].rank) for each in wanted if each in begun]
-        late = max(found) if len(found) == len(wanted) and min(found, default=Late(-1, -1)).time >= 0 else None
+        late_ranks = [
+            Late(begun[position].time(number), begun[position].rank) for position in wanted if position in begun
+        ]
+        late = (
+            max(late_ranks)
+            if len(late_ranks) == len(wanted) and min(late_ranks, default=Late(-1, -1)).time >= 0
+            else None
+        )
         if len(wanted) == len(begun):  # all ranks ask the same
             self._last[key] = late
         return late
 
 
 def explained(span: dict[str, Json], arrivals: Arrivals, uncertain: int) -> Iterator[dict[str, Json]]:
-    """Yield a *span* of a rank, and in it those in which the rank waited for another one, and in which data moved.
+    """Yield a *span* of a rank, and within it spans of waiting for another rank and of moving data.
 
-    Clocks may differ by *uncertain* nanoseconds: what is shorter is not shown.
+    Clocks may differ by *uncertain* nanoseconds: shorter spans are not shown.
     """
     span["args"].pop(ARRIVES, None)
     needed = span["args"].pop(NEEDS, None)
@@ -127,8 +133,8 @@ def _positions(text: str) -> tuple[int, ...]:
     """Return the numbers in a text such as "0-2, 5"."""
     if not re.fullmatch(r"(\d{1,8}(-\d{1,8})?(, |$))*", text):
         raise ValueError(f"{text} names no ranks")
-    found: list[int] = []
+    positions: list[int] = []
     for numbers in filter(None, text.split(", ")):
         first, _, last = numbers.partition("-")
-        found += range(int(first), min(int(last or first), _MOST_RANKS) + 1)
-    return tuple(found)
+        positions += range(int(first), min(int(last or first), _MOST_RANKS) + 1)
+    return tuple(positions)

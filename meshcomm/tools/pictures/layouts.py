@@ -6,8 +6,8 @@ from meshcomm.core._arguments import as_shape
 from meshcomm.core._types import ShapeLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.tools.pictures.svg import LINE, Drawing, draw_view, left_out
-from meshcomm.tools.pictures.view import MeshView, View, wrapped
+from meshcomm.tools.pictures.svg import LINE, SvgDrawing, draw_view, left_out
+from meshcomm.tools.pictures.view import LayoutView, MeshView, wrapped
 
 COLUMNS = 84
 """Characters in a line of words above a picture."""
@@ -15,7 +15,7 @@ COLUMNS = 84
 
 def layout_svg(layout: Layout, shape: ShapeLike | None = None) -> str:
     """Return a stand-alone SVG of *layout*, of an array of *shape* if that is given."""
-    return _svg(View(layout, None if shape is None else as_shape(shape)))
+    return _svg(LayoutView(layout, None if shape is None else as_shape(shape)))
 
 
 def mesh_svg(mesh: Mesh) -> str:
@@ -23,8 +23,8 @@ def mesh_svg(mesh: Mesh) -> str:
     return _svg(MeshView(mesh))
 
 
-def _svg(view: View) -> str:
-    drawing, words = Drawing(), " ".join([*view.sentences(), *left_out(view)])
+def _svg(view: LayoutView) -> str:
+    drawing, words = SvgDrawing(), " ".join([*view.sentences(), *left_out(view)])
     y = write_lines(drawing, words)
     draw_view(drawing, view, (8, y))
     return drawing.svg(words, alone=True)
@@ -36,7 +36,7 @@ def layout_html(layout: Layout, shape: ShapeLike | None = None, title: str = "")
     if layout.match_axis is not None:
         words = f"Axis {layout.match_axis} is match: it takes its sharding spec from the source of a relayout."
         return html(title, words, "")
-    return _html(title, View(layout, None if shape is None else as_shape(shape)))
+    return _html(title, LayoutView(layout, None if shape is None else as_shape(shape)))
 
 
 def mesh_html(mesh: Mesh) -> str:
@@ -44,8 +44,8 @@ def mesh_html(mesh: Mesh) -> str:
     return _html(f"Mesh {mesh.name}".rstrip(), MeshView(mesh))
 
 
-def _html(title: str, view: View) -> str:
-    drawing, words = Drawing(), " ".join([*view.sentences(), *left_out(view)])
+def _html(title: str, view: LayoutView) -> str:
+    drawing, words = SvgDrawing(), " ".join([*view.sentences(), *left_out(view)])
     draw_view(drawing, view, (8, 8))
     return html(title, words, drawing.svg(words))
 
@@ -55,7 +55,7 @@ def html(title: str, words: str, svg: str) -> str:
     return f"<div><strong>{escape(title)}</strong><p>{escape(words)}</p>{svg}</div>"
 
 
-def write_lines(drawing: Drawing, text: str, y: float = 8 + LINE / 2) -> float:
+def write_lines(drawing: SvgDrawing, text: str, y: float = 8 + LINE / 2) -> float:
     """Write *text* in lines from *y* downwards, and return where what follows begins."""
     for line in wrapped(text, COLUMNS):
         drawing.text(8, y, line)

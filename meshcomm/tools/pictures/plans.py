@@ -12,8 +12,8 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.plans.plan import Plan
 from meshcomm.core.plans.step import Slice, Step
 from meshcomm.errors import LayoutError
-from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, Drawing, Shown, draw_box, draw_view
-from meshcomm.tools.pictures.view import Panel, Stretch, View, blocks_of, some, wrapped
+from meshcomm.tools.pictures.svg import CHARACTER, COLOURS, LINE, Shown, SvgDrawing, draw_box, draw_view
+from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, shortened, wrapped
 
 MOST_PANELS, MOST_DEVICES, MOST_PIECES = 2, 8, 8
 """Slabs of a layout, devices in a table of bytes, and pieces along an axis of a box, that are drawn."""
@@ -25,7 +25,7 @@ HEIGHT = 22.0
 
 def plan_svg(plan: Plan, *, alone: bool = True) -> str:
     """Return the picture of *plan*: with its text and a white ground, or for a page that has the text already."""
-    drawing, y = Drawing(), 16.0
+    drawing, y = SvgDrawing(), 16.0
     if alone:
         for line in repr(plan).split("\n"):
             for row in wrapped(line, WORDS):
@@ -38,7 +38,7 @@ def plan_svg(plan: Plan, *, alone: bool = True) -> str:
         y = drawing.height + 2 * LINE
     if not plan.steps:
         drawing.text(8, y, "Nothing moves: each device keeps its block.", bold=True)
-        draw_view(drawing, View(plan.target, plan.shape), (8, y + LINE), most=MOST_PANELS)
+        draw_view(drawing, LayoutView(plan.target, plan.shape), (8, y + LINE), limit=MOST_PANELS)
     return drawing.svg(" ".join(repr(plan).split()), alone=alone)
 
 
@@ -59,36 +59,36 @@ def write_svg(path: str | Path, svg: str) -> None:
 # -- a step -----------------------------------------------------------------------------------------------------------
 
 
-def _draw_step(drawing: Drawing, step: Step, y: float) -> None:
+def _draw_step(drawing: SvgDrawing, step: Step, y: float) -> None:
     """Draw the blocks before and after *step*, and the bytes that go from device to device."""
-    plain = View(step.source, step.shape), View(step.target, step.shape)
+    plain = LayoutView(step.source, step.shape), LayoutView(step.target, step.shape)
     cut = sorted({axis for view in plain for axis in view.cut_axes})
-    before, after = (View(layout, step.shape, cut) for layout in (step.source, step.target))
+    before, after = (LayoutView(layout, step.shape, cut) for layout in (step.source, step.target))
     front = " at its first indices" if after.slabs else ""
     captions = [
         " ".join([words, *view.ranks_text()])
         for words, view in (("Before.", before), (f"After, with the colours of before{front}.", after))
     ]
     drawing.text(8, y + LINE / 2, captions[0])
-    x = draw_view(drawing, before, (8, y + LINE), most=MOST_PANELS)
+    x = draw_view(drawing, before, (8, y + LINE), limit=MOST_PANELS)
     drawing.arrow(x + 16, y + 90, x + 56)
     x = max(x + 72, 8 + CHARACTER * (len(captions[0]) + 2))
     drawing.text(x, y + LINE / 2, captions[1])
-    right = draw_view(drawing, after, (x, y + LINE), _Pieces(before, after), most=MOST_PANELS)
+    right = draw_view(drawing, after, (x, y + LINE), _PiecePainter(before, after), limit=MOST_PANELS)
     x = max(right + 48, x + CHARACTER * (len(captions[1]) + 2))
     if not isinstance(step, Slice):
         _draw_table(drawing, step, x, y)
 
 
-class _Pieces:
+class _PiecePainter:
     """Draws the boxes of the layout *after*, each from pieces in the colours of the blocks *before*."""
 
-    def __init__(self, before: View, after: View) -> None:
+    def __init__(self, before: LayoutView, after: LayoutView) -> None:
         self.before, self.after = before, after
 
-    def __call__(self, drawing: Drawing, row: Shown, column: Shown, panel: Panel) -> None:
+    def __call__(self, drawing: SvgDrawing, row: Shown, column: Shown, panel: SlabPanel) -> None:
         """Draw one box."""
-        if row.stretch is None or column.stretch is None:
+        if row.interval is None or column.interval is None:
             draw_box(self.after, drawing, row, column, panel)
             return
         size = column.end - column.begin, row.end - row.begin
@@ -98,58 +98,66 @@ class _Pieces:
         else:
             for one, other in product(down, across):
                 self._piece(drawing, (row, one), (column, other), panel)
-        blocks = blocks_of(self.after, panel, row.stretch, column.stretch)
+        blocks = blocks_of(self.after, panel, row.interval, column.interval)
         text, (x, y) = self.after.devices(blocks), (column.begin + size[0] / 2, row.begin + size[1] / 2)
         drawing.rectangle(column.begin, row.begin, size, "none", f"devices {text}")
         wide = CHARACTER * len(text) + 6
         drawing.area(x - wide / 2, y - LINE / 2, (wide, LINE), "#fff", 0.6)
         drawing.text(x, y, text, "middle", on_box=True)
 
-    def _along(self, axis: int | None, shown: Shown) -> list[Stretch]:
-        """Return the stretches before that share an index with the one *shown*; too many, if they are too many."""
-        assert shown.stretch is not None
+    def _along(self, axis: int | None, shown: Shown) -> list[BlockInterval]:
+        """Return the intervals before that share an index with the one *shown*; too many, if they are too many."""
+        assert shown.interval is not None
         if axis is None:
-            return [shown.stretch]
+            return [shown.interval]
         ruler = self.before.rulers[axis]
-        found = ruler.within(shown.stretch.start or 0, shown.stretch.stop or 0)
-        return [ruler.stretch(number) for number in found[: MOST_PIECES + 1]]
+        numbers = ruler.within(shown.interval.start or 0, shown.interval.stop or 0)
+        return [ruler.interval(number) for number in numbers[: MOST_PIECES + 1]]
 
     def _piece(
-        self, drawing: Drawing, row: tuple[Shown, Stretch], column: tuple[Shown, Stretch], panel: Panel
+        self,
+        drawing: SvgDrawing,
+        row: tuple[Shown, BlockInterval],
+        column: tuple[Shown, BlockInterval],
+        panel: SlabPanel,
     ) -> None:
-        """Draw a piece of a box: of each axis, the box as it is shown and the stretch before."""
+        """Draw a piece of a box: of each axis, the box as it is shown and the interval before."""
         (top, bottom), (left, right) = _overlap(*row), _overlap(*column)
         blocks = blocks_of(self.before, self._front(panel), row[1], column[1])
         colour = COLOURS[self.before.first_device(blocks) % len(COLOURS)]
         drawing.area(left, top, (right - left, bottom - top), colour)
 
-    def _front(self, panel: Panel) -> Panel:
-        """Return the stretches before that hold the first index of the slab after."""
+    def _front(self, panel: SlabPanel) -> SlabPanel:
+        """Return the intervals before that hold the first index of the slab after."""
         rulers = self.before.rulers
-        first = {axis: stretch.start or 0 for axis, stretch in panel.slab.items()}
-        return Panel({axis: rulers[axis].stretch(rulers[axis].within(at, at + 1)[0]) for axis, at in first.items()})
+        first = {axis: interval.start or 0 for axis, interval in panel.slab.items()}
+        return SlabPanel(
+            {axis: rulers[axis].interval(rulers[axis].within(at, at + 1)[0]) for axis, at in first.items()}
+        )
 
 
-def _overlap(shown: Shown, stretch: Stretch) -> tuple[float, float]:
-    """Return the pixels of what a shown stretch shares with another one."""
-    assert shown.stretch is not None
-    start = max(shown.stretch.start or 0, stretch.start or 0)
-    stop = min(shown.stretch.stop or 0, stretch.stop or 0)
+def _overlap(shown: Shown, interval: BlockInterval) -> tuple[float, float]:
+    """Return the pixels of what a shown interval shares with another one."""
+    assert shown.interval is not None
+    start = max(shown.interval.start or 0, interval.start or 0)
+    stop = min(shown.interval.stop or 0, interval.stop or 0)
     return shown.pixel(start), shown.pixel(stop)
 
 
 # -- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_table(drawing: Drawing, step: Step, x: float, y: float) -> None:
+def _draw_table(drawing: SvgDrawing, step: Step, x: float, y: float) -> None:
     """Draw the table of the bytes that go from rank to rank; what a rank keeps is in brackets."""
     froms, tos = (_shown_devices(step, layout) for layout in (step.source, step.target))
     table = _bytes(step, froms, tos)
-    names, tops = (["..." if each is None else str(step.ranks[each]) for each in devices] for devices in (froms, tos))
+    names, tops = (
+        ["..." if device is None else str(step.ranks[device]) for device in devices] for devices in (froms, tos)
+    )
     texts = [[_cell_text(table, a, b) for b in tos] for a in froms]
     wide = CHARACTER * max(len(text) for row in [*texts, tops] for text in row) + 12
     left = x + CHARACTER * max(map(len, names)) + 8
-    most = max((count for (a, b), count in table.items() if a != b), default=0) or 1
+    largest = max((count for (a, b), count in table.items() if a != b), default=0) or 1
     drawing.text(x, y + LINE / 2, "Bytes from rank ↓ to rank →. What a rank keeps is in brackets.")
     y += 3 * LINE
     for at, top in enumerate(tops):
@@ -159,7 +167,7 @@ def _draw_table(drawing: Drawing, step: Step, x: float, y: float) -> None:
         drawing.text(left - 6, top_edge + HEIGHT / 2, name, "end")
         for at, device in enumerate(tos):
             count = 0 if sender is None or device is None or sender == device else table[sender, device]
-            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _shade(count / most) if count else "#eee")
+            drawing.rectangle(left + at * wide, top_edge, (wide, HEIGHT), _shade(count / largest) if count else "#eee")
             drawing.text(left + (at + 0.5) * wide, top_edge + HEIGHT / 2, texts[number][at], "middle", on_box=True)
     if None in froms or None in tos:
         drawing.text(x, y + (len(froms) + 0.7) * HEIGHT, f"Cut short: there are {len(step.ranks):,} ranks.")
@@ -168,18 +176,20 @@ def _draw_table(drawing: Drawing, step: Step, x: float, y: float) -> None:
 def _shown_devices(step: Step, layout: Layout) -> list[int | None]:
     """Return the devices of *step* that hold blocks of *layout* and are shown; None stands for those left out."""
     ranks = layout.mesh.ranks
-    return [None if at is None else step.ranks.index(ranks[at]) for at in some(len(ranks), MOST_DEVICES)]
+    return [None if at is None else step.ranks.index(ranks[at]) for at in shortened(len(ranks), MOST_DEVICES)]
 
 
 def _bytes(step: Step, senders: Sequence[int | None], receivers: Sequence[int | None]) -> dict[tuple[int, int], int]:
     """Return how many bytes go from each of *senders* to each of *receivers*; a device may be both."""
-    found: dict[tuple[int, int], int] = {}
+    bytes_between: dict[tuple[int, int], int] = {}
     for device in receivers:
         if device is not None:
             boxes = step.receives(device)
             peers, sizes = step.members(device, boxes.peers), boxes.sizes * step.itemsize
-            found |= {(each, device): int(sizes[peers == each].sum()) for each in senders if each is not None}
-    return found
+            bytes_between |= {
+                (sender, device): int(sizes[peers == sender].sum()) for sender in senders if sender is not None
+            }
+    return bytes_between
 
 
 def _cell_text(table: dict[tuple[int, int], int], sender: int | None, device: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Drawing: SVG elements, and the picture of a `View`.
+"""SvgDrawing: SVG elements, and the picture of a `LayoutView`.
 
 Text outside of boxes has the colour of the page around it, so pictures are readable on dark pages too. Boxes are light
 and have black text on every page. Pictures have a bounded size: of many boxes the middle is left out.
@@ -9,14 +9,14 @@ from html import escape
 from math import prod
 from typing import NamedTuple
 
-from meshcomm.tools.pictures.view import Panel, Stretch, View, blocks_of, panels
+from meshcomm.tools.pictures.view import BlockInterval, LayoutView, SlabPanel, blocks_of, panels
 
 MOST_BOXES, MOST_PANELS = 8, 4
 """Boxes along an axis, and slabs, that are drawn. Of more, the middle is left out."""
 LONGER, SHORTER = 220.0, 100.0
 """Pixels: the longer side of a picture, before boxes are widened for their text, and the least of the shorter side."""
 CHARACTER, LINE, GAP, PANEL_GAP = 6.7, 15.0, 22.0, 24.0
-"""Pixels: the width of a character of `FONT`, the height of a line, a stretch that stands for those left out, and the
+"""Pixels: the width of a character of `FONT`, the height of a line, a interval that stands for those left out, and the
 space between pictures."""
 FONT = 'font-family="ui-monospace,SFMono-Regular,Menlo,Consolas,\'DejaVu Sans Mono\',monospace" font-size="11"'
 COLOURS = (
@@ -26,7 +26,7 @@ COLOURS = (
 """Light colours of boxes: black text is readable on them. Device d has number d, modulo their number."""
 
 
-class Drawing:
+class SvgDrawing:
     """SVG elements, and how much space they take; it grows as they are added."""
 
     def __init__(self) -> None:
@@ -87,41 +87,45 @@ class Drawing:
 
 
 class Shown(NamedTuple):
-    """A stretch that is drawn from pixel *begin* to *end*; None stands for those left out."""
+    """A interval that is drawn from pixel *begin* to *end*; None stands for those left out."""
 
-    stretch: Stretch | None
+    interval: BlockInterval | None
     begin: float
     end: float
 
     def pixel(self, index: int) -> float:
-        """Return where *index* lies, which the stretch has, or its end."""
-        assert self.stretch is not None
-        start, stop = self.stretch.start or 0, self.stretch.stop or 1
+        """Return where *index* lies, which the interval has, or its end."""
+        assert self.interval is not None
+        start, stop = self.interval.start or 0, self.interval.stop or 1
         return self.begin + (self.end - self.begin) * (index - start) / (stop - start)
 
 
-Paint = Callable[["Drawing", Shown, Shown, Panel], None]
-"""Draws one box."""
+Paint = Callable[["SvgDrawing", Shown, Shown, SlabPanel], None]
+"""A function that draws one box."""
 
 
 def draw_view(
-    drawing: Drawing, view: View, corner: tuple[float, float], paint: Paint | None = None, most: int = MOST_PANELS
+    drawing: SvgDrawing,
+    view: LayoutView,
+    corner: tuple[float, float],
+    paint: Paint | None = None,
+    limit: int = MOST_PANELS,
 ) -> float:
     """Draw the pictures of *view* side by side, and return where they end on the right.
 
     Parameters
     ----------
-    drawing: where to draw
+    drawing: the drawing to draw in
     view: the view
     corner: the upper left corner
-    paint: what draws each box; by default `draw_box`
-    most: pictures, of which there are several if more than two axes are cut
+    paint: function that draws a box; by default `draw_box`
+    limit: the most pictures; there are several if more than two axes are cut
     """
     x, y = corner
     if not all(ruler.count for ruler in view.rulers):
         drawing.text(x, y + LINE, "no elements")
         return x + 80
-    for panel in panels(view, most):
+    for panel in panels(view, limit):
         if panel is None:
             drawing.text(x, y + 60, "...")
             x += 40
@@ -130,10 +134,12 @@ def draw_view(
     return x - PANEL_GAP
 
 
-def _draw_panel(drawing: Drawing, view: View, panel: Panel, corner: tuple[float, float], paint: Paint) -> float:
+def _draw_panel(
+    drawing: SvgDrawing, view: LayoutView, panel: SlabPanel, corner: tuple[float, float], paint: Paint
+) -> float:
     """Draw one picture, and return where it ends on the right."""
     x, y = corner
-    rows, columns = (view.stretches(axis, MOST_BOXES) for axis in (view.rows, view.columns))
+    rows, columns = (view.intervals(axis, MOST_BOXES) for axis in (view.rows, view.columns))
     labels = [[_label(view, panel, row, column) for column in columns] for row in rows]
     tops = [_head(view.columns, column) for column in columns]
     heads = [_head(view.rows, row) for row in rows]
@@ -153,35 +159,35 @@ def _draw_panel(drawing: Drawing, view: View, panel: Panel, corner: tuple[float,
     for column, head in zip(across, tops, strict=True):
         drawing.text(left + (column.begin + column.end) / 2, top - LINE / 2, head, "middle")
         for row in down:
-            box = Shown(column.stretch, left + column.begin, left + column.end)
-            paint(drawing, Shown(row.stretch, top + row.begin, top + row.end), box, panel)
+            box = Shown(column.interval, left + column.begin, left + column.end)
+            paint(drawing, Shown(row.interval, top + row.begin, top + row.end), box, panel)
     return max(left + across[-1].end, left + CHARACTER * len(panel.title))
 
 
-def draw_box(view: View, drawing: Drawing, row: Shown, column: Shown, panel: Panel) -> None:
+def draw_box(view: LayoutView, drawing: SvgDrawing, row: Shown, column: Shown, panel: SlabPanel) -> None:
     """Draw a box in the colour of its first device, with the devices that hold it."""
     corner, size = (column.begin, row.begin), (column.end - column.begin, row.end - row.begin)
     middle = (column.begin + column.end) / 2, (row.begin + row.end) / 2
-    if row.stretch is None or column.stretch is None:
+    if row.interval is None or column.interval is None:
         drawing.text(*middle, "...", "middle")
         return
-    blocks = blocks_of(view, panel, row.stretch, column.stretch)
+    blocks = blocks_of(view, panel, row.interval, column.interval)
     first, text = view.first_device(blocks), view.devices(blocks)
     drawing.rectangle(*corner, size, COLOURS[first % len(COLOURS)], f"devices {text}")
     drawing.text(*middle, text, "middle", on_box=True)
 
 
-def _head(axis: int | None, stretch: Stretch | None) -> str:
-    return "" if axis is None else "..." if stretch is None else stretch.text
+def _head(axis: int | None, interval: BlockInterval | None) -> str:
+    return "" if axis is None else "..." if interval is None else interval.text
 
 
-def _label(view: View, panel: Panel, row: Stretch | None, column: Stretch | None) -> str:
+def _label(view: LayoutView, panel: SlabPanel, row: BlockInterval | None, column: BlockInterval | None) -> str:
     if row is None or column is None:
         return ""
     return view.devices(blocks_of(view, panel, row, column))
 
 
-def _sides(view: View) -> tuple[float, float]:
+def _sides(view: LayoutView) -> tuple[float, float]:
     """Return width and height of a picture, in proportion to the array, but neither much smaller than the other."""
     high, wide = (1 if axis is None or view.shape is None else view.shape[axis] for axis in (view.rows, view.columns))
     if view.rows is None:
@@ -190,21 +196,23 @@ def _sides(view: View) -> tuple[float, float]:
     return max(SHORTER, wide * scale), max(SHORTER, high * scale)
 
 
-def _laid_out(stretches: Sequence[Stretch | None], length: float, least: Sequence[float]) -> list[Shown]:
-    """Return where stretches lie along *length* pixels, in proportion, but each of its *least* pixels or more."""
-    sizes = [0 if each is None else (each.stop or 1) - (each.start or 0) for each in stretches]
-    total, at, found = max(1, sum(sizes)), 0.0, []
-    for stretch, size, enough in zip(stretches, sizes, least, strict=True):
-        pixels = GAP if stretch is None else max(enough, length * size / total)
-        found.append(Shown(stretch, at, at + pixels))
+def _laid_out(intervals: Sequence[BlockInterval | None], length: float, least: Sequence[float]) -> list[Shown]:
+    """Return where intervals lie along *length* pixels, in proportion, but each of its *least* pixels or more."""
+    sizes = [0 if interval is None else (interval.stop or 1) - (interval.start or 0) for interval in intervals]
+    total, at, shown = max(1, sum(sizes)), 0.0, []
+    for interval, size, enough in zip(intervals, sizes, least, strict=True):
+        pixels = GAP if interval is None else max(enough, length * size / total)
+        shown.append(Shown(interval, at, at + pixels))
         at += pixels
-    return found
+    return shown
 
 
-def left_out(view: View) -> list[str]:
+def left_out(view: LayoutView) -> list[str]:
     """Return a sentence on what the picture of *view* leaves out, or none."""
     counts = [(1 if axis is None else view.rulers[axis].count, MOST_BOXES) for axis in (view.rows, view.columns)]
     counts.append((prod(view.rulers[axis].count for axis in view.slabs), MOST_PANELS))
     what = ("rows of boxes", "columns of boxes", "slabs")
-    texts = [f"{most} of {count:,} {name}" for (count, most), name in zip(counts, what, strict=True) if count > most]
+    texts = [
+        f"{limit} of {count:,} {name}" for (count, limit), name in zip(counts, what, strict=True) if count > limit
+    ]
     return [f"Cut short: it shows {' and '.join(texts)}."] if texts else []

@@ -8,7 +8,7 @@ from meshcomm.core._types import ShapeLike
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import LayoutError, ShapeError
-from meshcomm.tools.pictures.view import MeshView, Panel, Stretch, View, blocks_of, panels, wrapped
+from meshcomm.tools.pictures.view import BlockInterval, LayoutView, MeshView, SlabPanel, blocks_of, panels, wrapped
 
 LEAST_WIDTH = 56
 """Characters in a line of the narrowest picture: indices of 19 digits fit on two borders."""
@@ -33,7 +33,7 @@ def show(
 
     The first sentences say what the picture shows. Each box has the devices that hold it, and the borders have the
     indices, as slices. The last two axes that are cut go down and across. If more axes are cut, there is a picture for
-    each stretch of the others. Of many boxes the middle is left out, so the text stays short for any mesh.
+    each interval of the others. Of many boxes the middle is left out, so the text stays short for any mesh.
 
     The text depends on the arguments only, not on the terminal. ``LayoutError`` for an axis with the spec MATCH, or if
     the numbers of axes differ; ``ShapeError`` for an impossible shape or width.
@@ -92,15 +92,15 @@ def show(
     return "\n".join(lines)
 
 
-def _view(shown: Layout | Mesh, shape: ShapeLike | None) -> View:
+def _view(shown: Layout | Mesh, shape: ShapeLike | None) -> LayoutView:
     if isinstance(shown, Layout):
-        return View(shown, None if shape is None else as_shape(shape))
+        return LayoutView(shown, None if shape is None else as_shape(shape))
     if shape is not None:
         raise ShapeError(f"show draws a Mesh without a shape, not with {quote(shape)}; a Layout takes one")
     return MeshView(shown)
 
 
-def _how_to_read(view: View) -> list[str]:
+def _how_to_read(view: LayoutView) -> list[str]:
     if any(ruler.count == 0 for ruler in view.rulers):
         return []
     if view.rows is None or view.columns is None:
@@ -136,23 +136,23 @@ class _Cell(NamedTuple):
     colour: int | None
 
 
-def _grid(view: View, panel: Panel, pen: _Pen, width: int, most_rows: int) -> list[str]:
+def _grid(view: LayoutView, panel: SlabPanel, pen: _Pen, width: int, most_rows: int) -> list[str]:
     """Return the lines of one picture."""
-    rows = view.stretches(view.rows, most_rows)
+    rows = view.intervals(view.rows, most_rows)
     heads = ["" if view.rows is None else pen.dots if row is None else row.text for row in rows]
     before = max(map(len, heads)) + 2
     count = 1 if view.columns is None else view.rulers[view.columns].count
-    most = min(count, MOST_COLUMNS)
+    limit = min(count, MOST_COLUMNS)
     while True:
-        columns = view.stretches(view.columns, most)
+        columns = view.intervals(view.columns, limit)
         cells = [
             [_cell(view, panel, row, column, pen, longest=width - before - 10) for column in columns] for row in rows
         ]
         tops = ["" if view.columns is None else pen.dots if c is None else c.text for c in columns]
         widths = [2 + max(len(top), *(len(line[at].text) for line in cells)) for at, top in enumerate(tops)]
-        if before + 1 + sum(widths) + len(widths) <= width or most == 1:
+        if before + 1 + sum(widths) + len(widths) <= width or limit == 1:
             break
-        most -= 1
+        limit -= 1
     margin = " " * before
     lines = [f"{margin} {' '.join(f'{top:^{wide}}' for top, wide in zip(tops, widths, strict=True))}".rstrip()]
     lines = lines if any(tops) else []
@@ -164,7 +164,15 @@ def _grid(view: View, panel: Panel, pen: _Pen, width: int, most_rows: int) -> li
     return lines + wrapped(_left_out(view, rows, columns, pen), width)
 
 
-def _cell(view: View, panel: Panel, row: Stretch | None, column: Stretch | None, pen: _Pen, *, longest: int) -> _Cell:
+def _cell(
+    view: LayoutView,
+    panel: SlabPanel,
+    row: BlockInterval | None,
+    column: BlockInterval | None,
+    pen: _Pen,
+    *,
+    longest: int,
+) -> _Cell:
     if row is None or column is None:
         return _Cell(pen.dots, None)
     blocks = blocks_of(view, panel, row, column)
@@ -177,7 +185,9 @@ def _drawn(cell: _Cell, width: int, pen: _Pen) -> str:
     return text if cell.colour is None else pen.painted(text, cell.colour)
 
 
-def _left_out(view: View, rows: list[Stretch | None], columns: list[Stretch | None], pen: _Pen) -> str:
+def _left_out(
+    view: LayoutView, rows: list[BlockInterval | None], columns: list[BlockInterval | None], pen: _Pen
+) -> str:
     """Return a sentence that says how much is left out, or nothing."""
     texts = []
     for axis, shown, what in ((view.rows, rows, "rows"), (view.columns, columns, "columns")):

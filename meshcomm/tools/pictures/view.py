@@ -1,7 +1,7 @@
-"""What a picture of a layout shows: axes cut into stretches, boxes of elements, the devices that hold each box.
+"""The content of a picture of a layout: axes cut into intervals, boxes of elements, the devices that hold each box.
 
-Text and SVG are both drawn from a `View`. Nothing here grows with the number of devices, except the list of replicas
-of one block: stretches are computed one by one, and only for what is drawn.
+Text and SVG are both drawn from a `LayoutView`. Nothing here grows with the number of devices, except the list of
+replicas of one block: only drawn intervals are computed, one by one.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ MOST_LISTED = 3
 """Runs of devices in a list; a longer list is shortened to the first two and the last one."""
 
 
-class Stretch(NamedTuple):
+class BlockInterval(NamedTuple):
     """Consecutive indices of an axis, all of one block: *start* to *stop*, or None if the length is not known.
 
     In the picture of a mesh it is a coordinate along *dimension*.
@@ -38,7 +38,7 @@ class Stretch(NamedTuple):
     def text(self) -> str:
         """The indices, as a slice; or the number of the block, or the coordinate.
 
-        >>> Stretch(0, 3, 0).text, Stretch(None, None, 2).text, Stretch(None, None, 2, "x").text
+        >>> BlockInterval(0, 3, 0).text, BlockInterval(None, None, 2).text, BlockInterval(None, None, 2, "x").text
         ('0:3', 'block 2', 'x=2')
         """
         if self.start is None:
@@ -48,25 +48,29 @@ class Stretch(NamedTuple):
 
 
 class Ruler:
-    """One axis of an array, as the stretches that its cut makes, in order. Empty blocks make none.
+    """One axis of an array, as the intervals that its cut makes, in order. Empty blocks make none.
 
-    Without a length it has one stretch for each block.
+    Without a length it has one interval for each block.
 
     >>> ruler = Ruler(Cut(5, 8), 8)
-    >>> ruler.count, ruler.stretch(4), ruler.within(1, 3)
-    (5, Stretch(start=4, stop=5, block=4, dimension=''), range(1, 3))
+    >>> ruler.count, ruler.interval(4), ruler.within(1, 3)
+    (5, BlockInterval(start=4, stop=5, block=4, dimension=''), range(1, 3))
     """
 
     def __init__(self, cut: AnyCut | None, blocks: int, dimension: str = "") -> None:
         self.cut, self.blocks, self.dimension = cut, blocks, dimension
         self.count = blocks if cut is None else cut.runs
 
-    def stretch(self, number: int) -> Stretch:
-        """Return the stretch with this *number*, from 0."""
-        return Stretch(None, None, number, self.dimension) if self.cut is None else Stretch(*self.cut.run(number))
+    def interval(self, number: int) -> BlockInterval:
+        """Return the interval with this *number*, from 0."""
+        return (
+            BlockInterval(None, None, number, self.dimension)
+            if self.cut is None
+            else BlockInterval(*self.cut.run(number))
+        )
 
     def within(self, start: int, stop: int) -> range:
-        """Return the numbers of the stretches that share an index with ``start:stop``, which is not empty."""
+        """Return the numbers of the intervals that share an index with ``start:stop``, which is not empty."""
         assert self.cut is not None
         return self.cut.runs_within(start, stop)
 
@@ -77,11 +81,11 @@ class Ruler:
         return (self.cut.lengths(np.arange(self.blocks, dtype=np.intp)) > 0).astype(np.intp)
 
 
-class View:
+class LayoutView:
     """A layout of an array of *shape*, which may be None, as pictures show it.
 
     *rows* and *columns* are the axes that a picture draws down and across, None if there is none. *slabs* are other
-    axes that are cut: there is a picture for each stretch of them.
+    axes that are cut: there is a picture for each interval of them.
 
     Parameters
     ----------
@@ -118,12 +122,12 @@ class View:
         """The axes that are cut into several blocks."""
         return [axis for axis, ruler in enumerate(self.rulers) if ruler.blocks > 1]
 
-    def stretches(self, axis: int | None, most: int) -> list[Stretch | None]:
-        """Return the stretches of an axis that are drawn, with None for those left out; of no axis, one."""
+    def intervals(self, axis: int | None, limit: int) -> list[BlockInterval | None]:
+        """Return the intervals of an axis that are drawn, with None for those left out; of no axis, one."""
         if axis is None:
-            return [Stretch(0, 1, 0)]
+            return [BlockInterval(0, 1, 0)]
         ruler = self.rulers[axis]
-        return [None if number is None else ruler.stretch(number) for number in some(ruler.count, most)]
+        return [None if number is None else ruler.interval(number) for number in shortened(ruler.count, limit)]
 
     def first_device(self, blocks: Sequence[int]) -> int:
         """Return the first device that holds the block with these numbers, one for each axis."""
@@ -140,7 +144,7 @@ class View:
         return listed(self._offsets + self.first_device(blocks))
 
     def axis_name(self, axis: int) -> str:
-        """Return what words call an axis."""
+        """Return the name of an axis in texts."""
         return f"axis {axis}"
 
     # -- in words -----------------------------------------------------------------------------------------------------
@@ -152,18 +156,18 @@ class View:
         return f"mesh {mesh.dims_text}" if mesh.dims else mesh.single_device
 
     def sentences(self) -> list[str]:
-        """Return what the picture shows, in words."""
+        """Return a description of the picture in words."""
         count = self.ndim
         size = self.layout.mesh.size
         if self.shape is None and self.layout.is_single_device():
             return [f"Arrays on {self.mesh_text}: one device holds all of each."]
         what = str(self.shape) if self.shape is not None else f"{count} ax{'i' if count == 1 else 'e'}s"
-        found = [f"{what} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
+        sentences = [f"{what} on {self.mesh_text}: {', '.join(self._axis_texts()) or 'one element'}."]
         if not self.cut_axes:
-            found.append(f"All {size} devices hold all of it." if size > 1 else "One device holds all of it.")
+            sentences.append(f"All {size} devices hold all of it." if size > 1 else "One device holds all of it.")
         else:
-            found.append(f"Each block is on {f'{self.replicas} devices' if self.replicas > 1 else 'one device'}.")
-        return found + self._empty_text() + self.ranks_text()
+            sentences.append(f"Each block is on {f'{self.replicas} devices' if self.replicas > 1 else 'one device'}.")
+        return sentences + self._empty_text() + self.ranks_text()
 
     def _axis_texts(self) -> list[str]:
         texts = []
@@ -187,9 +191,15 @@ class View:
         text = f"axis {axis} is cut{how} {over} into {_counted(ruler.blocks, 'block')}"
         if ruler.cut is None:
             return text
-        least, most = ruler.cut.shortest, ruler.cut.longest
-        sizes = f"{least:,} to {most:,}" if most - least > 1 else f"{most:,} or {least:,}" if most > least else ""
-        return f"{text} of {f'{sizes} elements' if sizes else _counted(most, 'element')}"
+        least, largest = ruler.cut.shortest, ruler.cut.longest
+        sizes = (
+            f"{least:,} to {largest:,}"
+            if largest - least > 1
+            else f"{largest:,} or {least:,}"
+            if largest > least
+            else ""
+        )
+        return f"{text} of {f'{sizes} elements' if sizes else _counted(largest, 'element')}"
 
     def _empty_text(self) -> list[str]:
         if all(ruler.cut is None or ruler.cut.shortest > 0 for ruler in self.rulers):
@@ -212,7 +222,7 @@ class View:
         return [f"The devices are the ranks {shown}{', ...' if len(ranks) > 8 else ''}."]
 
 
-class MeshView(View):
+class MeshView(LayoutView):
     """A mesh as pictures show it: its dimensions are the axes, and each box is a device."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -222,11 +232,11 @@ class MeshView(View):
         return Ruler(None, *self.layout.mesh.dims[axis][::-1])
 
     def axis_name(self, axis: int) -> str:
-        """Return what words call a mesh dimension."""
+        """Return the name of a mesh dimension in texts."""
         return f"dimension {self.layout.mesh.dim_names[axis]}"
 
     def sentences(self) -> list[str]:
-        """Return what the picture shows, in words."""
+        """Return a description of the picture in words."""
         return [f"{self.mesh_text}: {_counted(self.layout.mesh.size, 'device')}.", *self.ranks_text()]
 
 
@@ -246,16 +256,16 @@ def grid_axes(ndim: int, cut: Sequence[int]) -> tuple[int | None, int | None, li
     return last - 1, last, []
 
 
-def some(count: int, most: int) -> list[int | None]:
-    """Return the numbers from 0 to *count*, at most so many of them; None stands for those left out.
+def shortened(count: int, limit: int) -> list[int | None]:
+    """Return the numbers from 0 to *count*, at most *limit* of them; None stands for those left out.
 
-    >>> some(3, 3), some(9, 4)
+    >>> shortened(3, 3), shortened(9, 4)
     ([0, 1, 2], [0, 1, 2, None, 8])
     """
-    if count <= most:
+    if count <= limit:
         return list(range(count))
-    ahead = max(1, most - max(1, most // 3)) if most > 1 else 1
-    return [*range(ahead), None, *range(count - (most - ahead), count)]
+    ahead = max(1, limit - max(1, limit // 3)) if limit > 1 else 1
+    return [*range(ahead), None, *range(count - (limit - ahead), count)]
 
 
 def listed(numbers: Indices) -> str:
@@ -297,44 +307,46 @@ def wrapped(text: str, width: int) -> list[str]:
     return lines
 
 
-class Panel(NamedTuple):
-    """One picture of a view: the stretch of each slab, by its axis; none if nothing is cut beyond rows and columns."""
+class SlabPanel(NamedTuple):
+    """One picture of a view: the interval of each slab by axis; empty if only rows and columns are cut."""
 
-    slab: dict[int, Stretch]
+    slab: dict[int, BlockInterval]
 
     @property
     def title(self) -> str:
         """Where the slab lies.
 
-        >>> Panel({0: Stretch(0, 3, 0), 1: Stretch(4, 6, 1)}).title
+        >>> SlabPanel({0: BlockInterval(0, 3, 0), 1: BlockInterval(4, 6, 1)}).title
         'axis 0 at 0:3, axis 1 at 4:6'
         """
         return ", ".join(
-            stretch.text if stretch.dimension else f"axis {axis} at {stretch.text}"
-            for axis, stretch in self.slab.items()
+            interval.text if interval.dimension else f"axis {axis} at {interval.text}"
+            for axis, interval in self.slab.items()
         )
 
 
-def panels(view: View, most: int) -> list[Panel | None]:
-    """Return the pictures of a view, at most so many; None stands for those left out."""
+def panels(view: LayoutView, limit: int) -> list[SlabPanel | None]:
+    """Return the pictures of a view, at most *limit*; None stands for those left out."""
     counts = [view.rulers[axis].count for axis in view.slabs]
-    found: list[Panel | None] = []
-    for number in some(prod(counts), most):
+    pictures: list[SlabPanel | None] = []
+    for number in shortened(prod(counts), limit):
         if number is None:
-            found.append(None)
+            pictures.append(None)
             continue
-        slab: dict[int, Stretch] = {}
+        slab: dict[int, BlockInterval] = {}
         for axis, count in zip(reversed(view.slabs), reversed(counts), strict=True):
             number, at = divmod(number, count)
-            slab[axis] = view.rulers[axis].stretch(at)
-        found.append(Panel(dict(reversed(slab.items()))))
-    return found
+            slab[axis] = view.rulers[axis].interval(at)
+        pictures.append(SlabPanel(dict(reversed(slab.items()))))
+    return pictures
 
 
-def blocks_of(view: View, panel: Panel, row: Stretch | None, column: Stretch | None) -> list[int]:
+def blocks_of(
+    view: LayoutView, panel: SlabPanel, row: BlockInterval | None, column: BlockInterval | None
+) -> list[int]:
     """Return the number of the block along each axis, of the elements in one box of a picture."""
     numbers = [0] * view.ndim
-    for axis, stretch in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
-        if axis is not None and stretch is not None:
-            numbers[axis] = stretch.block
+    for axis, interval in [*panel.slab.items(), (view.rows, row), (view.columns, column)]:
+        if axis is not None and interval is not None:
+            numbers[axis] = interval.block
     return numbers

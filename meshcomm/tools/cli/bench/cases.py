@@ -14,7 +14,7 @@ from meshcomm.core.layouts.layout_text import UNSHARDED
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.errors import DTypeError, LayoutError, ShapeError
 from meshcomm.fft.backends import backend_of
-from meshcomm.fft.steps import Local
+from meshcomm.fft.steps import LocalStep
 from meshcomm.tools.cli.bench.measure import Case
 from meshcomm.tools.cli.turns import Run
 
@@ -23,7 +23,7 @@ CHUNK = 2**18
 
 
 class Setting(NamedTuple):
-    """What all sizes share. *rank* is this rank's device of *mesh*, which has all ranks of the world.
+    """The common setting of all sizes. *rank* is this rank's device of *mesh*, which has all ranks of the world.
 
     *source* and *target* are layouts, *shape* that of the array, *dtype* that of its elements; None where the command
     says nothing.
@@ -57,20 +57,20 @@ def expected(indices: Sequence[Indices], shape: Shape, dtype: DType, seed: int) 
 
     A value depends on where its element is in the array of this *shape*, and on *seed*.
     """
-    most = _values_of(dtype)
+    modulus = _values_of(dtype)
     rows = max(1, CHUNK // max(1, prod(map(len, indices[1:]))))
     for begin in range(0, len(indices[0]), rows):
-        some = slice(begin, begin + rows)
+        rows_of_chunk = slice(begin, begin + rows)
         linear = reduce(
             lambda before, axis: before[..., None] * axis[1] + axis[0],
             zip(indices[1:], shape[1:], strict=True),
-            indices[0][some].astype(np.int64),
+            indices[0][rows_of_chunk].astype(np.int64),
         )
-        yield some, ((linear * 40_503 + seed * 7_919) % most).astype(dtype)
+        yield rows_of_chunk, ((linear * 40_503 + seed * 7_919) % modulus).astype(dtype)
 
 
 def _values_of(dtype: DType) -> int:
-    """Return how many values are used: numbers from 0 that *dtype* holds exactly."""
+    """Return the number of different values: numbers from 0 that *dtype* holds exactly."""
     if dtype.kind not in "biufc":
         raise DTypeError(f"bench compares numbers and bool, not {dtype}")
     if dtype.kind == "b":
@@ -85,7 +85,7 @@ def fill(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> N
 
 
 def differing(block: Array, indices: Sequence[Indices], shape: Shape, seed: int) -> int:
-    """Return how many elements of a *block* are not the values that `fill` gives them."""
+    """Return the number of elements of a *block* that differ from the values of `fill`."""
     if block.shape != tuple(map(len, indices)):
         return max(1, prod(map(len, indices)))
     return sum(
@@ -98,7 +98,7 @@ def indices_of(layout: Layout, shape: Shape, device: int) -> list[Indices]:
     return [layout.global_indices(shape, device, axis) for axis in range(len(shape))]
 
 
-def held(tensor: meshcomm.DTensor) -> Array:
+def block_of(tensor: meshcomm.DTensor) -> Array:
     """Return the block of this rank, which is in the mesh."""
     assert tensor.local is not None
     return tensor.local
@@ -120,12 +120,12 @@ def relayout(setting: Setting, nbytes: int) -> Case:
     dtype = setting.dtype or np.dtype(float)
     shape = setting.shape_for(source, nbytes, dtype)
     tensor = meshcomm.zeros(shape, dtype, source)
-    before, after = (indices_of(each, shape, setting.rank) for each in (source, target))
-    fill(held(tensor), before, shape, 1)
+    before, after = (indices_of(layout, shape, setting.rank) for layout in (source, target))
+    fill(block_of(tensor), before, shape, 1)
 
     def wrong() -> int:
-        fill(held(tensor), before, shape, 2)
-        return differing(held(meshcomm.relayout(tensor, target)), after, shape, 2)
+        fill(block_of(tensor), before, shape, 2)
+        return differing(block_of(meshcomm.relayout(tensor, target)), after, shape, 2)
 
     block, moved = (layout.largest_block(shape) * dtype.itemsize for layout in (source, target))
     return Case(block, moved, lambda: meshcomm.relayout(tensor, target), memcpy(moved), wrong)
@@ -134,11 +134,11 @@ def relayout(setting: Setting, nbytes: int) -> Case:
 def exchange(setting: Setting, nbytes: int) -> Case:
     """Each rank sends every rank an equal block of a plain array."""
     ranks, dtype = setting.mesh.size, setting.dtype or np.dtype(float)
-    each = max(1, nbytes // (ranks * dtype.itemsize))
-    whole = (ranks, ranks, each)
+    length = max(1, nbytes // (ranks * dtype.itemsize))
+    whole = (ranks, ranks, length)
     mine, every = np.array([setting.rank]), np.arange(ranks)
-    before, after = [mine, every, np.arange(each)], [every, mine, np.arange(each)]
-    array = np.zeros((1, ranks, each), dtype)
+    before, after = [mine, every, np.arange(length)], [every, mine, np.arange(length)]
+    array = np.zeros((1, ranks, length), dtype)
     fill(array, before, whole, 1)
 
     def run() -> Array:
@@ -173,7 +173,7 @@ def fft(setting: Setting, nbytes: int) -> Case:
     shape = setting.shape_for(source, nbytes, dtype)
     kind = "fftn" if dtype.kind == "c" else "rfftn"
     plan = meshcomm.fft.plan(shape, dtype, source, kind=kind, machine=meshcomm.machine_of(setting.mesh))
-    local = [step for step in plan.steps if isinstance(step, Local)]
+    local = [step for step in plan.steps if isinstance(step, LocalStep)]
     if not local or len(shape) < 2:
         raise ShapeError(f"the fft bench needs 2 axes or more to have transforms within blocks, not shape {shape}")
     blocks = [np.ones(step.layout.block_shape(step.shape, setting.rank), step.dtype) for step in local]
@@ -188,16 +188,20 @@ def fft(setting: Setting, nbytes: int) -> Case:
     def set_values(seed: int) -> list[Array]:
         """Give each element the product of a number for each of its indices; return these numbers for each axis."""
         factors = _factors(shape, dtype, seed)
-        held(tensor)[...] = _product([factor[index] for factor, index in zip(factors, before, strict=True)])
+        block_of(tensor)[...] = _product([factor[index] for factor, index in zip(factors, before, strict=True)])
         return factors
 
     def wrong() -> int:
         factors = set_values(2)  # the spectrum of such a product is the product of the spectra
-        found = plan.forward(tensor)
+        spectrum_tensor = plan.forward(tensor)
         spectra = [np.fft.fft(factor) for factor in factors]
-        after = indices_of(found.layout, found.shape, setting.rank)
+        after = indices_of(spectrum_tensor.layout, spectrum_tensor.shape, setting.rank)
         right = _product([spectrum[index] for spectrum, index in zip(spectra, after, strict=True)])
-        return int(np.count_nonzero(~(abs(held(found) - right) <= _tolerance(shape, held(found).dtype))))
+        return int(
+            np.count_nonzero(
+                ~(abs(block_of(spectrum_tensor) - right) <= _tolerance(shape, block_of(spectrum_tensor).dtype))
+            )
+        )
 
     set_values(1)
     block = source.largest_block(shape) * dtype.itemsize
@@ -207,8 +211,8 @@ def fft(setting: Setting, nbytes: int) -> Case:
 
 def _factors(shape: Shape, dtype: DType, seed: int) -> list[Array]:
     random = np.random.default_rng(seed)
-    made = [random.standard_normal((2, n)) for n in shape]
-    return [pair[0] + 1j * pair[1] if dtype.kind == "c" else pair[0] for pair in made]
+    normals = [random.standard_normal((2, n)) for n in shape]
+    return [pair[0] + 1j * pair[1] if dtype.kind == "c" else pair[0] for pair in normals]
 
 
 def _product(vectors: Sequence[Array]) -> Array:
@@ -235,12 +239,12 @@ def halo(setting: Setting, nbytes: int) -> Case:
             f"the halo bench needs a block on every rank, but {layout.specs_text} "
             f"cuts shape {shape} into some that are empty"
         )
-    own = indices_of(layout, shape, setting.rank)
-    around = [np.arange(i[0] - 1, i[-1] + 2) % n for i, n in zip(own, shape, strict=True)]
-    fill(inner, own, shape, 1)
+    indices = indices_of(layout, shape, setting.rank)
+    around = [np.arange(i[0] - 1, i[-1] + 2) % n for i, n in zip(indices, shape, strict=True)]
+    fill(inner, indices, shape, 1)
 
     def wrong() -> int:
-        fill(inner, own, shape, 2)
+        fill(inner, indices, shape, 2)
         ghosts.update()
         return differing(local, around, shape, 2)
 

@@ -19,7 +19,7 @@ from meshcomm.tools.cli import about
 from meshcomm.tools.cli.bench import cases, disk, report
 from meshcomm.tools.cli.bench.measure import Row, measured
 from meshcomm.tools.cli.bench.options import NAMES
-from meshcomm.tools.cli.bench.report import Results
+from meshcomm.tools.cli.bench.report import BenchResults
 from meshcomm.tools.cli.given import bytes_of, dtype_of, layout_of, mesh_of, shape_of
 from meshcomm.tools.cli.once import print_once
 from meshcomm.tools.cli.terminal import say
@@ -39,7 +39,7 @@ SLOW = 2.0
 """Seconds. By default no larger size follows one whose operation and reference take this long."""
 
 
-class Operation(NamedTuple):
+class BenchOperation(NamedTuple):
     """An operation: how to make a case, what is beside it, and whether the rate counts all ranks at once."""
 
     make: disk.Maker
@@ -48,11 +48,11 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = {
-    "relayout": Operation(cases.relayout, "memcpy"),
-    "all_to_all": Operation(cases.exchange, "memcpy"),
-    "memcpy": Operation(cases.memory, "one rank alone"),
-    "fft": Operation(cases.fft, "local transform"),
-    "halo": Operation(cases.halo, "local copies"),
+    "relayout": BenchOperation(cases.relayout, "memcpy"),
+    "all_to_all": BenchOperation(cases.exchange, "memcpy"),
+    "memcpy": BenchOperation(cases.memory, "one rank alone"),
+    "fft": BenchOperation(cases.fft, "local transform"),
+    "halo": BenchOperation(cases.halo, "local copies"),
 }
 DISK = "disk"
 
@@ -86,8 +86,8 @@ def _refused(error: MeshcommError, code: int) -> int:
     return code
 
 
-class Wanted(NamedTuple):
-    """What the command asks for, checked as well as it can be without MPI; *options* has the rest, as texts."""
+class BenchRequest(NamedTuple):
+    """The checked options of the command; *options* has those that need MPI, as texts."""
 
     options: argparse.Namespace
     names: Sequence[str]
@@ -104,7 +104,7 @@ class Wanted(NamedTuple):
         return cases.Setting(mesh, rank, source, target, self.shape, self.dtype)
 
 
-def _checked(options: argparse.Namespace) -> Wanted:
+def _checked(options: argparse.Namespace) -> BenchRequest:
     """Return what the *options* say; ``MeshcommError`` if they say something wrong."""
     unknown = [name for name in options.names if name not in NAMES]
     if unknown:
@@ -125,7 +125,7 @@ def _checked(options: argparse.Namespace) -> Wanted:
         sizes.append(sizes[-1] * factor)
     if options.plot:
         report.check_plot(options.plot)
-    return Wanted(
+    return BenchRequest(
         options,
         list(dict.fromkeys(options.names or QUICK)),
         sizes,
@@ -135,36 +135,38 @@ def _checked(options: argparse.Namespace) -> Wanted:
     )
 
 
-def _bench(wanted: Wanted, setting: cases.Setting, communicator: Communicator) -> int:
+def _bench(wanted: BenchRequest, setting: cases.Setting, communicator: Communicator) -> int:
     """Measure what is wanted, and show it. Collective. Return the exit code."""
     hosts = about.gather_hosts(communicator)
-    told = report.facts(hosts)
+    facts = report.facts(hosts)
     shows = communicator.rank == 0
     table = shows and not wanted.options.json
     if table:
-        say(report.introduction(told))
-    most = _largest_that_fits(communicator, max(host.ranks for host in hosts))
-    found: list[Results] = []
+        say(report.introduction(facts))
+    largest = _largest_that_fits(communicator, max(host.ranks for host in hosts))
+    results_of_operations: list[BenchResults] = []
     with ExitStack() as stack:
         for name, operation in _operations(wanted, communicator, stack):
-            found.append(Results(name, operation.beside, operation.total, []))
+            results_of_operations.append(BenchResults(name, operation.beside, operation.total, []))
             if table:
-                say(found[-1].heading())
-            for row in _rows(wanted, operation, setting, communicator, most):
-                found[-1].rows.append(row)
+                say(results_of_operations[-1].heading())
+            for row in _rows(wanted, operation, setting, communicator, largest):
+                results_of_operations[-1].rows.append(row)
                 if table:
                     say(report.line(row))
     if shows and wanted.options.json:
-        say(json.dumps(report.document(told, found), indent=1))
+        say(json.dumps(report.document(facts, results_of_operations), indent=1))
     if shows and wanted.options.plot:
-        report.plot(wanted.options.plot, found, f"meshcomm on {setting.mesh.size} ranks")
-    wrong = sum(row.wrong for results in found for row in results.rows)
+        report.plot(wanted.options.plot, results_of_operations, f"meshcomm on {setting.mesh.size} ranks")
+    wrong = sum(row.wrong for results in results_of_operations for row in results.rows)
     if wrong and shows:
         say(f"\nmeshcomm: {counted(wrong, 'wrong element')}", error=True)
     return int(wrong > 0)
 
 
-def _operations(wanted: Wanted, communicator: Communicator, stack: ExitStack) -> Iterator[tuple[str, Operation]]:
+def _operations(
+    wanted: BenchRequest, communicator: Communicator, stack: ExitStack
+) -> Iterator[tuple[str, BenchOperation]]:
     """Yield the operations by name; *stack* removes the folder for files at the end. Collective."""
     for name in wanted.names:
         if name != DISK:
@@ -172,18 +174,18 @@ def _operations(wanted: Wanted, communicator: Communicator, stack: ExitStack) ->
             continue
         folder = stack.enter_context(disk.new_folder(communicator, wanted.options.folder))
         for which, make in disk.makers(folder).items():
-            yield f"{name}: {which}", Operation(make, "one stream", total=True)
+            yield f"{name}: {which}", BenchOperation(make, "one stream", total=True)
 
 
 def _rows(
-    wanted: Wanted, operation: Operation, setting: cases.Setting, communicator: Communicator, most: int
+    wanted: BenchRequest, operation: BenchOperation, setting: cases.Setting, communicator: Communicator, largest: int
 ) -> Iterator[Row]:
     """Yield what is measured at each size. Sizes that nobody asked for end where they take long, or too much memory.
 
     Collective.
     """
     for nbytes in wanted.sizes:
-        if nbytes > most and wanted.options.max is None and nbytes > wanted.sizes[0]:
+        if nbytes > largest and wanted.options.max is None and nbytes > wanted.sizes[0]:
             return
         row = measured(communicator, operation.make(setting, nbytes), wanted.options.rounds)
         yield row

@@ -13,7 +13,7 @@ import meshcomm
 from meshcomm.core._files import resolved
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.errors import MeshcommError
-from meshcomm.tools.cli.bench.cases import Setting, differing, fill, held, indices_of
+from meshcomm.tools.cli.bench.cases import Setting, block_of, differing, fill, indices_of
 from meshcomm.tools.cli.bench.measure import Case
 from meshcomm.tools.cli.turns import Run
 
@@ -64,7 +64,7 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
     tensor = meshcomm.zeros(shape, dtype, layout)
     _check_space(folder, 3 * tensor.nbytes)  # the old checkpoint, the new one, and the stream
     indices = indices_of(layout, shape, setting.rank)
-    fill(held(tensor), indices, shape, 1)
+    fill(block_of(tensor), indices, shape, 1)
     path, stream = folder / "array", folder / "stream"
 
     def save() -> None:
@@ -76,9 +76,9 @@ def _case(setting: Setting, nbytes: int, folder: Path, saves: bool) -> Case:
         return loaded
 
     def wrong() -> int:
-        fill(held(tensor), indices, shape, 2)
+        fill(block_of(tensor), indices, shape, 2)
         save()
-        return differing(held(load()), indices, shape, 2)
+        return differing(block_of(load()), indices, shape, 2)
 
     save()
     if setting.rank == 0:

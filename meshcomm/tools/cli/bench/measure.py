@@ -26,8 +26,8 @@ class Case(NamedTuple):
     block: bytes of the largest block of a rank
     moved: bytes that the operation makes, which the rate counts
     run: the operation
-    reference: what it is compared with
-    wrong: runs the operation on other values, and returns how many elements are wrong on this rank
+    reference: call to compare with
+    wrong: function that runs the operation on other values, and returns the number of wrong elements on this rank
     """
 
     block: int
@@ -38,7 +38,7 @@ class Case(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What was measured of one case.
+    """The measurements of one case.
 
     *seconds* are the lower quartile, the median and the upper quartile of the rounds. *ratio* is the median of the
     ratios to the reference of the same round. *wrong* counts elements on all ranks.

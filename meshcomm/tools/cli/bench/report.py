@@ -22,7 +22,7 @@ from meshcomm.tools.cli.bench.measure import Row
 PLOTTED = (".png", ".svg")
 
 
-class Results(NamedTuple):
+class BenchResults(NamedTuple):
     """The rows of one operation. *beside* names its reference; *total* says that the rate counts all ranks at once."""
 
     name: str
@@ -78,16 +78,20 @@ def facts(hosts: Sequence[Host]) -> dict[str, Json]:
     }
 
 
-def introduction(told: dict[str, Json]) -> str:
+def introduction(facts_of_machine: dict[str, Json]) -> str:
     """Return the lines above all tables."""
-    versions, machine, transport = told["versions"], told["machine"], told["transport"]
+    versions, machine, transport = (
+        facts_of_machine["versions"],
+        facts_of_machine["machine"],
+        facts_of_machine["transport"],
+    )
     hosts = [f"{host['name']} ({host['ranks']} on {host['cores']} cores)" for host in machine["hosts"]]
     listed = ", ".join(hosts[:8]) + ", ..." * (len(hosts) > 8)
     crowd = any(host["ranks"] > host["cores"] for host in machine["hosts"])
     return "\n".join(
         [
             f"meshcomm {versions['meshcomm']}, NumPy {versions['numpy']}, {transport['mpi']}",
-            f"{counted(told['ranks'], 'rank')}: {listed}; {machine['processor']}",
+            f"{counted(facts_of_machine['ranks'], 'rank')}: {listed}; {machine['processor']}",
             f"shared memory: {transport['shared_memory']}",
             *["more ranks than cores: ranks wait for each other, and all is slow"] * crowd,
             "times are those of the slowest rank; × 2 is twice the time of the reference in the same round",
@@ -95,9 +99,9 @@ def introduction(told: dict[str, Json]) -> str:
     )
 
 
-def document(told: dict[str, Json], found: Sequence[Results]) -> dict[str, Json]:
+def document(facts_of_machine: dict[str, Json], benches: Sequence[BenchResults]) -> dict[str, Json]:
     """Return what ``--json`` prints."""
-    return told | {
+    return facts_of_machine | {
         "benches": [
             {
                 "name": results.name,
@@ -105,7 +109,7 @@ def document(told: dict[str, Json], found: Sequence[Results]) -> dict[str, Json]
                 "rate": "all ranks" if results.total else "one rank",
                 "rows": [_row(row) for row in results.rows],
             }
-            for results in found
+            for results in benches
         ]
     }
 
@@ -133,7 +137,7 @@ def check_plot(path: str) -> None:
         raise MeshcommError("--plot needs matplotlib, which is not installed: pip install matplotlib")
 
 
-def plot(path: str, found: Sequence[Results], title: str) -> None:
+def plot(path: str, benches: Sequence[BenchResults], title: str) -> None:
     """Draw the rate of each operation over the size of the blocks, with its quartiles."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -141,7 +145,7 @@ def plot(path: str, found: Sequence[Results], title: str) -> None:
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot(xscale="log", yscale="log", xlabel="bytes of a block", ylabel="GB/s", title=title)
-    for results in found:
+    for results in benches:
         sizes = [row.block for row in results.rows]
         label = f"{results.name} ({'all ranks' if results.total else 'per rank'})"
         (drawn,) = axes.plot(sizes, [row.gigabytes_per_second for row in results.rows], "o-", label=label)
