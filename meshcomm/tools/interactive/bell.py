@@ -34,7 +34,7 @@ class Bell:
             time.sleep(seconds)
         elif select.select([self._socket], [], [], seconds)[0]:
             with contextlib.suppress(BlockingIOError):
-                while self._socket.recv(1):
+                while self._socket.recv_into(bytearray(1)):
                     self._rung = True
             return True
         return False

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from types import FrameType
@@ -106,9 +107,9 @@ def keep_kernel(command: Sequence[str], environment: dict[str, str], connection:
 
 def _publish(connection: Path, parent: Value, text: str) -> None:
     """Show *text* as an output of the cell of the message *parent*, in place of the kernel that has gone."""
-    import zmq
     from jupyter_client.session import Session
 
+    zmq: Value = import_module("zmq")
     facts = json.loads(connection.read_text())
     session = Session(key=facts["key"].encode(), signature_scheme=facts["signature_scheme"])
     socket = zmq.Context.instance().socket(zmq.XPUB)
