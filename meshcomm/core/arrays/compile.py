@@ -214,7 +214,7 @@ def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> Memory
 
 def most_bytes(step: Step) -> int:
     """Return the bytes of the largest block on any device before or after *step*, the same on all ranks."""
-    return max(layout.largest_block(step.shape) for layout in (step.held, step.target)) * step.itemsize
+    return max(layout.largest_block(step.shape) for layout in (step.block_layout, step.target)) * step.itemsize
 
 
 def group_of(step: Step, here: Location) -> Group:

@@ -97,8 +97,8 @@ def intersections(box: Box, others: Sequence[Box]) -> Boxes:
 
     The peer of a box is its index among the others. Peers that get the same box share it.
 
-    >>> found = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
-    >>> found.peers.tolist(), found.which.tolist(), found.starts.tolist(), found.stops.tolist()
+    >>> boxes = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
+    >>> boxes.peers.tolist(), boxes.which.tolist(), boxes.starts.tolist(), boxes.stops.tolist()
     ([0, 1, 2], [0, 1, 0], [[0], [2]], [[2], [4]])
     """
     if len(others) <= _FEW:
@@ -114,14 +114,14 @@ _FEW = 64  # peers: for so many, integers of Python take less time than arrays
 
 
 def _few_intersections(box: Box, others: Sequence[Box]) -> Boxes:
-    peers, which, known = list[int](), list[int](), dict[tuple[int, ...], int]()
+    peers, which, numbering = list[int](), list[int](), dict[tuple[int, ...], int]()
     for peer, other in enumerate(others):
         starts = [max(one[0], two[0]) for one, two in zip(box, other, strict=True)]
         stops = [min(one[1], two[1]) for one, two in zip(box, other, strict=True)]
         if all(map(lt, starts, stops)):
             peers.append(peer)
-            which.append(known.setdefault((*starts, *stops), len(known)))
-    corners = np.array(list(known), dtype=np.intp).reshape(len(known), 2 * len(box))
+            which.append(numbering.setdefault((*starts, *stops), len(numbering)))
+    corners = np.array(list(numbering), dtype=np.intp).reshape(len(numbering), 2 * len(box))
     numbers = np.array([peers, which], dtype=np.intp)
     return Boxes(numbers[0], numbers[1], corners[:, : len(box)], corners[:, len(box) :])
 
@@ -174,7 +174,7 @@ def as_rows(boxes: Boxes, which: Indices) -> Indices:
     """Return these boxes as rows of numbers, which `from_rows` turns back."""
     columns = [boxes.starts[which], boxes.stops[which]]
     if boxes.repeats is not None:
-        columns += [each[which].reshape(len(which), 2 * boxes.starts.shape[1]) for each in boxes.repeats]
+        columns += [array[which].reshape(len(which), 2 * boxes.starts.shape[1]) for array in boxes.repeats]
     return np.hstack(columns)
 
 

@@ -58,8 +58,8 @@ def numbers_at(mesh: Mesh, names: Names, fixed: dict[str, int]) -> Indices | Non
     allowed = np.zeros(1, dtype=np.intp)
     for name in names:
         size = mesh.dim_size(name)
-        here = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
-        allowed = (allowed[:, None] * size + here).ravel()
+        along = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
+        allowed = (allowed[:, None] * size + along).ravel()
     return allowed
 
 

@@ -70,7 +70,7 @@ class CyclicCut(_Dealt, AxisCut):
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the devices that hold these elements, and where they are in their blocks.
 
-        >>> [each.tolist() for each in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
+        >>> [array.tolist() for array in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
         [[0, 1, 0], [2, 0, 3]]
         """
         numbers = self.owners(indices // self.block)
@@ -132,7 +132,7 @@ class CyclicCut(_Dealt, AxisCut):
         first, length = int(self.firsts(one)[0]), int(self.lengths(one)[0])
         return Runs(first if length else 0, length, self.block, self.period)
 
-    def common(self, number: int, other: AxisCut, its_number: int) -> float:
+    def common(self, number: int, other: AxisCut, other_number: int) -> float:
         """Return about how many elements the device with this *number* shares with a block of another cut."""
         return self.longest * other.longest / max(1, self.length)
 

@@ -349,8 +349,8 @@ class Layout(LayoutAxes):
         numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        each = zip(self._axes, shape, self._shards, numbers, strict=True)
-        return tuple([(0, n) if blocks == 1 else cut_of(names, n, blocks).span(i) for names, n, blocks, i in each])
+        axes = zip(self._axes, shape, self._shards, numbers, strict=True)
+        return tuple([(0, n) if blocks == 1 else cut_of(names, n, blocks).span(i) for names, n, blocks, i in axes])
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.

@@ -95,7 +95,7 @@ def to_text(layout_type: LayoutType, specs: Sequence[Spec], mesh: str) -> str:
     """Return a layout as one line of text; *mesh* is the text of its mesh."""
     if layout_type is LayoutType.SINGLE_DEVICE:
         return f"{_SINGLE_DEVICE} mesh:{mesh}"
-    prefix = next(prefix for prefix, its_type in _PREFIXES.items() if its_type is layout_type)
+    prefix = next(prefix for prefix, prefix_type in _PREFIXES.items() if prefix_type is layout_type)
     return f"{prefix}:{''.join(f'{spec_text(spec)},' for spec in specs)} mesh:{mesh}"
 
 

@@ -127,7 +127,7 @@ class AxisCut:
         """Return the numbers of the runs that share an index with ``start:stop``, which is not empty."""
         raise NotImplementedError
 
-    def common(self, number: int, other: "AxisCut", its_number: int) -> float:
+    def common(self, number: int, other: "AxisCut", other_number: int) -> float:
         """Return how many elements block *number* and a block of another cut share; about, if one is block-cyclic."""
         raise NotImplementedError
 
@@ -181,7 +181,7 @@ class Consecutive(AxisCut):
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the numbers of the blocks that hold these elements, and where they are in them.
 
-        >>> [each.tolist() for each in Cut(7, 3).find(np.array([2, 3, 6]))]
+        >>> [array.tolist() for array in Cut(7, 3).find(np.array([2, 3, 6]))]
         [[0, 1, 2], [2, 0, 1]]
         """
         numbers = self.blocks_of(indices)
@@ -290,15 +290,15 @@ class Consecutive(AxisCut):
         """
         return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
 
-    def common(self, number: int, other: AxisCut, its_number: int) -> float:
+    def common(self, number: int, other: AxisCut, other_number: int) -> float:
         """Return how many elements block *number* and a block of another cut share; about, if that is block-cyclic.
 
         >>> Cut(7, 2).common(0, Cut(7, 3), 1)
         1
         """
         if not isinstance(other, Consecutive):
-            return other.common(its_number, self, number)
-        (start, stop), (first, last) = self.interval(number), other.interval(its_number)
+            return other.common(other_number, self, number)
+        (start, stop), (first, last) = self.interval(number), other.interval(other_number)
         return max(0, min(stop, last) - max(start, first))
 
     def most_overlapping(self, other: "Consecutive") -> int:
@@ -421,8 +421,8 @@ class ChosenCut(_Chosen, Consecutive):
         return starts
 
     def blocks_of(self, indices: Indices) -> Indices:
-        found = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
-        return np.minimum(found, self.blocks - 1)
+        numbers = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
+        return np.minimum(numbers, self.blocks - 1)
 
     def filled_before(self, numbers: Indices) -> Indices:
         filled: Indices = _arrays(self.boundaries)[1][numbers]
@@ -526,9 +526,9 @@ def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slic
         high = max(low, min(span[1], end))
         return slice(low - begin, high - begin), slice(low - span[0], high - span[0])
     beyond = np.arange(begin, end, dtype=np.intp) - span.first
-    held = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
-    first = int(local_indices(span, held[:1] + begin)[0]) if len(held) else 0
-    return held, slice(first, first + len(held))
+    offsets = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
+    first = int(local_indices(span, offsets[:1] + begin)[0]) if len(offsets) else 0
+    return offsets, slice(first, first + len(offsets))
 
 
 def global_indices(span: Span, indices: Indices) -> Indices:

@@ -42,9 +42,9 @@ def parsed(index: object, shape: Shape) -> Items:
     >>> parsed((Ellipsis, -1, None), (4, 5, 6))
     (Stretch(start=0, length=4, step=1), Stretch(start=0, length=5, step=1), 5, None)
     """
-    given: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
-    ellipses = len([each for each in given if each is Ellipsis])
-    taken = len([each for each in given if each is not None]) - ellipses
+    entries: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
+    ellipses = len([entry for entry in entries if entry is Ellipsis])
+    taken = len([entry for entry in entries if entry is not None]) - ellipses
     if taken > len(shape):
         raise IndexError(
             f"too many indices: {quote(index)} has {taken} for the {counted(len(shape), 'axis')} of shape {shape}"
@@ -53,15 +53,15 @@ def parsed(index: object, shape: Shape) -> Items:
         raise IndexError(f"index {quote(index)} has {ellipses} ellipses (...); one at most")
     rest = (slice(None),) * (len(shape) - taken)
     if ellipses:
-        at = next(number for number, each in enumerate(given) if each is Ellipsis)
-        full = (*given[:at], *rest, *given[at + 1 :])
+        at = next(number for number, entry in enumerate(entries) if entry is Ellipsis)
+        full = (*entries[:at], *rest, *entries[at + 1 :])
     else:
-        full = (*given, *rest)
+        full = (*entries, *rest)
     items: list[Item] = []
     axis = 0
-    for each in full:
-        items.append(None if each is None else _item(each, axis, shape[axis]))
-        axis += each is not None
+    for entry in full:
+        items.append(None if entry is None else _item(entry, axis, shape[axis]))
+        axis += entry is not None
     return tuple(items)
 
 

@@ -128,22 +128,22 @@ class Cuts(CutSpec):
             lengths = _integers("sizes", sizes)
             if any(length < 0 for length in lengths):
                 raise LayoutError(f"Cuts: sizes {quote(lengths)} have a negative length; lengths are zero or more")
-            found = (0, *accumulate(lengths))
+            rule = (0, *accumulate(lengths))
         else:
             assert boundaries is not None
-            found = _integers("boundaries", boundaries)
-        if len(found) < 2 or found[0] != 0:
+            rule = _integers("boundaries", boundaries)
+        if len(rule) < 2 or rule[0] != 0:
             raise LayoutError(
-                f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks; "
+                f"Cuts: boundaries {quote(rule)} must begin with 0 and have one entry more than blocks; "
                 "lengths go to sizes="
             )
-        for block, (start, stop) in enumerate(pairwise(found)):
+        for block, (start, stop) in enumerate(pairwise(rule)):
             if stop < start:
                 ends = f"{quote(start)} to {quote(stop)}"
                 raise LayoutError(f"Cuts: block {block} would go from {ends}; boundaries must not decrease")
-        if found[-1] >= LONGEST:
-            raise LayoutError(f"Cuts: an axis of {quote(found[-1])} elements is too long")
-        return cls.made(names, found)
+        if rule[-1] >= LONGEST:
+            raise LayoutError(f"Cuts: an axis of {quote(rule[-1])} elements is too long")
+        return cls.made(names, rule)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -338,21 +338,21 @@ def specs_of_blocks(
         )
     specs: list[Names] = []
     for axis, names in enumerate(axes):
-        found: dict[int, tuple[int, int]] = {}  # per block: its length, and a device that has it
-        for device, (its_numbers, shape) in enumerate(zip(numbers, listed, strict=True)):
+        blocks: dict[int, tuple[int, int]] = {}  # per block: its length, and a device that has it
+        for device, (block_numbers, shape) in enumerate(zip(numbers, listed, strict=True)):
             if len(shape) != len(axes):
                 raise LayoutError(
                     f"device {device} has a block of shape {shape}, with {counted(len(shape), 'axis')}; "
                     "the specs are for "
                     f"{len(axes)}"
                 )
-            length, first = found.setdefault(its_numbers[axis], (shape[axis], device))
+            length, first = blocks.setdefault(block_numbers[axis], (shape[axis], device))
             if length != shape[axis]:
                 raise LayoutError(
                     f"along axis {axis}, devices {first} and {device} hold the same elements, but their blocks have "
                     f"{length} and {shape[axis]}"
                 )
-        sizes = [found[number][0] for number in sorted(found)]
+        sizes = [blocks[number][0] for number in sorted(blocks)]
         specs.append(Cuts(names, sizes=sizes) if names else ())
     return specs
 
@@ -368,13 +368,13 @@ def parsed_rule(names: Names, text: str) -> CutSpec:
     """
     kind, opening, rest = text.partition("(")
     numbers, closing, after = rest.partition(")")
-    given = numbers.split(";")
-    if not opening or not closing or after or kind not in _RULES or not all(_is_number(number) for number in given):
+    fields = numbers.split(";")
+    if not opening or not closing or after or kind not in _RULES or not all(_is_number(number) for number in fields):
         meant = "" if kind in _RULES else suggestion(kind, _RULES)
         raise LayoutError(
             f"{quote(text)} is no rule of a spec; it is cuts(0;...;LENGTH) or cyclic(BLOCK;OFFSET){meant}"
         )
-    values = [int(number) for number in given]
+    values = [int(number) for number in fields]
     if kind == "cuts":
         return Cuts(names, values)
     if len(values) > 2:

@@ -84,11 +84,11 @@ def decode(message: Message, data: bytes) -> Values:
     {'name': '', 'at': [1, 300]}
     """
     fields = {field.number: field for field in message.fields}
-    found: dict[int, list[Any]] = {number: [] for number in fields}
+    payloads: dict[int, list[Any]] = {number: [] for number in fields}
     for number, wire_type, payload in _payloads(data):
         if number in fields:
-            found[number].extend(_decode_payload(fields[number], wire_type, payload))
-    return {field.name: _field_value(field, found[field.number]) for field in message.fields}
+            payloads[number].extend(_decode_payload(fields[number], wire_type, payload))
+    return {field.name: _field_value(field, payloads[field.number]) for field in message.fields}
 
 
 def as_bytes(proto: object) -> bytes:
@@ -270,13 +270,13 @@ def _text(field: Field, payload: bytes) -> str:
         raise WireError(f"field {field.number} ({field.name}) is not UTF-8: {error}") from None
 
 
-def _field_value(field: Field, found: list[Any]) -> Any:
-    """Return the value of a field from all values *found* for it."""
+def _field_value(field: Field, values: list[Any]) -> Any:
+    """Return the value of a field from the *values* of all its occurrences."""
     if not isinstance(field.kind, Message):
-        return found if field.repeated else found[-1] if found else field.default
+        return values if field.repeated else values[-1] if values else field.default
     if field.repeated:
-        return [decode(field.kind, payload) for payload in found]
-    return decode(field.kind, b"".join(found))  # joining the bytes of messages is how protobuf merges them
+        return [decode(field.kind, payload) for payload in values]
+    return decode(field.kind, b"".join(values))  # joining the bytes of messages is how protobuf merges them
 
 
 @cache

@@ -36,11 +36,11 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
     """Return the work of *device* in *step*."""
     boxes = step.receives(device)
     sizes, devices = boxes.sizes * step.itemsize, step.members(device, boxes.peers)
-    own = devices == device
+    is_self = devices == device
     ranks = np.array([step.ranks[int(d)] for d in devices] + [step.ranks[device]], dtype=np.intp)
     nodes = machine.node_of(ranks)
-    on_node = (nodes[:-1] == nodes[-1]) & ~own
-    off_node = ~on_node & ~own
+    on_node = (nodes[:-1] == nodes[-1]) & ~is_self
+    off_node = ~on_node & ~is_self
     # In one round, scratch holds all that is packed and unpacked. Boxes for the device itself are copied.
     through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(one(device)).scratch[0]
     messages, off_node_messages = float(on_node.sum()) * step.rounds, float(off_node.sum()) * step.rounds
@@ -51,7 +51,7 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
         off_node_exchanges=float(step.rounds if off_node_messages else 0),
         off_node_messages=off_node_messages,
         off_node_bytes=float(sizes[off_node].sum()),
-        passed_bytes=float(sizes[own].sum() + through_scratch),
+        passed_bytes=float(sizes[is_self].sum() + through_scratch),
     )
 
 
@@ -80,8 +80,8 @@ def relay_pays(step: Step, machine: Machine) -> bool:
 
 @lru_cache(maxsize=1024)
 def _pays(step: Step, machine: Machine) -> bool:
-    found = [costs(step, machine, device) for device in looked_at(step)]
-    return 2 * max(each.through for each in found) < max(each.direct for each in found)
+    costs_of_devices = [costs(step, machine, device) for device in looked_at(step)]
+    return 2 * max(cost.through for cost in costs_of_devices) < max(cost.direct for cost in costs_of_devices)
 
 
 def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
@@ -93,11 +93,11 @@ def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
 
 
 def _relayed(step: Step, machine: Machine) -> float:
-    found = []
+    times = []
     for device in looked_at(step):
         direct, through = costs(step, machine, device)
-        found.append(machine.seconds(step_load(step, machine, device)) - direct + through)
-    return max(found)
+        times.append(machine.seconds(step_load(step, machine, device)) - direct + through)
+    return max(times)
 
 
 def costs(step: Step, machine: Machine, device: int) -> Costs:
@@ -105,14 +105,14 @@ def costs(step: Step, machine: Machine, device: int) -> Costs:
     received = step.receives(device)
     sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
     group = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))
-    here = int(group[step.position_of(device)])
-    off_node = (nodes != here) & (sizes > 0)
+    node = int(group[step.position_of(device)])
+    off_node = (nodes != node) & (sizes > 0)
     messages, nbytes = int(off_node.sum()), int(sizes[off_node].sum())
     packed = nbytes * (step.packs + step.unpacks)
     direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed))
     if not messages:
         return Costs(direct, direct)
-    others, local = len(np.unique(nodes[off_node])), int((group == here).sum())
+    others, local = len(np.unique(nodes[off_node])), int((group == node).sum())
     turns = ceil(others / local)
     # In a gather all ranks of the node need the same.
     crossing = nbytes if isinstance(step, AllGather) else nbytes * local
@@ -127,4 +127,4 @@ def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> 
     ranks = step.ranks
     if isinstance(ranks, range):
         return machine.node_of(devices + ranks.start)
-    return machine.node_of(np.array([ranks[each] for each in devices.tolist()], dtype=np.intp))
+    return machine.node_of(np.array([ranks[member] for member in devices.tolist()], dtype=np.intp))

@@ -34,7 +34,7 @@ from meshcomm.errors import LayoutError, MeshError
 T = TypeVar("T")  # a tensor: plans know none
 
 
-class _Total(NamedTuple):
+class _PlanTotals(NamedTuple):
     bytes_moved: int
     messages: int
     peak_bytes: int
@@ -188,11 +188,11 @@ class Plan(FieldsOnly):
 
     @cached_property
     def _relabelling(self) -> tuple[tuple[int, ...], int, int]:
-        kept = kept_elements(self.shape, self.source, self.target)
-        order = best_order(kept)
+        common = kept_elements(self.shape, self.source, self.target)
+        order = best_order(common)
         devices = np.arange(len(order), dtype=np.intp)
         sizes = sum(prod(self.target.block_shape(self.shape, device)) for device in devices.tolist())
-        now, best = int(np.trace(kept)), int(kept[np.array(order, dtype=np.intp), devices].sum())
+        now, best = int(np.trace(common)), int(common[np.array(order, dtype=np.intp), devices].sum())
         return order, (sizes - now) * self.dtype.itemsize, (sizes - best) * self.dtype.itemsize
 
     @property
@@ -225,7 +225,7 @@ class Plan(FieldsOnly):
         return hash(self._value)
 
     @cached_property
-    def _largest(self) -> _Total:
+    def _largest(self) -> _PlanTotals:
         return _total(self, self.compared_devices)
 
     if TYPE_CHECKING:  # meshcomm.tools.pictures.of_plans gives plans these methods
@@ -293,9 +293,9 @@ def plan_relayout(  # noqa: PLR0917 - callers pass them by position
 
     Parameters
     ----------
-    shape, dtype: of the global array
-    source: the layout before
-    target: the layout after, on a mesh over the same ranks or over others. MATCH takes its spec from *source*
+    shape, dtype: shape and dtype of the global array
+    source: layout before
+    target: layout after, on a mesh over the same ranks or over others. MATCH takes its spec from *source*
     max_scratch_bytes: the scratch limit: bytes that a device may use beyond its source and target block; by default
         32 MiB, or the minimum if that is more
     machine: the cost model; `relayout` uses ``meshcomm.machine_of(mesh)``
@@ -349,19 +349,19 @@ def plan_direct(
     return replace(plan, steps=steps_along(plan.shape, plan.dtype.itemsize, straight))
 
 
-def _total(plan: Plan, devices: Indices) -> _Total:
+def _total(plan: Plan, devices: Indices) -> _PlanTotals:
     """Return the largest over *devices* of bytes and messages received, and of bytes held over MPI."""
     steps = plan.steps or (plan.copy_step,)
-    received = messages = peak = held = np.zeros_like(devices)
+    received = messages = peak = between = np.zeros_like(devices)
     begin = steps[0].traffic(devices).source
     for step in steps:
         got, count, scratch, _, target = step.traffic(devices)
         received, messages = received + got, messages + count
         if isinstance(step, Slice) and step is not steps[-1]:
             continue  # the next step takes its boxes out of the block that is held
-        peak = np.maximum(peak, begin + held + scratch + target)
-        held = target
-    return _Total(int(received.max()), int(messages.max()), int(peak.max()))
+        peak = np.maximum(peak, begin + between + scratch + target)
+        between = target
+    return _PlanTotals(int(received.max()), int(messages.max()), int(peak.max()))
 
 
 def _slice_of(plan: Plan) -> Step:
