@@ -20,20 +20,20 @@ MATCH = "match"
 
 Spec: TypeAlias = str | tuple[str, ...]  # a mesh dimension, UNSHARDED, MATCH, or several mesh dimensions
 
-LAYOUT_MESSAGE = wire.Message(
+LAYOUT_MESSAGE = wire.MessageType(
     "tensorflow.dtensor.LayoutProto",
     (
         wire.Field(
             1,
             "sharding_specs",
-            wire.Message(
+            wire.MessageType(
                 "tensorflow.dtensor.ShardingSpec",
                 (wire.Field(2, "sharding_spec", "string"), wire.Field(1000, "meshcomm_rule", "string")),
             ),
             repeated=True,
         ),
         wire.Field(2, "mesh_config", MESH_MESSAGE),
-        wire.Field(3, "type", wire.Enum("LayoutType", ("UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"))),
+        wire.Field(3, "type", wire.EnumType("LayoutType", ("UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"))),
     ),
 )
 
