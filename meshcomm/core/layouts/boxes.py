@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices
-from meshcomm.core.layouts.overlaps import Pieces, Repeats
+from meshcomm.core.layouts.overlaps import AxisOverlaps, Repeats
 from meshcomm.core.layouts.partition import Span, length_of, local_indices, local_steps
 
 Box: TypeAlias = tuple[Span, ...]
@@ -126,7 +126,7 @@ def _few_intersections(box: Box, others: Sequence[Box]) -> Boxes:
     return Boxes(numbers[0], numbers[1], corners[:, : len(box)], corners[:, len(box) :])
 
 
-def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
+def boxes_of_overlaps(axes: Sequence[AxisOverlaps]) -> tuple[Indices, Boxes]:
     """Return all combinations of one row per axis as boxes, and the rows that each is made of.
 
     All boxes are for the peer 0; the last axis is the fastest.

@@ -7,9 +7,9 @@ are found from one period, and never element by element: see `_common_runs`.
 # -----------------------------------------
 #
 # A sender packs what it has for a peer in the order of its list, and the peer unpacks in the order of its own list. So
-# `pieces` has to give the same rows for a pair of blocks, whichever of the two is asked for. Let A be the cut with the
-# longer period and B the other one; a consecutive cut counts as the one with the longer period. What is found for a
-# pair depends on A, B and the numbers of the two blocks only:
+# `axis_overlaps` has to give the same rows for a pair of blocks, whichever of the two is asked for. Let A be the cut
+# with the longer period and B the other one; a consecutive cut counts as the one with the longer period. What is found
+# for a pair depends on A, B and the numbers of the two blocks only:
 #
 # 1. Windows. Both patterns repeat after L, the least common multiple of their periods. If the axis has two such
 #    periods or more, its whole periods are found from the first one, with a count, and the rest of the axis is a
@@ -44,7 +44,7 @@ class Repeats(NamedTuple):
     steps: Indices  # (k, ..., 2)
 
 
-class Pieces(NamedTuple):
+class AxisOverlaps(NamedTuple):
     """What one block of an axis shares with the blocks of another cut; a row for each interval, which may repeat."""
 
     numbers: Indices  # (k,): the block of the other cut
@@ -58,13 +58,13 @@ class Pieces(NamedTuple):
         lengths = self.stops - self.starts
         return lengths if self.repeats is None else lengths * self.repeats.counts.prod(axis=1)
 
-    def some(self, chosen: Indices | NDArray[np.bool_]) -> "Pieces":
+    def some(self, chosen: Indices | NDArray[np.bool_]) -> "AxisOverlaps":
         """Return the rows *chosen*, by a mask or by their numbers."""
         repeats = self.repeats and Repeats(self.repeats.counts[chosen], self.repeats.steps[chosen])
-        return Pieces(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
+        return AxisOverlaps(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
 
 
-def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = None) -> Pieces:
+def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = None) -> AxisOverlaps:
     """Return what block *number* of *cut* shares with the blocks of the *other* cut of the same axis.
 
     Parameters
@@ -74,7 +74,7 @@ def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = No
     allowed: the numbers, ascending, of the blocks of *other* that are asked about; None is all
 
     >>> from meshcomm.core.layouts.partition import Cut
-    >>> overlaps = pieces(Cut(10, 2), 1, CyclicCut(10, 2, 1, 0))
+    >>> overlaps = axis_overlaps(Cut(10, 2), 1, CyclicCut(10, 2, 1, 0))
     >>> rows, repeats = (overlaps.numbers.tolist(), overlaps.starts.tolist()), overlaps.repeats
     >>> *rows, repeats.counts.tolist(), repeats.steps.tolist()
     ([0, 1], [6, 5], [[1, 2], [1, 3]], [[0, 2], [0, 2]])
@@ -89,7 +89,7 @@ def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = No
     else:
         numbers = allowed[(between.start <= allowed) & (allowed < between.stop)]
     starts, stops = other.ends(numbers)
-    result = Pieces(numbers, np.maximum(starts, start), np.minimum(stops, stop))
+    result = AxisOverlaps(numbers, np.maximum(starts, start), np.minimum(stops, stop))
     nonempty = result.stops > result.starts
     return result if nonempty.all() else result.some(nonempty)
 
@@ -97,7 +97,7 @@ def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = No
 @lru_cache(maxsize=4096)
 def shared_with(cut: AnyCut, number: int, other: AnyCut) -> tuple[Indices, Indices]:
     """Return the blocks of *other* that share elements with block *number* of *cut*, and how many with each."""
-    overlaps = pieces(cut, number, other)
+    overlaps = axis_overlaps(cut, number, other)
     numbers, which = np.unique(overlaps.numbers, return_inverse=True)
     lengths = np.zeros(len(numbers), dtype=np.intp)
     np.add.at(lengths, which.reshape(-1), overlaps.lengths)
@@ -136,10 +136,10 @@ def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
     return np.array(counts, dtype=np.intp)[which.reshape(-1)]
 
 
-def most_pieces(cut: AnyCut, other: AnyCut) -> int:
-    """Return an upper bound on the rows that `pieces` gives for one block of *cut*.
+def max_overlaps(cut: AnyCut, other: AnyCut) -> int:
+    """Return an upper bound on the rows that `axis_overlaps` gives for one block of *cut*.
 
-    >>> most_pieces(CyclicCut(100, 2, 1, 0), CyclicCut(100, 2, 2, 0))
+    >>> max_overlaps(CyclicCut(100, 2, 1, 0), CyclicCut(100, 2, 2, 0))
     6
     """
     if isinstance(cut, Consecutive) and isinstance(other, Consecutive):
@@ -164,8 +164,8 @@ def nested(a: AnyCut, b: AnyCut) -> bool:
     return bool((a.starts(numbers) == b.starts(numbers * (b.blocks // a.blocks))).all())
 
 
-_MOST_PIECES = 1 << 26
-"""Rows of `pieces`. So many need some gigabytes; only two cyclic cuts of a very long axis can have them."""
+_MAX_OVERLAPS = 1 << 26
+"""Rows of `axis_overlaps`. So many need some gigabytes; only two cyclic cuts of a very long axis can have them."""
 
 # -- cyclic cuts ------------------------------------------------------------------------------------------------------
 
@@ -193,8 +193,8 @@ def _is_run_by_run(a: CyclicCut, b: CyclicCut) -> bool:
     return longer.block < shorter.period
 
 
-def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
-    """Return `pieces` if one cut is cyclic, or both are."""
+def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> AxisOverlaps:
+    """Return `axis_overlaps` if one cut is cyclic, or both are."""
     one = np.array([number], dtype=np.intp)
     if isinstance(cut, Consecutive):
         assert isinstance(other, CyclicCut)
@@ -203,10 +203,10 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
     if isinstance(other, Consecutive):
         numbers = np.arange(other.blocks, dtype=np.intp)
         return _ordered([_runs_within(*other.ends(numbers), cut, one, numbers)])
-    if most_pieces(cut, other) > _MOST_PIECES:
+    if max_overlaps(cut, other) > _MAX_OVERLAPS:
         raise ShapeError(
             f"{cut} and {other} of one axis have no common period within it, and share too many runs to plan with: "
-            f"more than {_MOST_PIECES}; relayout to blocks of another size, or to another layout, first"
+            f"more than {_MAX_OVERLAPS}; relayout to blocks of another size, or to another layout, first"
         )
     overlaps = []
     for window in _windows(cut, other):
@@ -232,7 +232,7 @@ def _device_runs(cut: CyclicCut, one: Indices, window: _Window) -> tuple[Indices
     return starts, np.minimum(starts + cut.block, window.stop)
 
 
-def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window) -> Pieces:
+def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window) -> AxisOverlaps:
     """Return what the runs of one device in *window* share with the single runs of the other cut: 2 of the proof."""
     starts, stops = _device_runs(cut, one, window)
     count = (cut.block - 1) // other.block + 2
@@ -243,12 +243,12 @@ def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window)
     return _once(other.owners(short[nonempty]), first[nonempty], last[nonempty])
 
 
-def _once(numbers: Indices, starts: Indices, stops: Indices) -> Pieces:
+def _once(numbers: Indices, starts: Indices, stops: Indices) -> AxisOverlaps:
     repeats = Repeats(np.ones((len(starts), 2), dtype=np.intp), np.zeros((len(starts), 2), dtype=np.intp))
-    return Pieces(numbers, starts, stops, repeats)
+    return AxisOverlaps(numbers, starts, stops, repeats)
 
 
-def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indices, numbers: Indices) -> Pieces:
+def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indices, numbers: Indices) -> AxisOverlaps:
     """Return the runs of *devices* of a cyclic cut within intervals, three rows at most for each: 3 of the proof.
 
     All arguments are broadcast against each other; *numbers* says what number a row gets.
@@ -278,12 +278,14 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
     return _joined([single, heads, middle, tails])
 
 
-def _joined(parts: Sequence[Pieces]) -> Pieces:
+def _joined(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
     numbers, starts, stops = (np.concatenate([part[i] for part in parts]) for i in range(3))
     repeats = [part.repeats for part in parts if part.repeats is not None]
-    return Pieces(numbers, starts, stops, Repeats(*(np.concatenate(arrays) for arrays in zip(*repeats, strict=True))))
+    return AxisOverlaps(
+        numbers, starts, stops, Repeats(*(np.concatenate(arrays) for arrays in zip(*repeats, strict=True)))
+    )
 
 
-def _ordered(parts: Sequence[Pieces]) -> Pieces:
+def _ordered(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
     joined = _joined(parts)
     return joined.some(np.lexsort((joined.starts, joined.numbers)))

@@ -41,7 +41,7 @@ class MessageType:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, ``"bytes"``, or one of the types above."""
+    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, ``"bytes"``, or a type of above."""
 
     number: int
     name: str

@@ -59,7 +59,7 @@ that senders and receivers agree.
 #    overlap its block T, and the intersections of these B with T are disjoint and make up T: it receives each element
 #    once. A sender p holds one B, and finds all q with f(B, q) = p. The box is the intersection of B and T for both.
 #    As p holds only one B and q only one T, a pair exchanges at most one intersection: one box, or the rows of several
-#    that `overlaps.pieces` gives to both in one order.
+#    that `overlaps.axis_overlaps` gives to both in one order.
 #
 # The tests compare both sides in thousands of random cases: tests/plans/test_cross_mesh.py.
 
@@ -71,12 +71,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices, Ranks
-from meshcomm.core.layouts.boxes import Box, Boxes, box_size, contiguous, from_pieces, no_boxes
+from meshcomm.core.layouts.boxes import Box, Boxes, box_size, boxes_of_overlaps, contiguous, no_boxes
 from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.layouts.overlaps import pieces
+from meshcomm.core.layouts.overlaps import axis_overlaps
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.layouts.refinement import devices_of, listed_ranks, ranks_of, union
 from meshcomm.core.plans.step import AllToAll, Traffic
@@ -152,8 +152,8 @@ class AllToAllBetween(AllToAll):
             return no_boxes(len(self.shape), self._deals_round)
         target_numbers = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
         cuts = zip(self._cuts(self.target), target_numbers.tolist(), self._cuts(self.source), strict=True)
-        overlaps = [pieces(cut, number, other) for cut, number, other in cuts]
-        rows, boxes = from_pieces(overlaps)
+        overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = boxes_of_overlaps(overlaps)
         numbers = (
             np.stack([overlap.numbers[rows[:, i]] for i, overlap in enumerate(overlaps)], axis=1) if overlaps else rows
         )
@@ -182,8 +182,8 @@ class AllToAllBetween(AllToAll):
     def _boxes_for(self, asking: Indices, numbers: list[int]) -> Boxes:
         """Return what the ranks *asking* get of the source's block number *numbers*, one along each axis."""
         cuts = zip(self._cuts(self.source), numbers, self._cuts(self.target), strict=True)
-        overlaps = [pieces(cut, number, other) for cut, number, other in cuts]
-        rows, boxes = from_pieces(overlaps)
+        overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = boxes_of_overlaps(overlaps)
         wanted = numbers_of(self.target, devices_of(self.target.mesh, asking))
         of_box, of_rank = np.zeros(len(rows), dtype=np.intp), np.zeros(len(asking), dtype=np.intp)
         for axis, n in enumerate(self.target.shape):

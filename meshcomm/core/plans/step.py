@@ -14,7 +14,7 @@ import numpy as np
 
 from meshcomm.core._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
 from meshcomm.core._types import FieldsOnly, Indices, Names, Ranks
-from meshcomm.core.layouts.boxes import Box, Boxes, from_pieces
+from meshcomm.core.layouts.boxes import Box, Boxes, boxes_of_overlaps
 from meshcomm.core.layouts.coordinates import (
     coarser,
     coordinates_of,
@@ -27,7 +27,7 @@ from meshcomm.core.layouts.coordinates import (
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.overlaps import holders, most_pieces, pieces, shared
+from meshcomm.core.layouts.overlaps import axis_overlaps, holders, max_overlaps, shared
 from meshcomm.core.layouts.partition import most_in_a_round
 from meshcomm.core.layouts.specs import CutSpec
 
@@ -204,8 +204,8 @@ class Step(FieldsOnly):
         numbers, overlaps = layout.block_numbers(device), []
         for axis, n in enumerate(self.shape):
             allowed = numbers_at(self.mesh, other.axes[axis], fixed)
-            overlaps.append(pieces(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
-        rows, boxes = from_pieces(overlaps)
+            overlaps.append(axis_overlaps(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
+        rows, boxes = boxes_of_overlaps(overlaps)
         peers = np.zeros(len(rows), dtype=np.intp)
         for axis, overlap in enumerate(overlaps):
             offsets = np.zeros_like(overlap.numbers)
@@ -272,8 +272,8 @@ class Step(FieldsOnly):
         boxes = [1, 1]
         for axis, n in enumerate(self.shape):
             source, target = self.source.cut(axis, n), self.target.cut(axis, n)
-            boxes[0] *= most_pieces(source, target)
-            boxes[1] *= most_pieces(target, source)
+            boxes[0] *= max_overlaps(source, target)
+            boxes[1] *= max_overlaps(target, source)
         sent = self.source.largest_block(self.shape) if self.packs else 0
         received = self.target.largest_block(self.shape) if self.unpacks else 0
         return BoxBounds(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
