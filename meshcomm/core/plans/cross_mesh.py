@@ -79,7 +79,7 @@ from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.overlaps import axis_overlaps
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.layouts.refinement import devices_of, listed_ranks, ranks_of, union
-from meshcomm.core.plans.step import AllToAll, Traffic
+from meshcomm.core.plans.step import AllToAll, StepTraffic
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,9 +199,9 @@ class AllToAllBetween(AllToAll):
         peers = np.repeat(self._positions(asking), counts)
         return boxes.some(order[needed])._replace(peers=peers, which=which.reshape(-1))
 
-    def traffic(self, devices: Indices) -> Traffic:
+    def traffic(self, devices: Indices) -> StepTraffic:
         rows = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
-        return Traffic(*rows.reshape(-1, 5).T)
+        return StepTraffic(*rows.reshape(-1, 5).T)
 
     def _traffic_of(self, device: int) -> tuple[int, ...]:
         source, target = self.held_box(device), self.target_box(device)

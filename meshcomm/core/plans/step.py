@@ -32,7 +32,7 @@ from meshcomm.core.layouts.partition import most_in_a_round
 from meshcomm.core.layouts.specs import CutSpec
 
 
-class Traffic(NamedTuple):
+class StepTraffic(NamedTuple):
     """The bytes and messages that devices receive from others in one step, and the bytes that they hold.
 
     Each field is an array with an entry per device. Exchanges over MPI pack and unpack in *scratch*.
@@ -217,7 +217,7 @@ class Step(FieldsOnly):
             peers, boxes = peers[order], boxes.some(order)
         return boxes._replace(peers=peers, which=np.arange(len(peers), dtype=np.intp))
 
-    def traffic(self, devices: Indices) -> Traffic:
+    def traffic(self, devices: Indices) -> StepTraffic:
         """Return the traffic of each of *devices*."""
         messages, has = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
@@ -230,7 +230,7 @@ class Step(FieldsOnly):
         sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
         unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
         messages = np.where(received > 0, messages - (overlap > 0), 0)
-        return Traffic(received, messages, self._in_rounds(sent, unpacked), source, target)
+        return StepTraffic(received, messages, self._in_rounds(sent, unpacked), source, target)
 
     def elements(self, before: Indices, after: Indices) -> tuple[Indices, Indices, Indices]:
         """Return the lengths of the blocks that devices have before and after the step, and of what both share.
@@ -313,7 +313,7 @@ class BoxBounds(NamedTuple):
 class Slice(Step):
     """Every device already holds all that it needs, and keeps only that. Nothing is sent."""
 
-    def traffic(self, devices: Indices) -> Traffic:
+    def traffic(self, devices: Indices) -> StepTraffic:
         none = np.zeros_like(devices)
         return super().traffic(devices)._replace(bytes_moved=none, messages=none, scratch=none)
 
