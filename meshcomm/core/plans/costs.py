@@ -14,22 +14,23 @@ from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.plans.step import AllGather, Slice, Step
 
 
-def looked_at(step: Step) -> list[int]:
-    """Return the devices that say what *step* costs: the first, a middle and the last.
+def costed_devices(step: Step) -> list[int]:
+    """Return the devices on which the cost of *step* is computed: the first, a middle and the last.
 
-    If none of them receives anything, as with an array smaller than its mesh, another one may: that which receives the
-    most says it, too. It takes longer to find.
+    If none of them receives anything, as with an array smaller than its mesh, another one may: then the one that
+    receives the most is added. It takes longer to find.
     """
     size = len(step.ranks)
-    few = sorted({0, size // 2, size - 1})
-    return few if step.received(np.array(few, dtype=np.intp))[0].any() else [*few, step.busiest]
+    devices = sorted({0, size // 2, size - 1})
+    receives = step.received(np.array(devices, dtype=np.intp))[0].any()
+    return devices if receives else [*devices, step.busiest]
 
 
 def seconds(step: Step, machine: Machine) -> float:
-    """Return the cost of *step* by the model: that of the costliest device that is looked at."""
+    """Return the cost of *step* by the model: that of the costliest of `costed_devices`."""
     if isinstance(step, Slice):
         return 0.0
-    return max(machine.seconds(step_load(step, machine, device)) for device in looked_at(step))
+    return max(machine.seconds(step_load(step, machine, device)) for device in costed_devices(step))
 
 
 def step_load(step: Step, machine: Machine, device: int) -> Load:
@@ -59,7 +60,7 @@ ALWAYS: bool | None = None
 """Whether all exchanges between nodes go through aggregators, or none; by default those for which it pays."""
 
 
-class Costs(NamedTuple):
+class OffNodeCosts(NamedTuple):
     """The cost, in seconds by the model, of what a step exchanges between nodes: direct, or through aggregators."""
 
     direct: float
@@ -69,7 +70,7 @@ class Costs(NamedTuple):
 def relay_pays(step: Step, machine: Machine) -> bool:
     """Return whether *step* goes through aggregators on nodes whose ranks share memory: the same on all ranks.
 
-    It does if that costs less than half by the model, on the costliest device that is looked at. Less than half,
+    It does if that costs less than half by the model, on the costliest of `costed_devices`. Less than half,
     because ranks that wait for each other once more may come late or share a processor, which the model leaves out. A
     step in rounds does not: it has to keep to the scratch limit.
     """
@@ -80,27 +81,27 @@ def relay_pays(step: Step, machine: Machine) -> bool:
 
 @lru_cache(maxsize=1024)
 def _pays(step: Step, machine: Machine) -> bool:
-    costs_of_devices = [costs(step, machine, device) for device in looked_at(step)]
-    return 2 * max(cost.through for cost in costs_of_devices) < max(cost.direct for cost in costs_of_devices)
+    costs = [off_node_costs(step, machine, device) for device in costed_devices(step)]
+    return 2 * max(cost.through for cost in costs) < max(cost.direct for cost in costs)
 
 
 def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
     """Return the cost of *steps* by the model, each on its way between nodes: direct, or through aggregators.
 
-    The costliest device that is looked at counts in each step.
+    The costliest of `costed_devices` counts in each step.
     """
     return sum(_relayed(step, machine) if relay_pays(step, machine) else seconds(step, machine) for step in steps)
 
 
 def _relayed(step: Step, machine: Machine) -> float:
     times = []
-    for device in looked_at(step):
-        direct, through = costs(step, machine, device)
+    for device in costed_devices(step):
+        direct, through = off_node_costs(step, machine, device)
         times.append(machine.seconds(step_load(step, machine, device)) - direct + through)
     return max(times)
 
 
-def costs(step: Step, machine: Machine, device: int) -> Costs:
+def off_node_costs(step: Step, machine: Machine, device: int) -> OffNodeCosts:
     """Return the costs of what *device* receives from other nodes, if its local peers receive as much."""
     received = step.receives(device)
     sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
@@ -111,14 +112,14 @@ def costs(step: Step, machine: Machine, device: int) -> Costs:
     packed = nbytes * (step.packs + step.unpacks)
     direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed))
     if not messages:
-        return Costs(direct, direct)
+        return OffNodeCosts(direct, direct)
     others, local = len(np.unique(nodes[off_node])), int((group == node).sum())
     turns = ceil(others / local)
     # In a gather all ranks of the node need the same.
     crossing = nbytes if isinstance(step, AllGather) else nbytes * local
     handed = 2 * min(local, others)  # to aggregators, and from them
     # The ranks of a node wait for each other twice: before the messages and after them.
-    return Costs(direct, machine.seconds(Load(2, handed, 2 * nbytes, 1, turns, turns * crossing / others, 0)))
+    return OffNodeCosts(direct, machine.seconds(Load(2, handed, 2 * nbytes, 1, turns, turns * crossing / others, 0)))
 
 
 def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> Indices:

@@ -24,7 +24,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
-from meshcomm.core.plans.costs import looked_at, relay_pays, step_load
+from meshcomm.core.plans.costs import costed_devices, relay_pays, step_load
 from meshcomm.core.plans.cross_mesh import AllToAllBetween
 from meshcomm.core.plans.relabel import best_order, kept_elements
 from meshcomm.core.plans.search import Candidate, cheapest_steps, composed_path, priced_ways, steps_along
@@ -158,11 +158,8 @@ class Plan(FieldsOnly):
 
     @property
     def seconds(self) -> float:
-        """The cost of the plan over MPI by the model of its machine, on the slowest device that is looked at.
-
-        See `costs.looked_at` for which these are.
-        """
-        devices = {device for step in self.steps or (self.copy_step,) for device in looked_at(step)}
+        """The cost of the plan over MPI by the model of its machine, on the slowest of `costs.costed_devices`."""
+        devices = {device for step in self.steps or (self.copy_step,) for device in costed_devices(step)}
         return max(self.for_device(device).seconds for device in devices)
 
     @cached_property

@@ -15,7 +15,7 @@
 #
 # 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or what was
 #    called before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs
-#    are taken on a few devices that follow from the step (`costs.looked_at`), not on "this" device. `lru_cache` only
+#    are taken on a few devices that follow from the step (`costs.costed_devices`), not on "this" device. `lru_cache` only
 #    keeps results: whether an entry is kept or was dropped changes the time, not the result.
 #
 # 3. One order. `_ways` lists the composed way before the direct one. Along the composed way, the loops go over axes in
