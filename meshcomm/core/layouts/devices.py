@@ -56,9 +56,9 @@ def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = F
 
     Parameters
     ----------
-    what: says in messages whose name it is
-    name: the name
-    forbidden: characters that it may not contain; nor may it contain spaces
+    what: subject of messages, such as "mesh name"
+    name: the name to check
+    forbidden: characters that it may not contain, besides spaces
     may_be_empty: whether the empty name is allowed
     """
     if not isinstance(name, str):

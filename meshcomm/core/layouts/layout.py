@@ -1,7 +1,7 @@
 """Layouts: how the axes of a global array are sharded over a mesh; pure values, without MPI and without data.
 
 For each axis a layout holds the mesh dimensions that shard it. Their sizes multiply to the number of blocks that the
-axis is cut into: by the rule of :mod:`meshcomm.core.layouts.partition`, at chosen boundaries, or in blocks dealt round
+axis is cut into: by the rule of :mod:`meshcomm.core.layouts.partition`, at chosen boundaries, or in cyclic blocks
 (:mod:`meshcomm.core.layouts.specs`). The coordinates of a device along these mesh dimensions give the number of the
 block that it holds. All code that asks where elements are asks the layout.
 """
@@ -39,7 +39,7 @@ class Layout(LayoutAxes):
     ----------
     sharding_specs: a spec for each axis: the name of the mesh dimension that shards it; ``UNSHARDED``; a tuple of
         names, if the axis is cut over several mesh dimensions, the first name slowest; `Cuts`, for chosen boundaries;
-        `Cyclic`, for blocks dealt round; or ``MATCH``, in the target of a relayout only
+        `Cyclic`, for block-cyclic cuts; or ``MATCH``, in the target of a relayout only
     mesh: the mesh
 
     >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
@@ -461,9 +461,9 @@ class Layout(LayoutAxes):
 
         Parameters
         ----------
-        global_shape: that of the array
-        context: the handle that BLACS gave the grid
-        device: by default that of this rank; for a rank outside the mesh the context is -1
+        global_shape: shape of the array
+        context: handle of the grid, from BLACS
+        device: number of the device, by default that of this rank; for a rank outside the mesh the context is -1
 
         >>> from meshcomm import Cyclic
         >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])

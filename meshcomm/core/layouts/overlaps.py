@@ -1,4 +1,4 @@
-"""What the blocks of two cuts of one axis share.
+"""Overlaps of the blocks of two cuts of one axis.
 
 Between consecutive blocks that is an interval. A device's runs of a cyclic cut share runs with it, which repeat. They
 are found from one period, and never element by element: see `_common_runs`.
@@ -45,7 +45,7 @@ class Repeats(NamedTuple):
 
 
 class AxisOverlaps(NamedTuple):
-    """What one block of an axis shares with the blocks of another cut; a row for each interval, which may repeat."""
+    """Overlaps of one block of an axis with the blocks of another cut: a row per interval, which may repeat."""
 
     numbers: Indices  # (k,): the block of the other cut
     starts: Indices  # (k,)
@@ -65,13 +65,13 @@ class AxisOverlaps(NamedTuple):
 
 
 def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = None) -> AxisOverlaps:
-    """Return what block *number* of *cut* shares with the blocks of the *other* cut of the same axis.
+    """Return the overlaps of block *number* of *cut* with the blocks of the *other* cut of the same axis.
 
     Parameters
     ----------
-    cut, number: a block of this cut
+    cut, number: cut of the axis, and number of a block of it
     other: another cut of the axis
-    allowed: the numbers, ascending, of the blocks of *other* that are asked about; None is all
+    allowed: block numbers of *other* to look at, ascending, shape (k,); None is all
 
     >>> from meshcomm.core.layouts.partition import Cut
     >>> overlaps = axis_overlaps(Cut(10, 2), 1, CyclicCut(10, 2, 1, 0))
@@ -171,7 +171,7 @@ _MAX_OVERLAPS = 1 << 26
 
 
 class _Window(NamedTuple):
-    """A stretch of the axis that begins with a common period of two cuts, and is there several *times*."""
+    """An interval of the axis that begins with a common period of two cuts, and occurs several *times*."""
 
     start: int
     stop: int
@@ -233,7 +233,7 @@ def _device_runs(cut: CyclicCut, one: Indices, window: _Window) -> tuple[Indices
 
 
 def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window) -> AxisOverlaps:
-    """Return what the runs of one device in *window* share with the single runs of the other cut: 2 of the proof."""
+    """Return the overlaps of one device's runs in *window* with the single runs of the other cut: 2 of the proof."""
     starts, stops = _device_runs(cut, one, window)
     count = (cut.block - 1) // other.block + 2
     short = starts[:, None] // other.block + np.arange(count, dtype=np.intp)

@@ -2,7 +2,7 @@
 
 By default the rule is that of :func:`numpy.array_split`: the first blocks are one element longer than the others, as
 many of them as there are elements left over, and blocks may be empty. A `ChosenCut` has the boundaries that somebody
-chose. Blocks that are dealt round are in :mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all
+chose. Cyclic cuts are in :mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all
 code asks a cut, by itself or through ``Layout.cut``. One axis is solved here; a box in N dimensions is a product of
 intervals.
 
@@ -23,7 +23,7 @@ Interval: TypeAlias = tuple[int, int]  # start, stop
 
 
 class Runs(NamedTuple):
-    """What a device holds of an axis: runs of *block* elements, one every *period* elements, *length* elements in all.
+    """Elements of an axis on one device: runs of *block* elements, one every *period* elements, *length* in all.
 
     The last run may be shorter. *first* is where the first one begins.
     """
@@ -35,16 +35,16 @@ class Runs(NamedTuple):
 
 
 Span: TypeAlias = Interval | Runs
-"""What a device holds of one axis."""
+"""The elements of one axis on a device."""
 
 
 _FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
 
 
 class AxisCut:
-    """What every cut of an axis answers, of the blocks of devices by their numbers: consecutive ones, or dealt round.
+    """The questions that every cut of an axis answers, about the blocks of devices by number: consecutive or cyclic.
 
-    `span` is what a device holds: one interval, or runs. What is asked of many blocks at once takes arrays.
+    `span` has the elements of a device: one interval, or runs. Questions about many blocks at once take arrays.
     """
 
     __slots__ = ()
@@ -54,7 +54,7 @@ class AxisCut:
     blocks: int
     """The number of blocks."""
     is_consecutive: bool
-    """Whether each block is one stretch of the axis; that of a block-cyclic axis is not."""
+    """Whether each block is one interval of the axis; that of a block-cyclic axis is not."""
 
     @property
     def undealt(self) -> "Consecutive":
@@ -67,7 +67,7 @@ class AxisCut:
         raise NotImplementedError
 
     def span(self, number: int) -> Span:
-        """Return what the device with this *number* holds."""
+        """Return the elements of the device with this *number*."""
         raise NotImplementedError
 
     def intervals(self, number: int, start: int = 0, stop: int | None = None) -> list[Interval]:
@@ -91,15 +91,15 @@ class AxisCut:
         raise NotImplementedError
 
     def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is."""
+        """Return the ends of an interval around ``start:stop`` that begins with a run, and can stay where it is."""
         raise NotImplementedError
 
     def flipped(self) -> "AxisCut | None":
-        """Return how the axis is cut in reverse order, if the devices are in reverse order, too; None if it cannot."""
+        """Return the cut of the axis in reverse order, with the devices in reverse order; None if there is none."""
         raise NotImplementedError
 
     def repeated(self, times: int) -> "AxisCut":
-        """Return how the axis is cut if each element is there so many *times*, where it was."""
+        """Return the cut of the axis with each element repeated so many *times*, where it was."""
         raise NotImplementedError
 
     def before(self, numbers: Indices, index: Indices | int) -> Indices:
@@ -143,7 +143,7 @@ class AxisCut:
 
 
 class Consecutive(AxisCut):
-    """What every cut into consecutive blocks answers, from the four answers of its rule.
+    """The answers of every cut into consecutive blocks, from the four answers of its rule.
 
     `start` and `block_of` are the rule for one number, `starts` and `blocks_of` for many numbers at once.
     """
@@ -188,11 +188,11 @@ class Consecutive(AxisCut):
         return numbers, indices - self.starts(numbers)
 
     def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is: all."""
+        """Return the ends of an interval around ``start:stop`` that can stay where it is: those of the axis."""
         return 0, self.length
 
     def flipped(self) -> "ChosenCut":
-        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+        """Return the cut of the axis in reverse order, with the devices in reverse order, too.
 
         >>> Cut(5, 2).flipped()
         ChosenCut(boundaries=(0, 2, 5))
@@ -200,7 +200,7 @@ class Consecutive(AxisCut):
         return ChosenCut(tuple(self.length - start for start in reversed(self.all_starts())))
 
     def repeated(self, times: int) -> "ChosenCut":
-        """Return how the axis is cut if each element is there so many *times*, where it was.
+        """Return the cut of the axis with each element repeated so many *times*, where it was.
 
         >>> Cut(5, 2).repeated(2)
         ChosenCut(boundaries=(0, 6, 10))
@@ -310,12 +310,12 @@ class Consecutive(AxisCut):
         return min(other.blocks, self.longest, (self.longest - 1) // max(1, other.shortest) + 2)
 
 
-class _Even(NamedTuple):
+class _LengthAndBlocks(NamedTuple):
     length: int
     blocks: int
 
 
-class Cut(_Even, Consecutive):
+class Cut(_LengthAndBlocks, Consecutive):
     """An axis of *length* elements that is cut into consecutive *blocks*, as numpy.array_split cuts.
 
     >>> cut = Cut(7, 3)
@@ -383,11 +383,11 @@ class Cut(_Even, Consecutive):
         return self.blocks == 1 or pieces == 1 or self.length % blocks in (0, 1, blocks - 1)
 
 
-class _Chosen(NamedTuple):
+class _Boundaries(NamedTuple):
     boundaries: tuple[int, ...]
 
 
-class ChosenCut(_Chosen, Consecutive):
+class ChosenCut(_Boundaries, Consecutive):
     """An axis that is cut at chosen *boundaries*: ascending, from 0 to the length. Blocks may be empty.
 
     >>> cut = ChosenCut((0, 4, 4, 6))
@@ -506,7 +506,7 @@ def indices_of(span: Span) -> Indices:
 
 
 def local_indices(span: Span, indices: Indices) -> Indices:
-    """Return where elements lie in a block that is *span*, from their global *indices*, which it holds."""
+    """Return where elements lie in a block with this *span*, from their global *indices*, which it holds."""
     if not isinstance(span, Runs):
         return indices - span[0]
     rounds, inside = np.divmod(indices - span.first, span.period)
@@ -514,7 +514,7 @@ def local_indices(span: Span, indices: Indices) -> Indices:
 
 
 def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
-    """Return what a block that is *span* holds of the indices *begin* to *end*, from *begin* on, and where in it.
+    """Return the indices from *begin* to *end* that a block with this *span* has: counted from *begin*, and in the block.
 
     *end* is at most the length of the axis.
 
@@ -532,7 +532,7 @@ def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slic
 
 
 def global_indices(span: Span, indices: Indices) -> Indices:
-    """Return the global indices of elements from where they lie in a block that is *span*: `local_indices` reversed.
+    """Return the global indices of elements from where they lie in a block with this *span*: `local_indices` reversed.
 
     >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
     [5, 9]
@@ -544,7 +544,7 @@ def global_indices(span: Span, indices: Indices) -> Indices:
 
 
 def local_steps(span: Span, steps: Indices) -> Indices:
-    """Return how far apart elements lie in a block that is *span*, if they are *steps* apart in the global array.
+    """Return how far apart elements lie in a block with this *span*, if they are *steps* apart in the global array.
 
     A step is either a multiple of the period, or stays within a run.
     """

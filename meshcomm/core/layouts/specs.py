@@ -1,4 +1,4 @@
-"""Sharding specs beyond names: an axis cut at chosen boundaries, or in blocks dealt round.
+"""Sharding specs beyond names: an axis cut at chosen boundaries, or cyclically.
 
 A spec is a tuple of mesh dimensions. `Cuts` and `Cyclic` are such tuples that also say how these cut the axis. So code
 that hands specs on, from an operand to a result, hands on how axes are cut.
@@ -105,8 +105,8 @@ class Cuts(CutSpec):
     Parameters
     ----------
     dims: the name of a mesh dimension, or a tuple of names, the first one slowest
-    boundaries: where the blocks begin, and where the last one ends
-    sizes: the lengths of the blocks, instead of *boundaries*
+    boundaries: starts of the blocks, and the end of the last one
+    sizes: lengths of the blocks, instead of *boundaries*
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(range(3), {"x": 3})
@@ -193,7 +193,7 @@ class Cuts(CutSpec):
 
 
 class Cyclic(CutSpec):
-    """A sharding spec: the axis is cut into blocks of *block* elements that are dealt round, as in ScaLAPACK.
+    """A sharding spec: blocks of *block* elements that go to the devices in turn, as in ScaLAPACK.
 
     Block j goes to device ``(j + offset) % devices`` along the mesh dimensions; the last block may be shorter. A
     device holds all its blocks side by side, in order, in one C-contiguous array: ScaLAPACK's local array. HPF calls
@@ -202,7 +202,7 @@ class Cyclic(CutSpec):
     Parameters
     ----------
     dims: the name of a mesh dimension, or a tuple of names, the first one slowest
-    block: the elements of a block; 1 or more, also more than the axis has
+    block: number of elements of a block, 1 or more; it may exceed the length of the axis
     offset: the device along *dims* that gets the first block
 
     >>> import meshcomm as mc
@@ -283,8 +283,8 @@ def spec_of(names: Names, cut: AnyCut) -> Names:
     return Cuts(names, cut.all_starts()) if cut.is_consecutive else Cyclic(names, cut.block, cut.offset)
 
 
-def is_stretch(had: Names, has: Names) -> bool:
-    """Return whether a block of an axis that is cut by *has* is one stretch of that of an axis cut by *had*."""
+def is_interval(had: Names, has: Names) -> bool:
+    """Return whether a block of an axis cut by *has* is one interval of the block cut by *had*."""
     return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
 
 
@@ -319,9 +319,9 @@ def specs_of_blocks(
 
     Parameters
     ----------
-    axes: the mesh dimensions that shard each axis
-    numbers: for each device, the number of its block along each axis
-    shapes: for each device, the shape of its block
+    axes: mesh dimensions that shard each axis
+    numbers: block numbers of each device, one per axis
+    shapes: shape of the block of each device
 
     >>> specs_of_blocks([("x",)], [(0,), (1,)], [(3,), (1,)])
     [Cuts('x', (0, 3, 4))]

@@ -149,7 +149,7 @@ class AllToAllBetween(AllToAll):
     def receives(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.target_box(device)
         if box is None or not box_size(box):
-            return no_boxes(len(self.shape), self._deals_round)
+            return no_boxes(len(self.shape), self._is_cyclic)
         target_numbers = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
         cuts = zip(self._cuts(self.target), target_numbers.tolist(), self._cuts(self.source), strict=True)
         overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
@@ -168,7 +168,7 @@ class AllToAllBetween(AllToAll):
     def sends(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.held_box(device)
         if box is None or not box_size(box):
-            return no_boxes(len(self.shape), self._deals_round)
+            return no_boxes(len(self.shape), self._is_cyclic)
         numbers = numbers_of(self.source, devices_of(self.source.mesh, one(rank)))
         ranges = [self._wanted_by(axis, number) for axis, number in enumerate(numbers[0].tolist())]
         asking = self._served(rank, ranges)
@@ -225,8 +225,8 @@ class AllToAllBetween(AllToAll):
         return target - np.where((before >= 0) & (after >= 0), common, 0), target
 
     @cached_property
-    def _deals_round(self) -> bool:
-        return any(_deals_round(self.shape, layout) for layout in (self.source, self.target))
+    def _is_cyclic(self) -> bool:
+        return any(_has_cyclic_axis(self.shape, layout) for layout in (self.source, self.target))
 
     def _cuts(self, layout: Layout) -> list[AnyCut]:
         return [layout.cut(axis, n) for axis, n in enumerate(self.shape)]
@@ -336,14 +336,14 @@ class AllToAllBetween(AllToAll):
         return f"AllToAll between meshes (direct){rounds}: {source} -> {target}"
 
 
-def _deals_round(shape: tuple[int, ...], layout: Layout) -> bool:
+def _has_cyclic_axis(shape: tuple[int, ...], layout: Layout) -> bool:
     """Return whether some axis of an array of *shape* has a cyclic cut."""
     return any(isinstance(layout.cut(axis, n), CyclicCut) for axis, n in enumerate(shape))
 
 
 def _may_be_strided(shape: tuple[int, ...], layout: Layout, other: Layout) -> bool:
     """Return whether boxes that the layout *other* cuts out of a block of *layout* may not be consecutive in it."""
-    if _deals_round(shape, layout) or _deals_round(shape, other):
+    if _has_cyclic_axis(shape, layout) or _has_cyclic_axis(shape, other):
         return True
     cut = [axis for axis in range(len(shape)) if other.num_shards(axis) > 1]
     return bool(cut) and any(layout.cut(axis, shape[axis]).longest > 1 for axis in range(cut[-1]))

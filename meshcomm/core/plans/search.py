@@ -13,10 +13,10 @@
 #    (`ranks.hosts.agreed_machine`), so a file of constants or an environment variable that differs between ranks does
 #    not give them different machines. Nothing below reads the world of a mesh, which is no part of its value.
 #
-# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or what was
-#    called before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs
-#    are taken on a few devices that follow from the step (`costs.costed_devices`), not on "this" device. `lru_cache` only
-#    keeps results: whether an entry is kept or was dropped changes the time, not the result.
+# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or the calls
+#    before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs are taken
+#    on a few devices that follow from the step (`costs.costed_devices`), not on "this" device. `lru_cache` only keeps
+#    results: whether an entry is kept or was dropped changes the time, not the result.
 #
 # 3. One order. `_ways` lists the composed way before the direct one. Along the composed way, the loops go over axes in
 #    order and over the dimensions of the mesh in its order. Sets are only asked whether they contain a name, or are

@@ -34,7 +34,7 @@ from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.slicing import AxisSlice, Items
-from meshcomm.core.layouts.specs import CutSpec, is_stretch
+from meshcomm.core.layouts.specs import CutSpec, is_interval
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
@@ -345,7 +345,7 @@ def only_cuts(plan: Plan) -> bool:
     """Return whether devices have all that they need, so that each takes a view of its block."""
     if 0 in plan.shape:  # then blocks without elements need not lie within each other
         return False
-    return not any(step.dims for step in plan.steps) and all(map(is_stretch, plan.source.axes, plan.target.axes))
+    return not any(step.dims for step in plan.steps) and all(map(is_interval, plan.source.axes, plan.target.axes))
 
 
 def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
