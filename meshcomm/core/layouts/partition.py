@@ -514,7 +514,7 @@ def local_indices(span: Span, indices: Indices) -> Indices:
 
 
 def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
-    """Return the indices from *begin* to *end* that a block with this *span* has: counted from *begin*, and in the block.
+    """Return the indices *begin* to *end* that a block with this *span* has: counted from *begin*, and in the block.
 
     *end* is at most the length of the axis.
 

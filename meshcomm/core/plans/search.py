@@ -13,8 +13,8 @@
 #    (`ranks.hosts.agreed_machine`), so a file of constants or an environment variable that differs between ranks does
 #    not give them different machines. Nothing below reads the world of a mesh, which is no part of its value.
 #
-# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or the calls
-#    before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs are taken
+# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or earlier
+#    calls. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs are taken
 #    on a few devices that follow from the step (`costs.costed_devices`), not on "this" device. `lru_cache` only keeps
 #    results: whether an entry is kept or was dropped changes the time, not the result.
 #
