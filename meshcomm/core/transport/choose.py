@@ -197,8 +197,8 @@ class Repeated:
             BlockSizes(tensors).check(blocks, blocks)
             self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
             if sends:
-                some = [tensor.only(others, others) for tensor in tensors]
-                self._messages = Packed(group, some, terms, overlaps=True)
+                crossing = [tensor.only(others, others) for tensor in tensors]
+                self._messages = Packed(group, crossing, terms, overlaps=True)
             if self._channel is not None:
                 self._own = own_copies(tensors)
 

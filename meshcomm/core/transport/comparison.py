@@ -74,10 +74,10 @@ class Header(Digests):
 
     Parameters
     ----------
-    group: the ranks that exchange
-    number: names the exchange
-    tensors: what they exchange
-    sends_to, receives_from: the positions of the peers
+    group: ranks that exchange
+    number: number of the exchange
+    tensors: boxes that they exchange
+    sends_to, receives_from: positions of the peers
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Pairs:
 
     Parameters
     ----------
-    group, number, tensors, sends_to, receives_from: as for `Header`
+    group, number, tensors, sends_to, receives_from: as in `Header`
     """
 
     def __init__(
@@ -147,9 +147,9 @@ class Beside:
 
     Parameters
     ----------
-    group: the ranks that exchange
-    number: names the exchange
-    tensors: what they exchange
+    group: ranks that exchange
+    number: number of the exchange
+    tensors: boxes that they exchange
     """
 
     def __init__(self, group: Group, number: int, tensors: Sequence[Exchanged] = ()) -> None:
@@ -177,11 +177,13 @@ def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
     """Return the error of a rank that has found a difference, after which its team makes no call any more."""
     names = ", ".join(str(group.members[other]) for other in others)
     if others:
-        found = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+        problem = (
+            f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+        )
     else:
-        found = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
+        problem = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
     error = CollectiveMismatch(
-        f"{found}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
+        f"{problem}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
     )
     group.team.fail(error)
     return error

@@ -26,10 +26,10 @@ class InPlace:
 
     Parameters
     ----------
-    group: it has a rendezvous, as some of its ranks share memory with this one
-    tensors: the boxes that the group exchanges; those of ranks that share no memory with this one are passed over
-    terms: what all ranks know alike about the exchange
-    remaining: exchanges what no copy can move
+    group: group with a rendezvous, as some of its ranks share memory with this one
+    tensors: boxes that the group exchanges; those of ranks that share no memory with this one are passed over
+    terms: specification of the exchange, the same on all ranks
+    remaining: exchange of blocks that no copy can move
     """
 
     def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, remaining: Remaining) -> None:

@@ -48,14 +48,14 @@ class Loan:
 
         *sizes* has the bytes of the blocks of each member.
         """
-        where, told = self._where, np.empty(len(sizes) * self._count, np.int64)
+        where, gathered = self._where, np.empty(len(sizes) * self._count, np.int64)
         where.view(np.int64)[:] = [locate(block) if len(block) else 0 for block in blocks]
-        self._exchange(self._telling, where, told.view(np.uint8))
-        found = told.reshape(len(sizes), self._count).tolist()
-        if any(offset < 0 for offsets in found for offset in offsets):
+        self._exchange(self._telling, where, gathered.view(np.uint8))
+        offsets_of_ranks = gathered.reshape(len(sizes), self._count).tolist()
+        if any(offset < 0 for offsets in offsets_of_ranks for offset in offsets):
             return None
         lent = list[list[Bytes]]()
-        for member, (offsets, of_member) in enumerate(zip(found, sizes, strict=True)):
+        for member, (offsets, of_member) in enumerate(zip(offsets_of_ranks, sizes, strict=True)):
             if member == self._rendezvous.position:
                 lent.append(list(blocks))
                 continue

@@ -28,11 +28,11 @@ class AllReduce:
 
     Parameters
     ----------
-    group: the ranks that reduce
-    position: the position of this rank in the group
-    reduce: reduces an array over its first axis, as `reduction` gives it
-    n, itemsize: how many elements the array of each rank has, and their bytes
-    counted: the positions in the group whose arrays count, by default all
+    group: ranks that reduce
+    position: position of this rank in the group
+    reduce: function that reduces an array over its first axis, as `reduction` returns it
+    n, itemsize: number of elements of the array of each rank, and their bytes
+    counted: positions in the group whose arrays count, by default all
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class AllReduce:
             return
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
-        most = max(n, count * elements.longest) * itemsize
-        terms = ExchangeSpec(fingerprint(f"scatter {call}"), most)
+        largest = max(n, count * elements.longest) * itemsize
+        terms = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
         start, stop = cuts[position]
         self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
         gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
@@ -86,11 +86,11 @@ class ExclusiveScan:
 
     Parameters
     ----------
-    group: the ranks that scan
-    position: the position of this rank in the group
-    ufunc: how two arrays are reduced
-    n, itemsize: how many elements the array of each rank has, and their bytes
-    order: the positions whose arrays count, first one first; what others get, and the first one, is undefined
+    group: ranks that scan
+    position: position of this rank in the group
+    ufunc: reduction of two arrays
+    n, itemsize: number of elements of the array of each rank, and their bytes
+    order: positions whose arrays count, first one first; the results of others, and of the first one, are undefined
     """
 
     def __init__(
@@ -102,13 +102,13 @@ class ExclusiveScan:
         call = f"of exclusive_scan of {n} items of {itemsize} bytes in the order {order}"
         arrays = [((number, number + 1), (0, n)) for number in range(count)]
         columns = [((0, count), elements.interval(number)) for number in range(count)]
-        most = max(n, count * elements.longest) * itemsize
+        largest = max(n, count * elements.longest) * itemsize
         scatter = from_boxes(itemsize, position, arrays, columns)
         start, stop = elements.interval(position)
-        terms = ExchangeSpec(fingerprint(f"scatter {call}"), most)
+        terms = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
         self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
         back = from_boxes(itemsize, position, columns, arrays)
-        terms = ExchangeSpec(fingerprint(f"return {call}"), most)
+        terms = ExchangeSpec(fingerprint(f"return {call}"), largest)
         self._return = on_arrays(exchange(group, [back], terms), (n,))
 
     def run(self, array: Array) -> Array:

@@ -36,9 +36,9 @@ class Relayed:
     Parameters
     ----------
     group: ranks of several nodes; those of some nodes share memory
-    tensor: the boxes that they exchange
-    terms: what all ranks know alike about the exchange
-    remaining: exchanges what no copy can move
+    tensor: boxes that they exchange
+    terms: specification of the exchange, the same on all ranks
+    remaining: exchange of blocks that no copy can move
     """
 
     def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec, remaining: Remaining) -> None:
@@ -79,16 +79,16 @@ class Relayed:
     def _routes(self) -> tuple[Routes, Routes]:
         """Return who copies to aggregators, and who copies from them; local peers exchange with the latter, too."""
         size, me = len(self._buffers.members), self._buffers.me
-        holders, held = self._buffers.hands_to()
+        holders, givers = self._buffers.hands_to()
         # With True, the sender rather writes: to the buffer of the aggregator.
-        incoming, outgoing = [(peer, True) for peer in held], [(peer, True) for peer in holders]
+        incoming, outgoing = [(peer, True) for peer in givers], [(peer, True) for peer in holders]
         self._hand_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         hand = Routes(size, me, incoming, outgoing, self._hand_copies)
-        holders, held = self._buffers.takes_from()
+        holders, takers = self._buffers.takes_from()
         self._senders = tuple(peer for peer, _ in self._local.pairs(True))
         self._receivers = tuple(peer for peer, _ in self._local.pairs(False))
         incoming = [(peer, False) for peer in holders] + [(peer, True) for peer in self._senders]
-        outgoing = [(peer, False) for peer in held] + [(peer, True) for peer in self._receivers]
+        outgoing = [(peer, False) for peer in takers] + [(peer, True) for peer in self._receivers]
         self._take_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         return hand, Routes(size, me, incoming, outgoing, self._take_copies)
 
