@@ -80,24 +80,24 @@ from meshcomm.errors import CollectiveMismatch
 OverMPI: TypeAlias = Packed | Gathered | Broadcast
 
 
-def exchange(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> Operation:
+def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> Operation:
     """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
     if len(group.members) == 1:
         return LocalCopy(tensors)
-    return _Chosen(group, tensors, terms)
+    return _Chosen(group, tensors, spec)
 
 
-def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> "Nonblocking":
+def nonblocking(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> "Nonblocking":
     """Return the exchange of *tensors* in a form that can start without waiting: over MPI, with all rounds in flight.
 
     Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
     """
-    return Nonblocking(group, tensors, Packed(group, tensors, terms, _messages(group, terms), overlaps=True))
+    return Nonblocking(group, tensors, Packed(group, tensors, spec, _messages(group, spec), overlaps=True))
 
 
-def repeated(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
+def repeated(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
     """Return the exchange of *tensors* from *blocks* to the same blocks, time and again. Collective over the group."""
-    return Repeated(group, tensors, terms, blocks)
+    return Repeated(group, tensors, spec, blocks)
 
 
 def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
@@ -114,29 +114,29 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
 
 
-def _rounds(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> int:
+def _rounds(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> int:
     """Return the rounds of an exchange over MPI: those that the scratch limit asks for, or more.
 
     More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
     in the caches.
     """
-    if terms.root is not None or terms.gathers:
+    if spec.root is not None or spec.gathers:
         return 1
-    if len(tensors) > 1 or terms.permutes:
-        return terms.rounds
+    if len(tensors) > 1 or spec.permutes:
+        return spec.rounds
     if not group.team.machine.one_node:
-        return max(terms.rounds, _messages(group, terms))
-    return terms.rounds if group.team.oversubscribed else max(terms.rounds, terms.most_bytes // ROUND_BYTES)
+        return max(spec.rounds, _messages(group, spec))
+    return spec.rounds if group.team.oversubscribed else max(spec.rounds, spec.most_bytes // ROUND_BYTES)
 
 
-def _messages(group: Group, terms: ExchangeSpec) -> int:
+def _messages(group: Group, spec: ExchangeSpec) -> int:
     """Return the rounds in which messages between hosts are as long as they should be."""
     team = group.team
     if team.machine.one_node or team.world.takes_turns:
         return 1
     hosts = len(np.unique(team.machine.node_of(np.array(team.ranks, dtype=np.intp))))
     slow = team.machine.beta_between * hosts > SLOW_NETWORK * len(team.ranks)  # ranks of a host share its link
-    return max(1, terms.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
+    return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
 
 
 _left_behind: list["Repeated"] = []
@@ -185,9 +185,9 @@ class Repeated:
     To make one is Collective over the group. The blocks must stay where they are.
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> None:
-        self._group, self._tensors, self._number, self._blocks = group, tensors, terms.number, blocks
-        self._waiting = exchange(group, tensors, terms)
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, blocks: list[Bytes]) -> None:
+        self._group, self._tensors, self._number, self._blocks = group, tensors, spec.number, blocks
+        self._waiting = exchange(group, tensors, spec)
         self._channel: Channel | None = None
         self._messages: Packed | None = None
         self._own: BoxCopies | None = None
@@ -198,7 +198,7 @@ class Repeated:
             self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
             if sends:
                 crossing = [tensor.only(others, others) for tensor in tensors]
-                self._messages = Packed(group, crossing, terms, overlaps=True)
+                self._messages = Packed(group, crossing, spec, overlaps=True)
             if self._channel is not None:
                 self._own = own_copies(tensors)
 
@@ -288,8 +288,8 @@ class _InChannel:
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> None:
-        self._group, self._tensors, self._terms = group, tensors, terms
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
+        self._group, self._tensors, self._spec = group, tensors, spec
         self._sizes = BlockSizes(tensors)
         self._way: Operation | None = None
         self._chosen_for: tuple[int, ...] | None = None
@@ -318,38 +318,38 @@ class _Chosen:
             recorder.exchanged(type(way).__name__, began, self._received)
 
     def _over_mpi(self) -> OverMPI:
-        group, tensors, terms = self._group, self._tensors, self._terms
-        if terms.root is not None:
-            return Broadcast(group, terms)
-        if terms.gathers:
-            return Gathered(group, tensors[0], terms)
-        if terms.permutes:
-            return Permuted(group, tensors, terms, terms.rounds)
-        return Packed(group, tensors, terms, _rounds(group, tensors, terms))
+        group, tensors, spec = self._group, self._tensors, self._spec
+        if spec.root is not None:
+            return Broadcast(group, spec)
+        if spec.gathers:
+            return Gathered(group, tensors[0], spec)
+        if spec.permutes:
+            return Permuted(group, tensors, spec, spec.rounds)
+        return Packed(group, tensors, spec, _rounds(group, tensors, spec))
 
     def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
-        group, tensors, terms = self._group, self._tensors, self._terms
+        group, tensors, spec = self._group, self._tensors, self._spec
         several_nodes = len(set(nodes)) > 1
-        if (several_nodes and terms.root is not None) or (terms.one_memory and len(tensors) > 1):
+        if (several_nodes and spec.root is not None) or (spec.one_memory and len(tensors) > 1):
             return self._over_mpi()  # several blocks that are not in one stretch go in place by a channel only
-        rounds = _rounds(group, tensors, terms)
-        remaining = MessagesOnNode(group, tensors, terms, rounds)
-        if several_nodes and terms.relay_pays and len(tensors) == 1:
-            relayed = Relayed(group, tensors[0], terms, remaining)
-            if relayed.open(terms.scratch_limit):
+        rounds = _rounds(group, tensors, spec)
+        remaining = MessagesOnNode(group, tensors, spec, rounds)
+        if several_nodes and spec.relay_pays and len(tensors) == 1:
+            relayed = Relayed(group, tensors[0], spec, remaining)
+            if relayed.open(spec.scratch_limit):
                 return relayed
         if not several_nodes:
-            return InPlace(group, tensors, terms, remaining)
+            return InPlace(group, tensors, spec, remaining)
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
         crossing = [tensor.only(others, others) for tensor in tensors]
-        off_node = Packed(group, crossing, terms, rounds)
+        off_node = Packed(group, crossing, spec, rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)
-        terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
-        return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
+        spec = replace(spec, scratch_limit=max(0, spec.scratch_limit - off_node.scratch_bytes))
+        return _Mixed(InPlace(group, tensors, spec, remaining), off_node)
 
 
 class _Mixed:

@@ -47,7 +47,7 @@ class Comparing(Protocol):
 def comparing(
     group: Group,
     tensors: Sequence[Exchanged],
-    terms: ExchangeSpec,
+    spec: ExchangeSpec,
     peers: tuple[Indices, Indices],
     *,
     overlaps: bool = False,
@@ -58,15 +58,15 @@ def comparing(
     *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
     packed = len(tensors) > 1
-    small = terms.most_bytes <= HEADER_UP_TO
-    scratch = 2 * (terms.most_bytes + _NUMBER_BYTES * len(group.members))
+    small = spec.most_bytes <= HEADER_UP_TO
+    scratch = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare beside them at no cost.
     if not group.team.world.takes_turns:
-        if packed or (small and scratch <= terms.scratch_limit):
-            return Header(group, terms.number, tensors, *peers)
+        if packed or (small and scratch <= spec.scratch_limit):
+            return Header(group, spec.number, tensors, *peers)
         if len(group.members) <= PAIRS_UP_TO and not overlaps:
-            return Pairs(group, terms.number, tensors, *peers)
-    return Beside(group, terms.number, tensors)
+            return Pairs(group, spec.number, tensors, *peers)
+    return Beside(group, spec.number, tensors)
 
 
 class Header(Digests):

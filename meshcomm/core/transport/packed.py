@@ -154,7 +154,7 @@ class Packed:
     ----------
     group: ranks that exchange
     tensors: boxes that they exchange
-    terms: specification of the exchange, the same on all ranks
+    spec: specification of the exchange, the same on all ranks
     rounds: number of rounds; in each, only a share of each box is packed
     between_pairs: whether pairs exchange messages instead, so that ranks with nothing to exchange take no part. The
         pairs have compared their calls before.
@@ -167,7 +167,7 @@ class Packed:
         self,
         group: Group,
         tensors: Sequence[Exchanged],
-        terms: ExchangeSpec,
+        spec: ExchangeSpec,
         rounds: int = 1,
         *,
         between_pairs: bool = False,
@@ -175,7 +175,7 @@ class Packed:
     ) -> None:
         self.rounds = rounds
         self._group = group
-        self._in_messages = between_pairs or (terms.most_bytes > LARGEST_COUNT and not group.team.large_counts)
+        self._in_messages = between_pairs or (spec.most_bytes > LARGEST_COUNT and not group.team.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
         self._advances = rounds > 1 and not group.team.machine.one_node and not group.team.world.takes_turns
         ranks = len(group.members)
@@ -184,15 +184,15 @@ class Packed:
         self._comparing: Comparing | None = None
         carried = list(tensors)
         if ranks > 1 and not between_pairs:
-            self._comparing = comparing(group, tensors, terms, (_peers(sends), _peers(receives)), overlaps=overlaps)
+            self._comparing = comparing(group, tensors, spec, (_peers(sends), _peers(receives)), overlaps=overlaps)
             carried = self._comparing.tensors
             header = carried[: len(carried) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
         self._alone = ranks == 1
-        self.send = _sending(ranks, carried, sends, rounds, terms.one_memory)
-        self.receive = _receiving(ranks, carried, receives, rounds, terms.one_memory)
+        self.send = _sending(ranks, carried, sends, rounds, spec.one_memory)
+        self.receive = _receiving(ranks, carried, receives, rounds, spec.one_memory)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
-        self._window = rounds if overlaps else self._rounds_within(terms.scratch_limit)
+        self._window = rounds if overlaps else self._rounds_within(spec.scratch_limit)
         self._kept = [self._counted(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
         self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
         self.in_channels: InChannels | None = None
@@ -349,11 +349,11 @@ class MessagesOnNode:
 
     Parameters
     ----------
-    group, tensors, terms, rounds: as in `Packed`
+    group, tensors, spec, rounds: as in `Packed`
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, rounds: int) -> None:
-        self._group, self._tensors, self._terms, self._rounds = group, tensors, terms, rounds
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, rounds: int) -> None:
+        self._group, self._tensors, self._spec, self._rounds = group, tensors, spec, rounds
         self._packed: dict[Left, Packed] = {}
 
     def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
@@ -364,7 +364,7 @@ class MessagesOnNode:
             members = np.array(self._group.rendezvous.members, dtype=np.intp)
             senders, receivers = (members[list(peers)] for peers in left)
             remaining = [tensor.only(senders, receivers) for tensor in self._tensors]
-            messages = Packed(self._group, remaining, self._terms, self._rounds, between_pairs=True)
+            messages = Packed(self._group, remaining, self._spec, self._rounds, between_pairs=True)
             self._packed[left] = messages
         messages.run(sources, targets)
 
@@ -377,11 +377,11 @@ class Gathered:
 
     rounds = 1
 
-    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec) -> None:
+    def __init__(self, group: Group, tensor: Exchanged, spec: ExchangeSpec) -> None:
         self._group = group
         position, ranks = tensor.position, len(group.members)
         everyone = np.arange(ranks, dtype=np.intp)
-        self._comparing = comparing(group, [tensor], terms, (everyone, everyone))
+        self._comparing = comparing(group, [tensor], spec, (everyone, everyone))
         tensors = self._comparing.tensors
         self.send = _sending(ranks, tensors, [_to_itself(exchanged.sends, position) for exchanged in tensors], 1)
         self.receive = _receiving(ranks, tensors, [exchanged.receives for exchanged in tensors], 1)
@@ -416,9 +416,9 @@ class Broadcast:
 
     rounds = 1
 
-    def __init__(self, group: Group, terms: ExchangeSpec) -> None:
-        assert terms.root is not None
-        self._group, self._root, self._beside = group, terms.root, Beside(group, terms.number)
+    def __init__(self, group: Group, spec: ExchangeSpec) -> None:
+        assert spec.root is not None
+        self._group, self._root, self._beside = group, spec.root, Beside(group, spec.number)
 
     def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""

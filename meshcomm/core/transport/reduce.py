@@ -54,19 +54,19 @@ class AllReduce:
         self._at_once = count * n * itemsize <= REDUCED_AT_ONCE
         if self._at_once:
             everything = from_boxes(itemsize, position, arrays, [((0, count), (0, n))] * count)
-            terms = ExchangeSpec(fingerprint(f"gather {call}"), count * n * itemsize, gathers=True)
-            self._gather = on_arrays(exchange(group, [everything], terms), (count, n))
+            spec = ExchangeSpec(fingerprint(f"gather {call}"), count * n * itemsize, gathers=True)
+            self._gather = on_arrays(exchange(group, [everything], spec), (count, n))
             return
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
         largest = max(n, count * elements.longest) * itemsize
-        terms = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
+        spec = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
         start, stop = cuts[position]
-        self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
+        self._scatter = on_arrays(exchange(group, [scatter], spec), (count, stop - start))
         gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
         at_once = gathers_at_once(n * itemsize, count)
-        terms = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
-        self._gather = on_arrays(exchange(group, [gather], terms), (n,))
+        spec = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
+        self._gather = on_arrays(exchange(group, [gather], spec), (n,))
 
     def run(self, array: Array, compute: Callable[[Array], Array] | None = None) -> Array:
         """Return the reduced array, or what *compute* makes of the array, reduced. Collective over the group."""
@@ -105,11 +105,11 @@ class ExclusiveScan:
         largest = max(n, count * elements.longest) * itemsize
         scatter = from_boxes(itemsize, position, arrays, columns)
         start, stop = elements.interval(position)
-        terms = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
-        self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
+        spec = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
+        self._scatter = on_arrays(exchange(group, [scatter], spec), (count, stop - start))
         back = from_boxes(itemsize, position, columns, arrays)
-        terms = ExchangeSpec(fingerprint(f"return {call}"), largest)
-        self._return = on_arrays(exchange(group, [back], terms), (n,))
+        spec = ExchangeSpec(fingerprint(f"return {call}"), largest)
+        self._return = on_arrays(exchange(group, [back], spec), (n,))
 
     def run(self, array: Array) -> Array:
         """Return the reduction of the arrays before that of this rank. Collective over the group."""

@@ -37,17 +37,17 @@ class Relayed:
     ----------
     group: ranks of several nodes; those of some nodes share memory
     tensor: boxes that they exchange
-    terms: specification of the exchange, the same on all ranks
+    spec: specification of the exchange, the same on all ranks
     remaining: exchange of blocks that no copy can move
     """
 
-    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensor: Exchanged, spec: ExchangeSpec, remaining: Remaining) -> None:
         assert group.nodes is not None
-        self._group, self._tensor, self._terms, self._remaining = group, tensor, terms, remaining
+        self._group, self._tensor, self._spec, self._remaining = group, tensor, spec, remaining
         self._rendezvous: Rendezvous | None = group.rendezvous
         self._buffers = BufferCopies(Nodes(group.nodes), tensor)
         self._own = own_copies([tensor])
-        self._beside = Beside(group, terms.number)
+        self._beside = Beside(group, spec.number)
 
     @property
     def scratch_bytes(self) -> int:
@@ -99,7 +99,7 @@ class Relayed:
         if self._own_out is not None:
             self._own_out.run([source], self._at_own(self._sent))
         if rendezvous is not None:
-            rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
+            rendezvous.exchange(self._hand, self._spec.number, source, self._sent)
             if watch.recorder is not None:
                 watch.recorder.shared(rendezvous.times, self._group, self._hand_peers)
         comparison = self._beside.start()
@@ -114,7 +114,7 @@ class Relayed:
         if rendezvous is None:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
-        rendezvous.exchange(self._take, self._terms.number, self._received, target, [source])
+        rendezvous.exchange(self._take, self._spec.number, self._received, target, [source])
         if watch.recorder is not None:
             watch.recorder.shared(rendezvous.times, self._group, self._take_peers)
         left = self._senders if locate(target) < 0 else (), self._unwritten
