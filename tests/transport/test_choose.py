@@ -16,7 +16,7 @@ from meshcomm.core.memory.scratch import scratch
 from meshcomm.core.ranks.teams import Location
 from meshcomm.core.transport import choose, comparison, relay
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
-from meshcomm.core.transport.local_copies import stretch_offsets
+from meshcomm.core.transport.local_copies import block_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
 from support.reference import mesh_of
 from support.sampling import sampled
@@ -42,7 +42,7 @@ def moved(rank, operation, cases, source_shared=True, target_shared=True):
     for source, case in zip(sources, cases, strict=True):
         source[:] = case.source(rank.position)
     wanted = [case.target(rank.position) for case in cases]
-    offsets = stretch_offsets([len(its) for its in wanted])
+    offsets = block_offsets([len(its) for its in wanted])
     stretch = rank.block(offsets[-1], target_shared)
     targets = [stretch[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
     operation.run(sources, targets, stretch if len(cases) > 1 else None)

@@ -37,7 +37,7 @@ from meshcomm.core.transport.exchange import (
     is_plain,
     wrong_length,
 )
-from meshcomm.core.transport.local_copies import stretch_offsets
+from meshcomm.core.transport.local_copies import block_offsets
 
 _FEW = 64  # devices: the boxes of so many are intersected faster than found by the cuts of the axes
 
@@ -171,7 +171,7 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
     planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
     tensors = [each.tensor for each in planned]
     sizes, shapes = [each.size for each in planned], [each.shape for each in planned]
-    offsets = stretch_offsets(sizes)
+    offsets = block_offsets(sizes)
     number = fingerprint("; ".join(each.text for each in planned))
     terms = ExchangeSpec(number, sum(each.most_bytes for each in planned))
     operation = choose.exchange(group_of(planned[0].step, here), tensors, terms)

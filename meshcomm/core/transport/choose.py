@@ -150,7 +150,7 @@ class LocalCopy:
         self._sizes = BlockSizes(tensors)
         self._copies = own_copies(tensors)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         self._sizes.check(sources, targets)
         if self._copies is not None:
             self._copies.run(sources, targets)
@@ -295,20 +295,20 @@ class _Chosen:
         self._chosen_for: tuple[int, ...] | None = None
         self._received: Traffic | None = None
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         group, recorder = self._group, watch.recorder
         began = 0 if recorder is None else monotonic_ns()
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
-            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), stretch))
+            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), allocation))
         try:
             group.communicator()
             way = self._way
             if way is None or group.nodes is not self._chosen_for:  # a new group, or opened again
                 way = self._way = self._over_mpi() if group.nodes is None else self._on_nodes(group.nodes)
                 self._chosen_for = group.nodes
-            way.run(sources, targets, stretch)
+            way.run(sources, targets, allocation)
         except BaseException as error:
             group.team.fail(error)
             raise
@@ -332,7 +332,7 @@ class _Chosen:
         group, tensors, spec = self._group, self._tensors, self._spec
         several_nodes = len(set(nodes)) > 1
         if (several_nodes and spec.root is not None) or (spec.one_memory and len(tensors) > 1):
-            return self._over_mpi()  # several blocks that are not in one stretch go in place by a channel only
+            return self._over_mpi()  # several blocks that are not in one allocation go in place by a channel only
         rounds = _rounds(group, tensors, spec)
         remaining = MessagesOnNode(group, tensors, spec, rounds)
         if several_nodes and spec.relay_pays and len(tensors) == 1:
@@ -362,10 +362,10 @@ class _Mixed:
         self._on_node = on_node
         self._off_node = off_node
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         in_flight = self._off_node.start(sources, targets, _off_node_buffer)
         if self._on_node is not None:
-            self._on_node.run(sources, targets, stretch)
+            self._on_node.run(sources, targets, allocation)
         in_flight.wait()
 
 

@@ -31,10 +31,10 @@ Order: TypeAlias = tuple[int, ...] | None
 class Operation(Protocol):
     """Turns blocks into new ones. Collective over its group, if it has one."""
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks *targets* from the blocks *sources*.
 
-        Several new blocks lie in one *stretch* of memory, where `stretch_offsets` says.
+        Several new blocks lie in one *allocation*, where `block_offsets` says.
         """
 
 

@@ -46,11 +46,11 @@ class InPlace:
         self._staging: BoxCopies | None = None
         self._was_left = False  # some bytes did not get through: neither here nor there the block was shared
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the ranks that share memory."""
         rendezvous, routes = self._rendezvous, self._routes
         several = sources if self._copies.several else None
-        source, target = NOTHING if several else sources[0], targets[0] if stretch is None else stretch
+        source, target = NOTHING if several else sources[0], targets[0] if allocation is None else allocation
         if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
             source = self._staged(source)
         # With the digest of all calls: ranks that made other calls are found out here.

@@ -4,7 +4,7 @@ What is to be copied is the same as over MPI; shared memory is only another way 
 the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared. If both are,
 the rank whose own side has the shorter runs does it: the other side is then touched in whole cache lines.
 
-Several tensors move in one exchange. Their new blocks lie in one stretch of memory, so that the other ranks find all
+Several tensors move in one exchange. Their new blocks lie in one allocation, so that the other ranks find all
 of them when they know where it begins.
 """
 
@@ -29,12 +29,12 @@ from meshcomm.core.transport.exchange import (
 )
 
 
-def stretch_offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where blocks of these *sizes* begin in one stretch of memory, and its length.
+def block_offsets(sizes: Sequence[int]) -> list[int]:
+    """Return where blocks of these *sizes* begin in one allocation, and its length.
 
     Each begins on a cache line of its own.
 
-    >>> stretch_offsets([10, 64, 1])
+    >>> block_offsets([10, 64, 1])
     [0, 64, 128, 192]
     """
     lines = [-(-size // LINE) * LINE for size in sizes]
@@ -162,9 +162,9 @@ class LocalCopies:
         return self._laid_out(tensor, tensor.sends, [row for row in chosen if len(row[1])], receives=False)
 
     def _offsets_of(self, position: int) -> list[int]:
-        """Return where the new blocks of a position begin in its stretch, and the length of this."""
+        """Return where the new blocks of a position begin in its allocation, and the length of this."""
         sizes = [tensor.target_bytes(position) for tensor in self.tensors]
-        return stretch_offsets(sizes) if self.several else [0, sizes[0]]
+        return block_offsets(sizes) if self.several else [0, sizes[0]]
 
 
 def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, box: int) -> bool:

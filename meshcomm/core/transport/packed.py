@@ -212,7 +212,7 @@ class Packed:
         """The bytes of the buffers that this rank packs into and unpacks from."""
         return 0 if self._alone else (self._send_bytes + self._receive_bytes) * self._window
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         if self.in_channels is not None and self.in_channels.run(sources, targets):
             return
@@ -395,7 +395,7 @@ class Gathered:
         """The bytes of the buffers that this rank packs into and unpacks from."""
         return self._send_bytes + self._receive_bytes
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         data, into, unpacking = sources[0], targets[0], self.receive.packing
         froms, tos, begun = self._comparing.begin(sources, targets)
@@ -420,7 +420,7 @@ class Broadcast:
         assert spec.root is not None
         self._group, self._root, self._beside = group, spec.root, Beside(group, spec.number)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         communicator, target = self._group.communicator(), targets[0]
         if communicator.rank == self._root:

@@ -92,7 +92,7 @@ class Relayed:
         self._take_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         return hand, Routes(size, me, incoming, outgoing, self._take_copies)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         source, target = sources[0], targets[0]
         rendezvous = self._rendezvous
