@@ -12,7 +12,7 @@ Ranks open a rendezvous in three steps, in each of which all tell all others som
 the same, so all agree on what comes next:
 
 1. where each rank runs, and why it cannot share memory, if so (`Introduction`)
-2. where its pool is, and its lines in it (`Offer`)
+2. where its pool is, and its lines in it (`PoolOffer`)
 3. whether it could map the pools of its local peers
 """
 
@@ -45,7 +45,7 @@ class Introduction(TypedDict):
     error: str  # what all ranks have to raise, or nothing
 
 
-class Offer(TypedDict):
+class PoolOffer(TypedDict):
     """How others find the pool of a rank, and its lines in the new rendezvous."""
 
     obstacle: str  # why there is no offer, or nothing; then the rest means nothing
@@ -81,7 +81,7 @@ def open_rendezvous(
         _note(_obstacle(everyone, peers))
         return None, None
     offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
-    offers: list[Offer] = communicator.told(offer)
+    offers: list[PoolOffer] = communicator.told(offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
     obstacles: list[str] = communicator.told(obstacle)
     nodes = _nodes(groups, obstacles)
@@ -168,7 +168,7 @@ def _obstacle(everyone: Sequence[Introduction], peers: list[int]) -> str:
     return ""
 
 
-def _offer(obstacle: str, ranks: int) -> Offer:
+def _offer(obstacle: str, ranks: int) -> PoolOffer:
     """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot.
 
     The pool gets an equal share for each of *ranks*, the number of ranks on the node.
@@ -181,12 +181,12 @@ def _offer(obstacle: str, ranks: int) -> Offer:
         else:
             lines, token = pool.open_lines(), pool.token.hex()
             if lines >= 0:
-                return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
+                return PoolOffer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
             obstacle = "there is no free space for the lines of another rendezvous"
-    return Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
+    return PoolOffer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
 
 
-def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str]:
+def _mapped(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory], str]:
     """Return the memory of the ranks with these processes and offers, or why one of them cannot be mapped."""
     obstacle = next((offer["obstacle"] for _, offer in offers if offer["obstacle"]), "")
     if obstacle:
@@ -200,7 +200,7 @@ def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str
     return memories, ""
 
 
-def _mapping(process: int, offer: Offer) -> Mapping:
+def _mapping(process: int, offer: PoolOffer) -> Mapping:
     """Return the pool of another process; ``OSError`` if there is none."""
     token = offer["token"]
     if token not in _mappings:

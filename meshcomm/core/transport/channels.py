@@ -19,7 +19,7 @@ from meshcomm.core.ranks.teams import Group
 from meshcomm.core.transport.exchange import Exchanged
 
 
-class Offer(TypedDict):
+class ChannelOffer(TypedDict):
     """Where a rank has its blocks and its lines in its pool."""
 
     blocks: list[int]
@@ -30,7 +30,7 @@ class Offer(TypedDict):
     """That of the pool."""
 
 
-class Opened(NamedTuple):
+class OpenedChannel(NamedTuple):
     """A channel for the ranks of a group, and who exchanges messages instead.
 
     Parameters
@@ -46,25 +46,25 @@ class Opened(NamedTuple):
     sends: bool
 
 
-def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[Bytes]) -> Opened:
+def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[Bytes]) -> OpenedChannel:
     """Return a channel for the exchange of *tensors* from *blocks* to the same blocks. Collective over the group."""
     communicator, everyone = group.communicator(), np.arange(len(group.members), dtype=np.intp)
     nodes, rendezvous, position = group.nodes, group.rendezvous, tensors[0].position
     if nodes is None:  # on all ranks
-        return Opened(None, everyone, copies=False, sends=True)
+        return OpenedChannel(None, everyone, copies=False, sends=True)
     peers = [] if rendezvous is None else _peers(tensors, rendezvous.members, position)
     offer = None if rendezvous is None else _offer(_pool(rendezvous), blocks, peers)
-    offers: list[Offer | None] = communicator.told(offer)
+    offers: list[ChannelOffer | None] = communicator.told(offer)
     unable = {node for node, other in zip(nodes, offers, strict=True) if other is None}
     copies, sends = not unable.issuperset(nodes), bool(unable) or len(set(nodes)) > 1
     if rendezvous is None or nodes[position] in unable:
         if rendezvous is not None and offer is not None:
             give_back(_pool(rendezvous), offer["lines"])
-        return Opened(None, everyone, copies, sends)
+        return OpenedChannel(None, everyone, copies, sends)
     channel = _channel(
         rendezvous, tensors, peers, {rank: other for rank, other in enumerate(offers) if other is not None}
     )
-    return Opened(channel, np.flatnonzero(np.array(nodes) != nodes[position]), copies, sends)
+    return OpenedChannel(channel, np.flatnonzero(np.array(nodes) != nodes[position]), copies, sends)
 
 
 def _peers(tensors: Sequence[Exchanged], members: Sequence[int], position: int) -> list[int]:
@@ -84,18 +84,18 @@ def _pool(rendezvous: Rendezvous) -> Pool:
     return pool
 
 
-def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> Offer | None:
+def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> ChannelOffer | None:
     """Return where the blocks of this rank are, and its lines, which it reserves; None if it cannot share them."""
     at = [pool.locate(block) if len(block) else 0 for block in blocks]
     reserved = None if min(at) < 0 else reserve(pool, len(peers))
     if reserved is None:
         return None
     lines, slots = reserved
-    return Offer(blocks=at, lines=lines, slots=dict(zip(map(str, peers), slots, strict=True)), clock=pool.clock)
+    return ChannelOffer(blocks=at, lines=lines, slots=dict(zip(map(str, peers), slots, strict=True)), clock=pool.clock)
 
 
 def _channel(
-    rendezvous: Rendezvous, tensors: Sequence[Exchanged], peers: Sequence[int], offers: dict[int, Offer]
+    rendezvous: Rendezvous, tensors: Sequence[Exchanged], peers: Sequence[int], offers: dict[int, ChannelOffer]
 ) -> Channel:
     position, members, described = tensors[0].position, rendezvous.members, []
     for peer in peers:
