@@ -99,7 +99,7 @@ class Exchange:
         return Repeated(self._group, self._tensors, self._spec, blocks)
 
 
-class Repeated(choose.Repeated):
+class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
     def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[Begun], R]) -> R:

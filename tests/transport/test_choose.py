@@ -307,7 +307,9 @@ def test_repeated_exchanges(ranks, hosts, shared):
         here = rank.position
         blocks = [rank.block(3 * its(here).itemsize, shared or here != 2) for its in tensors]
         views = [block.view(f"u{its(here).itemsize}") for block, its in zip(blocks, tensors, strict=True)]
-        its = choose.repeated(rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, one_memory=True), blocks)
+        its = choose.RepeatedExchange(
+            rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, one_memory=True), blocks
+        )
         for turn in range(5):
             for number, view in enumerate(views):
                 view[:] = 0, 10 * turn + here + number, 0
@@ -335,7 +337,9 @@ def test_repeated_exchanges_that_differ_are_found_out(ranks):
 
     def program(rank):
         blocks = [rank.block(24, True)]
-        its = choose.repeated(rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks)
+        its = choose.RepeatedExchange(
+            rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks
+        )
         its.run()
         rank.group.team.call_digest += rank.position == 2
         if rank.position == 0:  # its neighbours fail, perhaps after all that it needs is done

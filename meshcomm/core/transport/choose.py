@@ -95,11 +95,6 @@ def nonblocking(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) 
     return Nonblocking(group, tensors, Packed(group, tensors, spec, _messages(group, spec), overlaps=True))
 
 
-def repeated(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
-    """Return the exchange of *tensors* from *blocks* to the same blocks, time and again. Collective over the group."""
-    return Repeated(group, tensors, spec, blocks)
-
-
 def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
     """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
@@ -139,7 +134,7 @@ def _messages(group: Group, spec: ExchangeSpec) -> int:
     return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
 
 
-_left_behind: list["Repeated"] = []
+_left_behind: list["RepeatedExchange"] = []
 """Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
 
 
@@ -179,7 +174,7 @@ class Nonblocking:
         return pending
 
 
-class Repeated:
+class RepeatedExchange:
     """An exchange from some blocks to the same blocks, in a form that can start without waiting.
 
     To make one is Collective over the group. The blocks must stay where they are.
@@ -249,10 +244,10 @@ class Repeated:
         channel.start(number)
         if self._own is not None:
             self._own.run(self._blocks, self._blocks)
-        return _InChannel(group, channel, messages)
+        return _RepeatedInFlight(group, channel, messages)
 
 
-class _InChannel:
+class _RepeatedInFlight:
     """An exchange in flight in a channel, and perhaps in messages."""
 
     __slots__ = ("_channel", "_group", "_messages")
