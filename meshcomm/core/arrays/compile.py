@@ -31,8 +31,8 @@ from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import (
     Exchanged,
     ExchangeSpec,
-    Operation,
     Order,
+    Transport,
     from_boxes,
     is_plain,
     wrong_length,
@@ -107,10 +107,10 @@ def _packed(block: Array | None) -> Bytes:
 
 def operations(
     plan: Plan, here: Location, order: Order = None, held: Held | None = None
-) -> list[tuple[Operation, int]]:
+) -> list[tuple[Transport, int]]:
     """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
     steps = exchanging_steps(plan)
-    found: list[tuple[Operation, int]] = []
+    found: list[tuple[Transport, int]] = []
     for step in steps:
         tensor = described(step, here) if found else replace(described(step, here, held), order=order)
         exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))

@@ -71,7 +71,7 @@ from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.ranks.traffic import traffic_from
 from meshcomm.core.transport.channels import open_channel
-from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Operation, own_copies
+from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Transport, own_copies
 from meshcomm.core.transport.in_place import InPlace
 from meshcomm.core.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.core.transport.relay import Relayed
@@ -80,7 +80,7 @@ from meshcomm.errors import CollectiveMismatch
 OverMPI: TypeAlias = Packed | Gathered | Broadcast
 
 
-def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> Operation:
+def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> Transport:
     """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
     if len(group.members) == 1:
         return LocalCopy(tensors)
@@ -286,7 +286,7 @@ class _Chosen:
     def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
         self._group, self._tensors, self._spec = group, tensors, spec
         self._sizes = BlockSizes(tensors)
-        self._way: Operation | None = None
+        self._way: Transport | None = None
         self._chosen_for: tuple[int, ...] | None = None
         self._received: Traffic | None = None
 
@@ -322,7 +322,7 @@ class _Chosen:
             return Permuted(group, tensors, spec, spec.rounds)
         return Packed(group, tensors, spec, _rounds(group, tensors, spec))
 
-    def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
+    def _on_nodes(self, nodes: tuple[int, ...]) -> Transport:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
         group, tensors, spec = self._group, self._tensors, self._spec
         several_nodes = len(set(nodes)) > 1
@@ -353,7 +353,7 @@ class _Mixed:
     The exchange on the node is None for a rank that shares no memory.
     """
 
-    def __init__(self, on_node: Operation | None, off_node: Packed) -> None:
+    def __init__(self, on_node: Transport | None, off_node: Packed) -> None:
         self._on_node = on_node
         self._off_node = off_node
 
@@ -369,14 +369,14 @@ def _off_node_buffer(use: str, size: int) -> Bytes:
     return scratch(f"off node {use}", size)
 
 
-def on_arrays(operation: Operation, shape: Shape) -> Callable[[Array], Array]:
-    """Return a function from an array to the new one, of *shape*, that *operation* makes of it."""
+def on_arrays(transport: Transport, shape: Shape) -> Callable[[Array], Array]:
+    """Return a function from an array to the new one, of *shape*, that *transport* makes of it."""
 
     elements = block_bytes(shape, 1)
 
     def run(array: Array) -> Array:
         target = new_bytes(elements * array.dtype.itemsize)
-        operation.run([as_bytes(array)], [target])
+        transport.run([as_bytes(array)], [target])
         return np.ndarray(shape, array.dtype, target)  # as_block, without its call
 
     return run

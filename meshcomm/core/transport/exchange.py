@@ -28,8 +28,8 @@ Order: TypeAlias = tuple[int, ...] | None
 """For each axis of a box, which axis of the block in memory it is; None if the axes are in one order."""
 
 
-class Operation(Protocol):
-    """Turns blocks into new ones. Collective over its group, if it has one."""
+class Transport(Protocol):
+    """A way of moving boxes from blocks to new blocks. Collective over its group, if it has one."""
 
     def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks *targets* from the blocks *sources*.
