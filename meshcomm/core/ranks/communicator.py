@@ -41,7 +41,7 @@ class Comparison(Protocol):
         """Wait until it is complete, and return whether all ranks brought the same number."""
 
 
-class Numbers(Protocol):
+class NumberMessages(Protocol):
     """A number that goes from this rank to some others, and theirs to it, again and again."""
 
     def start(self, number: int) -> None:
@@ -110,7 +110,7 @@ class Communicator(ABC):
     def start_comparison(self, number: int) -> Comparison:
         """Begin to compare a *number* of 63 bits with those of all ranks, and return at once."""
 
-    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
+    def numbers(self, to: list[int], sources: list[int]) -> NumberMessages:
         """Return how to send numbers to the ranks *to*, and receive those of *sources*. Not collective."""
         raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
 

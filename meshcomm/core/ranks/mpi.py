@@ -54,7 +54,7 @@ _LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ra
 _NUMBER_TAG = 1  # other messages have the tag 0
 
 
-class _Operation:
+class _MPIRequests:
     """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`.
 
     Parameters
@@ -91,7 +91,7 @@ class _Operation:
         timed()
 
 
-class _Comparison(_Operation):
+class _MPIComparison(_MPIRequests):
     """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class _Comparison(_Operation):
         return bool(largest == -of_negatives)
 
 
-class _Numbers:
+class _MPINumberMessages:
     """Numbers in persistent requests, which cost half of what a reduction does, and of what new messages do."""
 
     def __init__(self, own: Indices, others: Indices, sources: list[int], requests: "list[MPI_.Prequest]") -> None:
@@ -174,7 +174,7 @@ class MPICommunicator(Communicator):
         timed = watch.recorder.together("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Ialltoallv(message, received)
-        return _Operation(request.Test, request.Wait, "MPI_Wait", memory, timed)
+        return _MPIRequests(request.Test, request.Wait, "MPI_Wait", memory, timed)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests, memory = [], (send, receive)
@@ -185,7 +185,7 @@ class MPICommunicator(Communicator):
             for rank in _with_bytes(side[1], self.rank):
                 requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
         test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
-        return _Operation(test, wait, "MPI_Waitall", memory, timed)
+        return _MPIRequests(test, wait, "MPI_Waitall", memory, timed)
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         requests, memory = [], (data, into)
@@ -212,14 +212,14 @@ class MPICommunicator(Communicator):
         timed()
         return result
 
-    def start_comparison(self, number: int) -> _Comparison:
+    def start_comparison(self, number: int) -> _MPIComparison:
         memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
         timed = watch.recorder.together("MPI_Iallreduce", self) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Iallreduce(numbers, largest, self._max)
-        return _Comparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
+        return _MPIComparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
 
-    def numbers(self, to: list[int], sources: list[int]) -> _Numbers:
+    def numbers(self, to: list[int], sources: list[int]) -> _MPINumberMessages:
         comm, own = self._comm, self._own_number
         if not len(self._other_numbers):
             self._other_numbers = np.zeros(self.size, dtype=np.int64)
@@ -229,7 +229,7 @@ class MPICommunicator(Communicator):
         for rank in {*sources}.difference(self._receives):
             self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
         receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
-        return _Numbers(own, others, sources, [*receives, *sends])
+        return _MPINumberMessages(own, others, sources, [*receives, *sends])
 
     def channels(self, send: Side, receive: Side) -> MPIChannels:
         made = MPIChannels(mpi(), self._comm, self, send, receive)

@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.core._tuning import HEADER_UP_TO, PAIRS_UP_TO
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes
-from meshcomm.core.ranks.communicator import Communicator, Comparison, Numbers
+from meshcomm.core.ranks.communicator import Communicator, Comparison, NumberMessages
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.transport._digests import Digests
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
@@ -125,7 +125,7 @@ class Pairs:
         self._communicator: Communicator | None = None
         self.tensors = list(tensors)
 
-    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Numbers]:
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, NumberMessages]:
         """Send the number of this rank."""
         communicator = self._group.opened or self._group.communicator()
         if communicator is not self._communicator:  # the first time, or the group was closed and opened again
@@ -133,10 +133,10 @@ class Pairs:
         self._numbers.start(self._number ^ self._group.team.call_digest)
         return sources, targets, self._numbers
 
-    def is_complete(self, begun: Numbers) -> bool:
+    def is_complete(self, begun: NumberMessages) -> bool:
         return True
 
-    def check(self, begun: Numbers) -> None:
+    def check(self, begun: NumberMessages) -> None:
         differing = begun.differing()
         if differing:
             raise _difference(self._group, differing)
