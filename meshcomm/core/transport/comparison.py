@@ -1,6 +1,6 @@
 """How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
 
-In a small exchange it goes in the same messages, as a `Header`. In a large one, whose blocks need not be packed, it
+In a small exchange it goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be packed, it
 goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
 wait, see `Beside`. In all cases no data leave the call before it is compared.
 """
@@ -63,13 +63,13 @@ def comparing(
     # Simulated ranks count bytes, and compare beside them at no cost.
     if not group.team.world.takes_turns:
         if packed or (small and scratch <= spec.scratch_limit):
-            return Header(group, spec.number, tensors, *peers)
+            return DigestHeader(group, spec.number, tensors, *peers)
         if len(group.members) <= PAIRS_UP_TO and not overlaps:
             return Pairs(group, spec.number, tensors, *peers)
     return Beside(group, spec.number, tensors)
 
 
-class Header(Digests):
+class DigestHeader(Digests):
     """One number from each rank to its peers, in the same messages as the tensors.
 
     Parameters
@@ -114,7 +114,7 @@ class Pairs:
 
     Parameters
     ----------
-    group, number, tensors, sends_to, receives_from: as in `Header`
+    group, number, tensors, sends_to, receives_from: as in `DigestHeader`
     """
 
     def __init__(

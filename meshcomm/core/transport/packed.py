@@ -32,7 +32,7 @@ from meshcomm.core.memory.copies import Strided, as_byte_boxes
 from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.communicator import Buffers, Pending
 from meshcomm.core.ranks.teams import Group
-from meshcomm.core.transport.comparison import Beside, Comparing, Header, comparing
+from meshcomm.core.transport.comparison import Beside, Comparing, DigestHeader, comparing
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
 from meshcomm.core.transport.in_flight import InChannels, InFlight
 
@@ -203,7 +203,7 @@ class Packed:
         """Let messages go in channels if they are small, with a header: then both sides are packed."""
         sides, comparing = (self.send, self.receive), self._comparing
         packings = [side.packing for side in sides]
-        if isinstance(comparing, Header) and packings[0] is not None and packings[1] is not None:
+        if isinstance(comparing, DigestHeader) and packings[0] is not None and packings[1] is not None:
             sizes = (*self._kept[0][0], self._send_bytes), (*self._kept[0][1], self._receive_bytes)
             self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, comparing)
 
