@@ -43,10 +43,10 @@ class MPIChannels:
 
     Parameters
     ----------
-    mpi: the module
-    comm: the communicator
-    communicator: ours
-    send, receive: what goes to the ranks, and comes from them
+    mpi: the module ``mpi4py.MPI``
+    comm: communicator of MPI
+    communicator: the same as a communicator of ours
+    send, receive: counts and offsets of the messages to the ranks, and from them
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class MPIChannels:
 
     def take(self) -> "MPIChannel":
         """Return a channel that is idle, to be started now."""
-        channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
+        channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._new_channel())
         recorder, channel.peers = watch.recorder, ()
         if recorder is not None:
             to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
             channel.peers = (recorder.in_pairs("MPI_Startall", self._communicator, to, sources).posted(),)
         return channel
 
-    def _made(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
+    def _new_channel(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
         (counts, offsets, size), (into_counts, into_offsets, into_size) = self._send, self._receive
         data, into = np.empty(size, dtype=np.uint8), np.empty(into_size, dtype=np.uint8)
         comm, receive, send = self._comm, (into, into_counts, into_offsets), (data, counts, offsets)

@@ -132,7 +132,7 @@ class Communicator(ABC):
         except TypeError as error:
             text = _REFUSED + str(error).encode()
         texts = self.told_texts(text)
-        refused = next((each for each in texts if each.startswith(_REFUSED)), None)
+        refused = next((received for received in texts if received.startswith(_REFUSED)), None)
         if refused is not None:
             raise TypeError(refused.removeprefix(_REFUSED).decode())
         return list(map(json.loads, texts))

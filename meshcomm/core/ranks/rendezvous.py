@@ -72,10 +72,10 @@ def open_rendezvous(
     """
     me = communicator.rank
     everyone: list[Introduction] = communicator.told(_introduction())
-    error = next((its["error"] for its in everyone if its["error"]), None)
+    error = next((other["error"] for other in everyone if other["error"]), None)
     if error is not None:
         raise MeshcommError(error)
-    groups = list(alike(range(len(everyone)), [(its["host"], its["processes"]) for its in everyone]).values())
+    groups = list(alike(range(len(everyone)), [(other["host"], other["processes"]) for other in everyone]).values())
     peers = next(group for group in groups if me in group)
     if all(_obstacle(everyone, group) for group in groups):  # all ranks see the same
         _note(_obstacle(everyone, peers))
@@ -151,7 +151,7 @@ def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | N
 
 def _neighbours(everyone: Sequence[Introduction], rank: int) -> int:
     """Return how many ranks use the memory of this host, also those that the launcher says are there."""
-    hosts = [its["host"] for its in everyone]
+    hosts = [other["host"] for other in everyone]
     launched = [os.environ.get(name, "") for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
     return max(hosts.count(hosts[rank]), *(int(text) for text in launched if text.isdigit()), 1)
 

@@ -198,11 +198,11 @@ class SimulatedWorld:
 
         Parameters
         ----------
-        key: names the rendezvous, the same on all members
-        operation: the same on all members, or they have made different calls
-        members: the ranks that take part
-        payload: what this rank brings
-        complete: the last rank to arrive calls it, on what each one brought
+        key: key of the rendezvous, the same on all members
+        operation: name of the operation, the same on all members, or they have made different calls
+        members: ranks that take part
+        payload: value that this rank brings
+        complete: function that the last rank to arrive calls with the values of all members
         """
         rank = self.here()
         if rank.cancelled:
@@ -284,7 +284,7 @@ class _Cancelled(BaseException):
     """Ends a simulated rank that waits for what cannot come; no ``except Exception`` should stop it."""
 
 
-class _Local(threading.local):
+class _ThreadState(threading.local):
     """Where the calling thread is."""
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class _Local(threading.local):
         self.stack: list[SimulatedWorld] = []
 
 
-_local = _Local()
+_local = _ThreadState()
 
 
 def current_world() -> SimulatedWorld | None:

@@ -162,8 +162,8 @@ class SimulatedCommunicator(Communicator):
     def split(self, color: int, key: int) -> "SimulatedCommunicator":
         def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
             members: dict[int, list[tuple[int, int]]] = {}
-            for rank, (its_color, its_key) in zip(self._members, brought, strict=True):
-                members.setdefault(its_color, []).append((its_key, rank))
+            for rank, (rank_color, rank_key) in zip(self._members, brought, strict=True):
+                members.setdefault(rank_color, []).append((rank_key, rank))
             return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
 
         members = self._together("split", (color, key), complete)

@@ -1,7 +1,7 @@
 """How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
 
-In a small exchange it goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be packed, it
-goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
+In a small exchange it goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be packed,
+it goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
 wait, see `Beside`. In all cases no data leave the call before it is compared.
 """
 
