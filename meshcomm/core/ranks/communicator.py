@@ -122,23 +122,23 @@ class Communicator(ABC):
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of every rank; they may differ in length."""
 
-    def told(self, message: object) -> list[Json]:
-        """Return what every rank tells, which is whatever JSON can hold. Never pickles.
+    def allgather_json(self, message: object) -> list[Json]:
+        """Return the message of every rank, which is a value that JSON can hold. Never pickles.
 
-        ``TypeError`` on all ranks if JSON cannot hold what one of them tells.
+        ``TypeError`` on all ranks if JSON cannot hold one of them.
         """
         try:
             text = as_json_text(message)
         except TypeError as error:
             text = _REFUSED + str(error).encode()
-        texts = self.told_texts(text)
+        texts = self.allgather_texts(text)
         refused = next((received for received in texts if received.startswith(_REFUSED)), None)
         if refused is not None:
             raise TypeError(refused.removeprefix(_REFUSED).decode())
         return list(map(json.loads, texts))
 
-    def told_texts(self, text: bytes) -> list[bytes]:
-        """Return the text of every rank, which `as_json_text` has made."""
+    def allgather_texts(self, text: bytes) -> list[bytes]:
+        """Return the text of every rank, as `as_json_text` makes it."""
         if watch.recorder is not None:
             watch.recorder.agreed()
         return self.allgather(text)
@@ -147,8 +147,8 @@ class Communicator(ABC):
     def gather(self, message: bytes, root: int) -> list[bytes]:
         """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
 
-    def told_to(self, root: int, message: object) -> list[Json]:
-        """Return on rank *root* what every rank tells, as `told` does; elsewhere an empty list."""
+    def gather_json(self, root: int, message: object) -> list[Json]:
+        """Return the message of every rank on rank *root*, as `allgather_json` does; elsewhere an empty list."""
         if watch.recorder is not None:
             watch.recorder.agreed()
         return [json.loads(text) for text in self.gather(as_json_text(message), root)]
@@ -185,7 +185,7 @@ _REFUSED = b"\0"
 
 
 def as_json_text(message: object) -> bytes:
-    """Return what a rank tells others. ``TypeError`` for what JSON cannot hold: the others would wait in vain.
+    """Return *message* as bytes. ``TypeError`` for what JSON cannot hold: the other ranks would wait in vain.
 
     >>> as_json_text([1, "text"])
     b'[1, "text"]'

@@ -48,7 +48,7 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
     ``MeshError`` on all ranks if an environment variable differs between them.
     """
     mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
-    settings = communicator.told(mine)
+    settings = communicator.allgather_json(mine)
     for number, name in enumerate(ALIKE, 1):
         values = alike(ranks, [row[number] for row in settings])
         if len(values) > 1:
@@ -68,7 +68,7 @@ def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, b
             mine["constants"] = stored_constants()
         except MeshError as error:
             mine["error"] = str(error)
-    facts = communicator.told(mine)
+    facts = communicator.allgather_json(mine)
     if "error" in facts[0]:
         raise MeshError(facts[0]["error"])
     nodes = first_on_host([row["host"] for row in facts])

@@ -1,4 +1,4 @@
-"""What this rank does, told to those who count or trace it.
+"""What this rank does, reported to those who count or trace it.
 
 While nobody listens, `watch.recorder` is None: each call and each exchange tests this attribute, and does no more.
 """

@@ -8,8 +8,8 @@ blocks if at least one of the two blocks is in a pool.
 default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first open a
 rendezvous.
 
-Ranks open a rendezvous in three steps, in each of which all tell all others something. After each step all ranks know
-the same, so all agree on what comes next:
+Ranks open a rendezvous in three steps, each an all_gather. After each step all ranks know the same, so all agree on
+what comes next:
 
 1. where each rank runs, and why it cannot share memory, if so (`Introduction`)
 2. where its pool is, and its lines in it (`PoolOffer`)
@@ -71,7 +71,7 @@ def open_rendezvous(
     for each other, they let MPI make progress.
     """
     me = communicator.rank
-    everyone: list[Introduction] = communicator.told(_introduction())
+    everyone: list[Introduction] = communicator.allgather_json(_introduction())
     error = next((other["error"] for other in everyone if other["error"]), None)
     if error is not None:
         raise MeshcommError(error)
@@ -81,9 +81,9 @@ def open_rendezvous(
         _note(_obstacle(everyone, peers))
         return None, None
     offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
-    offers: list[PoolOffer] = communicator.told(offer)
+    offers: list[PoolOffer] = communicator.allgather_json(offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
-    obstacles: list[str] = communicator.told(obstacle)
+    obstacles: list[str] = communicator.allgather_json(obstacle)
     nodes = _nodes(groups, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:

@@ -1,7 +1,7 @@
 """Exchanges between the same blocks, again and again: on a node they start without waiting, by a `Channel`.
 
-A channel is opened once for some blocks. Each rank tells all others where its blocks are in its pool, so that all know
-alike which ranks copy and which exchange messages.
+A channel is opened once for some blocks. An all_gather says where the blocks of each rank are in its pool, so that all
+know alike which ranks copy and which exchange messages.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[By
         return OpenedChannel(None, everyone, copies=False, sends=True)
     peers = [] if rendezvous is None else _peers(tensors, rendezvous.members, position)
     offer = None if rendezvous is None else _offer(_pool(rendezvous), blocks, peers)
-    offers: list[ChannelOffer | None] = communicator.told(offer)
+    offers: list[ChannelOffer | None] = communicator.allgather_json(offer)
     unable = {node for node, other in zip(nodes, offers, strict=True) if other is None}
     copies, sends = not unable.issuperset(nodes), bool(unable) or len(set(nodes)) > 1
     if rendezvous is None or nodes[position] in unable:

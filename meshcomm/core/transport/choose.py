@@ -22,7 +22,7 @@ all of them are shared, and packed between all others.
 #     on another one of its form, from which these facts follow, too (`blocks.edges`, `blocks.reduce`); and on the
 #     machine when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
 # (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
-#     list of what all ranks told each other; the last is a constant of the MPI library.
+#     list that all ranks have gathered; the last is a constant of the MPI library.
 # (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
 #     runs, and why it cannot share memory. A group is opened, closed and opened again at the same call on all ranks
 #     (see "Why all ranks evict alike" in `ranks.teams`), so `nodes` also changes at the same call.
@@ -37,7 +37,7 @@ all of them are shared, and packed between all others.
 #
 # How many rounds a rank has in flight at once is up to the rank: each begins all rounds, in one order.
 #
-# (E) For a channel, whether the blocks of each rank are in its pool. All ranks tell all others, in `open_channel`.
+# (E) For a channel, whether the blocks of each rank are in its pool. `open_channel` gathers the answers of all.
 #
 # Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send
 # messages. Both ranks of the pair find this from what both have written in the rendezvous (`_find_ways` in

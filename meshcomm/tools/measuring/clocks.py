@@ -30,14 +30,14 @@ class Clock(NamedTuple):
 
 def compare_clocks(communicator: Communicator) -> Clock:
     """Return how the clock of this rank's host differs from that of rank 0. Collective."""
-    first = first_on_host(communicator.told(this_host()))
+    first = first_on_host(communicator.allgather_json(this_host()))
     found = {0: Clock()}
     for rank in sorted({*first} - {0}):
         if communicator.rank == 0:
             found[rank] = _ask(communicator, rank)
         elif communicator.rank == rank:
             _answer(communicator)
-    clocks = dict(communicator.told(list(found.items()))[0])
+    clocks = dict(communicator.allgather_json(list(found.items()))[0])
     return Clock(*clocks[first[communicator.rank]])
 
 

@@ -143,7 +143,7 @@ class Trace:
                 self._events.lines(team.world.rank, os.uname().nodename, self._begin, aligned.time)
             ).encode()
             uncertain = max(clock.uncertain for clock in aligned)
-            told = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
+            told = communicator.allgather_json([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None
             if team.rank != 0:
                 communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
@@ -254,4 +254,4 @@ def _synchronised(team: Team) -> tuple[Clock, int]:
     """Return how the clock of this rank differs, and a time on that of the first rank. Collective over the team."""
     communicator = team.everyone.communicator()
     clock = compare_clocks(communicator)
-    return clock, int(communicator.told(monotonic_ns())[0])
+    return clock, int(communicator.allgather_json(monotonic_ns())[0])
