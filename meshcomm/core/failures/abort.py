@@ -188,7 +188,7 @@ def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
 
 def _abort(code: int) -> None:
     """Let MPI end the job if it can; return if it cannot."""
-    here = threading.current_thread() is threading.main_thread()
+    in_main_thread = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
         _exit_after(END_WITHIN)
@@ -196,14 +196,18 @@ def _abort(code: int) -> None:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        within = BECOME_RANK_WITHIN if here else END_WITHIN
+        within = BECOME_RANK_WITHIN if in_main_thread else END_WITHIN
         with contextlib.suppress(MeshcommError):  # the variable is wrong
             within = min(timeout_seconds(), within)
         _exit_after(within)
         MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
-    if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+    if (
+        MPI.Is_initialized()
+        and not MPI.Is_finalized()
+        and (in_main_thread or MPI.Query_thread() == MPI.THREAD_MULTIPLE)
+    ):
         remove_mapped()
         MPI.COMM_WORLD.Abort(code)
 
@@ -222,9 +226,9 @@ def _unread(file: int) -> int:
     """Return how many bytes in the pipe *file* nobody has read yet; 0 if it is no pipe, or not known."""
     with contextlib.suppress(OSError):
         if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(file).st_mode):
-            found = bytearray(4)
-            fcntl.ioctl(file, termios.FIONREAD, found)
-            return int.from_bytes(found, sys.byteorder)
+            count = bytearray(4)
+            fcntl.ioctl(file, termios.FIONREAD, count)
+            return int.from_bytes(count, sys.byteorder)
     return 0
 
 

@@ -57,15 +57,15 @@ def answer(team: Team | None, number: int, noted: int = -1, last: Answer | None 
 def state(team: Team | None, ended: bool = False) -> Answer:
     """Return what this rank does now, seen from *team*, or that it has *ended* its calls there."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
-    made, over = (team.calls, team.turn.over or "") if team is not None else (0, "")
+    calls, over = (team.calls, team.turn.over or "") if team is not None else (0, "")
     call = None if ended else watch.call()
     if call is None:
         at = "" if ended else stacks.of_main()
-        return Answer(watch.count, made, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
+        return Answer(watch.count, calls, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
     number = call[2] if call[1] is team else 0
     others = "" if call[1] is team or call[1] is None else name_of(call[1])
     waits, operation = number > 0, watch.operation()
-    return Answer(watch.count, made, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
+    return Answer(watch.count, calls, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
 
 
 def name_of(team: Team) -> str:

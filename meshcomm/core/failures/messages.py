@@ -19,10 +19,10 @@ def alike(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
     >>> alike([0, 3, 5], "aba")
     {'a': [0, 5], 'b': [3]}
     """
-    found: dict[K, list[int]] = {}
+    ranks_by_value: dict[K, list[int]] = {}
     for rank, value in zip(ranks, values, strict=True):
-        found.setdefault(value, []).append(rank)
-    return found
+        ranks_by_value.setdefault(value, []).append(rank)
+    return ranks_by_value
 
 
 def some(ranks: Sequence[int]) -> str:
@@ -40,13 +40,13 @@ def spans(ranks: Sequence[int]) -> str:
     >>> spans([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    found: list[list[int]] = []
+    intervals: list[list[int]] = []
     for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
+        if intervals and rank == intervals[-1][1] + 1:
+            intervals[-1][1] = rank
         else:
-            found.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            intervals.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals)
 
 
 def first_of(lines: list[str]) -> list[str]:

@@ -107,9 +107,9 @@ class Timer:
 
     Parameters
     ----------
-    recorder: is told
-    what: the function of MPI
-    peers: whom it has to do with
+    recorder: recorder to report to
+    what: name of the function of MPI
+    peers: ranks that may wait for the operation, and for which it may wait
     """
 
     __slots__ = ("_began", "_peers", "_recorder", "_what")

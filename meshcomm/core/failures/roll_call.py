@@ -67,10 +67,10 @@ class RollCall:
 
     Parameters
     ----------
-    channel: its side channel
-    team: the team; its ranks have the order of those of the channel
-    ranks: the ranks of the team in COMM_WORLD
-    hosts: the host of each
+    channel: side channel of the team
+    team: team whose ranks have the order of those of the channel
+    ranks: ranks of the team in COMM_WORLD
+    hosts: host of each rank
     """
 
     def __init__(self, channel: SideChannel, team: Team, ranks: Sequence[int], hosts: Sequence[str]) -> None:
@@ -200,8 +200,8 @@ class RollCall:
 
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a roll call of *ranks*."""
-        last, made = self._left[member]
-        return last._replace(made=made.get(ranks, 0), over="") if ranks else last
+        last, calls = self._left[member]
+        return last._replace(made=calls.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving and ranks:
@@ -211,10 +211,10 @@ class RollCall:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
 
-    def _on_state(self, source: int, ranks: str, number_of_round: int, its: Json) -> None:
+    def _on_state(self, source: int, ranks: str, number_of_round: int, fields: Json) -> None:
         census = self._censuses.get(ranks)
         if census is not None and census.round == number_of_round:
-            census.answers[source] = Answer(*its)
+            census.answers[source] = Answer(*fields)
 
     def _close_when_complete(self, ranks: str, census: _Census) -> None:
         if not census.open:
@@ -259,8 +259,8 @@ class RollCall:
     def _on_all_written(self, source: int) -> None:
         self.all_written = True
 
-    def _on_left(self, source: int, answer: Json, made: dict[str, int]) -> None:
-        self._left[source] = Answer(*answer), made
+    def _on_left(self, source: int, answer: Json, calls: dict[str, int]) -> None:
+        self._left[source] = Answer(*answer), calls
         for ranks, census in self._censuses.items():
             if source in census.members and census.open:
                 census.answers.setdefault(source, self._last_words(source, ranks))
@@ -296,9 +296,9 @@ def open_roll_calls() -> list[RollCall]:
 
 def roll_call_for(team: Team) -> RollCall | None:
     """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
-    own = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
-    if own is not None:
-        return own
+    of_team = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
+    if of_team is not None:
+        return of_team
     ranks = {*team.world.ranks_in_comm_world(team.ranks)}
     return next((roll_call for roll_call in list(_open) if ranks <= {*roll_call.ranks}), None)
 

@@ -46,8 +46,8 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
     *before* are the answers of an earlier roll call; both asked for call *number*.
 
     >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
-    >>> here = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
-    >>> print(mismatch(here, here, 2))
+    >>> answers = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
+    >>> print(mismatch(answers, answers, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: to_numpy
@@ -79,13 +79,15 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
     if by_digests:
         digests = {digest for _, digest, _ in calls}
         noted = min(answer.noted for answer in waiting.values() if answer)
-        others = {rank: its for rank, its in past.items() if _differs(its, digests, noted)}
+        others = {rank: answer for rank, answer in past.items() if _differs(answer, digests, noted)}
         if None in digests or (len(digests) == 1 and not others):
             return ""
-        for rank, its in others.items():
-            made = its.asked or "another call"
-            kinds.add(kind(made))
-            calls.setdefault((f"{made}, and {'ended' if its.ended else 'went on'}", its.digest, ""), []).append(rank)
+        for rank, answer in others.items():
+            operation = answer.asked or "another call"
+            kinds.add(kind(operation))
+            calls.setdefault(
+                (f"{operation}, and {'ended' if answer.ended else 'went on'}", answer.digest, ""), []
+            ).append(rank)
     lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
     if by_digests and (len(kinds) == 1 or not in_calls):
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
@@ -145,8 +147,10 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """
-    late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
-    texts = [(_doing(its, number), _where(its, hosts.get(rank, ""))) for rank, its in (late or answers).items()]
+    late = {rank: answer for rank, answer in answers.items() if answer is None or answer.made < number or answer.error}
+    texts = [
+        (_doing(answer, number), _where(answer, hosts.get(rank, ""))) for rank, answer in (late or answers).items()
+    ]
     lines = [
         f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
         for (text, where), ranks in alike(late or answers, texts).items()
@@ -167,17 +171,17 @@ def _doing(answer: Answer | None, number: int) -> str:
         return "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running"
     seconds = f"{answer.since:.0f} s"
     waited = f"has waited {seconds} in {answer.operation}"
-    here = f", call {answer.number} on these ranks" if answer.number else ""
+    this_call = f", call {answer.number} on these ranks" if answer.number else ""
     elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
     after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
     if answer.ended:
         what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
     elif answer.made < number and answer.operation:
-        what = f"has not arrived: it {waited}{here or elsewhere}"
+        what = f"has not arrived: it {waited}{this_call or elsewhere}"
     elif answer.made < number:
         what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
-    elif here:
-        what = f"{waited}{here}"
+    elif this_call:
+        what = f"{waited}{this_call}"
     elif answer.operation:
         what = f"went on, and {waited}{elsewhere}"
     else:

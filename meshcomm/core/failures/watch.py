@@ -106,13 +106,13 @@ class _Watch:
     @contextlib.contextmanager
     def having(self, error: Exception | None) -> Iterator[None]:
         """Let this rank have this *error* to raise, if any, in a ``with`` statement of one of its threads."""
-        found = [] if error is None else [error]
-        self.errors += found
+        errors = [] if error is None else [error]
+        self.errors += errors
         try:
             yield
         finally:
-            for each in found:
-                self.errors.remove(each)
+            for raised in errors:
+                self.errors.remove(raised)
 
     def call(self) -> "Call | None":
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
