@@ -16,7 +16,7 @@ class Answer(NamedTuple):
     """What a rank does, seen from the ranks of a team."""
 
     calls: int  # how many calls it has made in all; it changes with each one
-    made: int  # how many calls it has made on this team
+    team_calls: int  # how many calls it has made on this team
     asked: str  # what the call on this team was that it was asked for; nothing if it does not remember
     operation: str
     """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""

@@ -201,7 +201,7 @@ class RollCall:
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a roll call of *ranks*."""
         last, calls = self._left[member]
-        return last._replace(made=calls.get(ranks, 0), over="") if ranks else last
+        return last._replace(team_calls=calls.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving and ranks:

@@ -103,7 +103,7 @@ def _differs(answer: Answer, digests: Collection[int | None], noted: int) -> boo
 
 def is_past(answer: Answer, number: int) -> bool:
     """Return whether a rank has made call *number* of the team, and is in no call of it now."""
-    return not answer.number and answer.made >= number
+    return not answer.number and answer.team_calls >= number
 
 
 def ended(answers: Answers, before: Answers, number: int) -> str:
@@ -112,9 +112,9 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     *before* are the answers of an earlier roll call.
 
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
-    >>> ended({0: done, 1: done._replace(made=3)}, {}, 3)
+    >>> ended({0: done, 1: done._replace(team_calls=3)}, {}, 3)
     'rank 0 has ended without it'
-    >>> ended({0: done._replace(operation="close"), 1: done._replace(made=3)}, {}, 3)
+    >>> ended({0: done._replace(operation="close"), 1: done._replace(team_calls=3)}, {}, 3)
     'rank 0 has closed the mesh without it'
     >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
     >>> ended(failed, failed, 2)
@@ -122,13 +122,15 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     >>> ended(failed, {}, 2)
     ''
     """
-    gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
+    gone = [
+        rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.team_calls < number
+    ]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
         return has_ended(gone, closed)
     for rank, answer in answers.items():
         earlier = before.get(rank)
-        if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
+        if answer is not None and earlier is not None and answer.over and earlier.over and answer.team_calls <= number:
             return f"rank {rank} makes no more calls on these ranks: {answer.over}"
     return ""
 
@@ -143,11 +145,15 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
 
     >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
-    >>> print(report({0: behind._replace(operation="to_numpy", number=4, made=4, waits=True), 1: behind}, 4, {}))
+    >>> print(report({0: behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True), 1: behind}, 4, {}))
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """
-    late = {rank: answer for rank, answer in answers.items() if answer is None or answer.made < number or answer.error}
+    late = {
+        rank: answer
+        for rank, answer in answers.items()
+        if answer is None or answer.team_calls < number or answer.error
+    }
     texts = [
         (_doing(answer, number), _where(answer, hosts.get(rank, ""))) for rank, answer in (late or answers).items()
     ]
@@ -173,12 +179,16 @@ def _doing(answer: Answer | None, number: int) -> str:
     waited = f"has waited {seconds} in {answer.operation}"
     this_call = f", call {answer.number} on these ranks" if answer.number else ""
     elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
-    after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
+    after = (
+        f"after call {answer.team_calls} on these ranks"
+        if answer.team_calls
+        else "before its first call on these ranks"
+    )
     if answer.ended:
         what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
-    elif answer.made < number and answer.operation:
+    elif answer.team_calls < number and answer.operation:
         what = f"has not arrived: it {waited}{this_call or elsewhere}"
-    elif answer.made < number:
+    elif answer.team_calls < number:
         what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
     elif this_call:
         what = f"{waited}{this_call}"
