@@ -20,7 +20,7 @@ class Strided(NamedTuple):
     extents: Indices  # (k, ndim)
 
 
-class Loops(NamedTuple):
+class BoxLoops(NamedTuple):
     """Boxes in the indices of a block. Each axis of a box is one loop, or several, one inside the other."""
 
     starts: Indices  # (k, ndim): where each box begins
@@ -29,7 +29,7 @@ class Loops(NamedTuple):
 
 
 def strided(
-    region: int, shape: Shape | None, itemsize: int, loops: Loops, order: tuple[int, ...] | None = None
+    region: int, shape: Shape | None, itemsize: int, loops: BoxLoops, order: tuple[int, ...] | None = None
 ) -> Strided:
     """Return where boxes lie in a block.
 

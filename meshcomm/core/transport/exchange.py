@@ -18,7 +18,7 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Bytes, Indices
 from meshcomm.core.layouts.boxes import Box, Boxes, box_shape, in_block, intersections, with_peers
 from meshcomm.core.memory.blocks import block_bytes
-from meshcomm.core.memory.copies import Loops, Strided, as_byte_boxes, strided
+from meshcomm.core.memory.copies import BoxLoops, Strided, as_byte_boxes, strided
 from meshcomm.errors import ShapeError
 
 T = TypeVar("T")
@@ -278,7 +278,7 @@ def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, orde
         corners = zip(boxes.starts.tolist(), boxes.stops.tolist(), strict=True)
         return laid_out([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
     shape = None if box is None else box_shape(box)
-    return strided(region, shape, itemsize, Loops(*in_block(box, boxes)), order)
+    return strided(region, shape, itemsize, BoxLoops(*in_block(box, boxes)), order)
 
 
 def are_few(boxes: Boxes) -> bool:
