@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from meshcomm.core.failures import stacks
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.watch import Team, watch
+from meshcomm.core.failures.watch import WatchedTeam, watch
 
 
 class Answer(NamedTuple):
@@ -44,7 +44,7 @@ class Report(NamedTuple):
     files: bool = False  # whether another rank reads or writes a file: that may take long
 
 
-def answer(team: Team | None, number: int, noted: int = -1, last: Answer | None = None) -> Answer:
+def answer(team: WatchedTeam | None, number: int, noted: int = -1, last: Answer | None = None) -> Answer:
     """Return what this rank answers to ranks that wait in call *number* of *team*; None is a team it does not know.
 
     With the digest after so many *noted* calls. *last* is what it said when it left the team.
@@ -54,7 +54,7 @@ def answer(team: Team | None, number: int, noted: int = -1, last: Answer | None 
     return now if team is None else now._replace(noted=team.noted, digest=team.digest_after(noted))
 
 
-def state(team: Team | None, ended: bool = False) -> Answer:
+def state(team: WatchedTeam | None, ended: bool = False) -> Answer:
     """Return what this rank does now, seen from *team*, or that it has *ended* its calls there."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
     calls, over = (team.calls, team.turn.over or "") if team is not None else (0, "")
@@ -68,6 +68,6 @@ def state(team: Team | None, ended: bool = False) -> Answer:
     return Answer(watch.count, calls, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
 
 
-def name_of(team: Team) -> str:
+def name_of(team: WatchedTeam) -> str:
     """Return the ranks of *team* in COMM_WORLD, in short."""
     return spans(sorted(team.world.ranks_in_comm_world(team.ranks)))

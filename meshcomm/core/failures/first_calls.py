@@ -17,7 +17,7 @@ from meshcomm.core.failures.answers import Answer, Report, answer, name_of
 from meshcomm.core.failures.messages import some, spans
 from meshcomm.core.failures.stragglers import has_ended
 from meshcomm.core.failures.stragglers import report as who_is_missing
-from meshcomm.core.failures.watch import Call, Team, watch
+from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
 
 class FirstCalls:
@@ -106,7 +106,7 @@ def _read(message: bytes) -> Answer | None:
     return None
 
 
-def _team_called(name: str) -> Team | None:
+def _team_called(name: str) -> WatchedTeam | None:
     """Return the team of the ranks called *name*: that of the call that goes on, if it fits."""
     call = watch.call()
     teams = [call[1]] if call is not None and call[1] is not None else []

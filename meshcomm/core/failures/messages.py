@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from meshcomm.core._types import Ranks
 from meshcomm.core._units import some_of
-from meshcomm.core.failures.watch import World
+from meshcomm.core.failures.watch import WatchedWorld
 from meshcomm.errors import CollectiveMismatch
 
 K = TypeVar("K")
@@ -100,7 +100,7 @@ def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) ->
     return how, how
 
 
-def explain_none(error: BaseException, worlds: Iterable[World]) -> None:
+def explain_none(error: BaseException, worlds: Iterable[WatchedWorld]) -> None:
     """Add a note to *error* if it is about a None, and this process is outside of a mesh of one of the *worlds*."""
     if isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
         for mesh in filter(None, (world.outside_of() for world in worlds)):

@@ -41,7 +41,7 @@ from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.stragglers import ended, is_past, mismatch
 from meshcomm.core.failures.stragglers import report as who_is_missing
-from meshcomm.core.failures.watch import Call, Team, watch
+from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 
@@ -73,7 +73,7 @@ class RollCall:
     hosts: host of each rank
     """
 
-    def __init__(self, channel: SideChannel, team: Team, ranks: Sequence[int], hosts: Sequence[str]) -> None:
+    def __init__(self, channel: SideChannel, team: WatchedTeam, ranks: Sequence[int], hosts: Sequence[str]) -> None:
         self.team = team
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
@@ -206,7 +206,7 @@ class RollCall:
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving and ranks:
             return  # what this rank said when it left is its answer
-        team: Team | None = self.team
+        team: WatchedTeam | None = self.team
         if ranks:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
@@ -294,7 +294,7 @@ def open_roll_calls() -> list[RollCall]:
     return list(_open)
 
 
-def roll_call_for(team: Team) -> RollCall | None:
+def roll_call_for(team: WatchedTeam) -> RollCall | None:
     """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
     of_team = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
     if of_team is not None:

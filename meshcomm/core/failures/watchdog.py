@@ -32,7 +32,7 @@ from meshcomm.core.failures.answers import Report
 from meshcomm.core.failures.first_calls import FirstCalls
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.roll_call import RollCall, open_roll_calls, roll_call_for
-from meshcomm.core.failures.watch import Call, Team, kind, watch
+from meshcomm.core.failures.watch import Call, WatchedTeam, kind, watch
 
 
 @cache
@@ -193,14 +193,14 @@ class _Watchdog:
             if report is None or report.speaks:
                 say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
 
-    def _end_if_interrupted(self, team: Team | None, text: str) -> None:
+    def _end_if_interrupted(self, team: WatchedTeam | None, text: str) -> None:
         if self._interrupted is None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
         self._interrupted += self._step
         if self._interrupted >= INTERRUPT_WITHIN:
             self._end(team, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
 
-    def _end(self, team: Team | None, reason: str, code: int = 1) -> None:
+    def _end(self, team: WatchedTeam | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do.
 
         Ranks of a *team* that wait in one operation say the same; with roll calls, all of its ranks do, as they tell
