@@ -38,9 +38,9 @@ from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
 from meshcomm.core._types import Json
 from meshcomm.core.failures.answers import Answer, Report, answer, state
 from meshcomm.core.failures.messages import spans
+from meshcomm.core.failures.missing_ranks import ended, is_past, mismatch
+from meshcomm.core.failures.missing_ranks import report as who_is_missing
 from meshcomm.core.failures.side_channel import SideChannel
-from meshcomm.core.failures.stragglers import ended, is_past, mismatch
-from meshcomm.core.failures.stragglers import report as who_is_missing
 from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
