@@ -188,7 +188,7 @@ def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
 
 def _abort(code: int) -> None:
     """Let MPI end the job if it can; return if it cannot."""
-    in_main_thread = threading.current_thread() is threading.main_thread()
+    is_main = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
         _exit_after(END_WITHIN)
@@ -196,18 +196,14 @@ def _abort(code: int) -> None:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        within = BECOME_RANK_WITHIN if in_main_thread else END_WITHIN
+        within = BECOME_RANK_WITHIN if is_main else END_WITHIN
         with contextlib.suppress(MeshcommError):  # the variable is wrong
             within = min(timeout_seconds(), within)
         _exit_after(within)
         MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
-    if (
-        MPI.Is_initialized()
-        and not MPI.Is_finalized()
-        and (in_main_thread or MPI.Query_thread() == MPI.THREAD_MULTIPLE)
-    ):
+    if MPI.Is_initialized() and not MPI.Is_finalized() and (is_main or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         remove_mapped()
         MPI.COMM_WORLD.Abort(code)
 

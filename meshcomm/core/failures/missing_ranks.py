@@ -85,9 +85,8 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
         for rank, answer in others.items():
             operation = answer.asked or "another call"
             kinds.add(kind(operation))
-            calls.setdefault(
-                (f"{operation}, and {'ended' if answer.ended else 'went on'}", answer.digest, ""), []
-            ).append(rank)
+            text = f"{operation}, and {'ended' if answer.ended else 'went on'}"
+            calls.setdefault((text, answer.digest, ""), []).append(rank)
     lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
     if by_digests and (len(kinds) == 1 or not in_calls):
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
@@ -122,9 +121,7 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
     >>> ended(failed, {}, 2)
     ''
     """
-    gone = [
-        rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.team_calls < number
-    ]
+    gone = [rank for rank, a in answers.items() if a is not None and a.ended and a.team_calls < number]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
         return has_ended(gone, closed)
@@ -149,14 +146,8 @@ def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """
-    late = {
-        rank: answer
-        for rank, answer in answers.items()
-        if answer is None or answer.team_calls < number or answer.error
-    }
-    texts = [
-        (_doing(answer, number), _where(answer, hosts.get(rank, ""))) for rank, answer in (late or answers).items()
-    ]
+    late = {rank: a for rank, a in answers.items() if a is None or a.team_calls < number or a.error}
+    texts = [(_doing(a, number), _where(a, hosts.get(rank, ""))) for rank, a in (late or answers).items()]
     lines = [
         f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
         for (text, where), ranks in alike(late or answers, texts).items()
@@ -179,16 +170,13 @@ def _doing(answer: Answer | None, number: int) -> str:
     waited = f"has waited {seconds} in {answer.operation}"
     this_call = f", call {answer.number} on these ranks" if answer.number else ""
     elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
-    after = (
-        f"after call {answer.team_calls} on these ranks"
-        if answer.team_calls
-        else "before its first call on these ranks"
-    )
+    calls = answer.team_calls
+    after = f"after call {calls} on these ranks" if calls else "before its first call on these ranks"
     if answer.ended:
         what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
-    elif answer.team_calls < number and answer.operation:
+    elif calls < number and answer.operation:
         what = f"has not arrived: it {waited}{this_call or elsewhere}"
-    elif answer.team_calls < number:
+    elif calls < number:
         what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
     elif this_call:
         what = f"{waited}{this_call}"

@@ -258,10 +258,8 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
     run, period = cut.block, cut.period
     first = np.maximum(0, -((firsts + run - 1 - starts) // period))  # the first run that ends after the start
     last = (stops - firsts - 1) // period  # the last run that begins before the stop
-    overlapping = (first <= last) & (starts < stops)
-    starts, stops, firsts, numbers, first, last = (
-        a[overlapping] for a in (starts, stops, firsts, numbers, first, last)
-    )
+    inside = (first <= last) & (starts < stops)
+    starts, stops, firsts, numbers, first, last = (a[inside] for a in (starts, stops, firsts, numbers, first, last))
     begin, end = firsts + first * period, firsts + last * period + run
     alone = first == last
     head, tail = ~alone & (begin < starts), ~alone & (end > stops)
@@ -281,9 +279,8 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
 def _joined(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
     numbers, starts, stops = (np.concatenate([part[i] for part in parts]) for i in range(3))
     repeats = [part.repeats for part in parts if part.repeats is not None]
-    return AxisOverlaps(
-        numbers, starts, stops, Repeats(*(np.concatenate(arrays) for arrays in zip(*repeats, strict=True)))
-    )
+    counts, steps = (np.concatenate(arrays) for arrays in zip(*repeats, strict=True))
+    return AxisOverlaps(numbers, starts, stops, Repeats(counts, steps))
 
 
 def _ordered(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:

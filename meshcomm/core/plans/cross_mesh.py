@@ -154,9 +154,8 @@ class AllToAllBetween(AllToAll):
         cuts = zip(self._cuts(self.target), target_numbers.tolist(), self._cuts(self.source), strict=True)
         overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
         rows, boxes = boxes_of_overlaps(overlaps)
-        numbers = (
-            np.stack([overlap.numbers[rows[:, i]] for i, overlap in enumerate(overlaps)], axis=1) if overlaps else rows
-        )
+        columns = [overlap.numbers[rows[:, axis]] for axis, overlap in enumerate(overlaps)]
+        numbers = np.stack(columns, axis=1) if columns else rows
         senders = self._serving(rank, numbers)
         if not self.machine.one_node:
             senders = self._nearest(rank, numbers, senders)

@@ -358,13 +358,7 @@ class AllToAll(Step):
             tuple(tuple(n for n in names if n not in self.dims) for names in effective(layout))
             for layout in (self.source, self.target)
         ]
-        if (
-            len(self.dims) != 1
-            or len(old_axes) != 1
-            or len(new_axes) != 1
-            or old_axes == new_axes
-            or others[0] != others[1]
-        ):
+        if not len(self.dims) == len(old_axes) == len(new_axes) == 1 or old_axes == new_axes or others[0] != others[1]:
             return None, None
         if isinstance(self.source.axes[old_axes[0]], CutSpec) or isinstance(self.target.axes[new_axes[0]], CutSpec):
             return None, None

@@ -13,7 +13,7 @@ What a rank does about an error depends on when it finds it:
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 from meshcomm.core.failures import abort, host_signals
 from meshcomm.core.failures.watch import kind, watch
@@ -28,6 +28,8 @@ from meshcomm.core.ranks.teams import Location, Team
 from meshcomm.errors import MeshcommError
 
 R = TypeVar("R")
+Subject: TypeAlias = tuple[object, ...]
+"""The arguments of the functions of a `Collective` that describe and build a call."""
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
 _WRONG = fingerprint("something is wrong with this call")  # in the digest of a known call in which a rank has an error
@@ -135,7 +137,7 @@ class Collective(Generic[R]):
         operation: str,
         meshes: tuple[Mesh, Mesh],
         key: Hashable,
-        subject: tuple[object, ...],
+        subject: Subject,
         arguments: tuple[object, ...],
         *,
         error: Exception | None = None,
@@ -170,13 +172,7 @@ class Collective(Generic[R]):
             return run(*arguments)
 
     def prepared(
-        self,
-        team: Team,
-        key: Hashable,
-        subject: tuple[object, ...],
-        location: object,
-        *,
-        error: Exception | None = None,
+        self, team: Team, key: Hashable, subject: Subject, location: object, *, error: Exception | None = None
     ) -> Callable[..., R]:
         """Return the function that runs a call on which all ranks of *team* have agreed. Collective over the team.
 
@@ -215,12 +211,7 @@ class Collective(Generic[R]):
         return run
 
     def _of_known_form(
-        self,
-        team: Team,
-        key: Hashable,
-        subject: tuple[object, ...],
-        prepared_call: PreparedCall,
-        error: Exception | None,
+        self, team: Team, key: Hashable, subject: Subject, prepared_call: PreparedCall, error: Exception | None
     ) -> Callable[..., R]:
         """Return what runs a new call as it has run others of its form, and note what the call is about."""
         call = self._text(team, subject)
@@ -231,6 +222,6 @@ class Collective(Generic[R]):
         team.remember(key, PreparedCall(prepared_call.run, number))
         return prepared_call.run
 
-    def _text(self, team: Team, subject: tuple[object, ...]) -> str:
+    def _text(self, team: Team, subject: Subject) -> str:
         text = self._describe(*subject)
         return text if team.turn.depth <= 1 else f"{text}, within {kind(team.turn.operation or '')}"

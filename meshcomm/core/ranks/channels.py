@@ -29,7 +29,7 @@ from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, bytes_
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.core.failures.recorder import Dependencies
+    from meshcomm.core.failures.recorder import Waits
 
 _TAG = 2  # other messages have the tags 0 and 1
 
@@ -94,7 +94,7 @@ class MPIChannel:
     ) -> None:
         self.send, self.receive = send, receive
         self._channels, self._requests = channels, requests
-        self.peers: tuple[Dependencies, ...] = ()  # while somebody records
+        self.peers: tuple[Waits, ...] = ()  # while somebody records
         self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
         # No method: calls of Python functions are what a small exchange takes its time for.
         self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)

@@ -11,17 +11,7 @@ from typing import final
 import numpy as np
 
 from meshcomm.core._types import Counts
-from meshcomm.core.failures.recorder import (
-    NOBODY,
-    NOTHING,
-    Arrival,
-    Dependencies,
-    InMemory,
-    Needed,
-    Stream,
-    Timer,
-    Traffic,
-)
+from meshcomm.core.failures.recorder import NOBODY, NOTHING, Arrival, InMemory, Needed, Stream, Timer, Traffic, Waits
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory._rendezvous import measure_times
 from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
@@ -75,7 +65,7 @@ class Listener:
     def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
         """Hear of an exchange of data within the call *operation* of the user."""
 
-    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Dependencies) -> None:
+    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Waits) -> None:
         """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
 
     def numbered(self, numbers: dict[str, int]) -> None:
@@ -160,14 +150,14 @@ class Recorder:
         for listener in self._heard_by():
             listener.exchanged(operation, way, interval, traffic)
 
-    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Dependencies = NOBODY) -> None:
+    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY) -> None:
         """Tell how this rank spent the time since *began*, or until it *ended*."""
         if self._traces:
             interval = began, monotonic_ns() if ended is None else ended
             for listener in self._heard_by():
                 listener.spent(kind, what, interval, peers)
 
-    def timer(self, what: str, peers: Dependencies = NOBODY) -> Timer:
+    def timer(self, what: str, peers: Waits = NOBODY) -> Timer:
         """Return what to call when *what*, which now begins in MPI, is over."""
         return Timer(self, what, peers)
 
@@ -189,7 +179,7 @@ class Recorder:
         )
         arrivals = tuple(Arrival(stream, self._next(stream), 0) for stream in sent)
         return Timer(
-            self, what, Dependencies(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
+            self, what, Waits(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
         )
 
     def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None:
@@ -208,9 +198,9 @@ class Recorder:
         self.spent("copy", "copy", ready, copied)
         self.spent("wait", "wait until the others have copied", copied, left)
 
-    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Dependencies:
+    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
         number = self._next(stream)
-        return Dependencies((Arrival(stream, number, position),), (Needed(stream, number, positions),))
+        return Waits((Arrival(stream, number, position),), (Needed(stream, number, positions),))
 
     def _next(self, stream: str) -> int:
         number = self._numbers[stream] = self._numbers.get(stream, 0) + 1

@@ -61,9 +61,8 @@ def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[By
         if rendezvous is not None and offer is not None:
             give_back(_pool(rendezvous), offer["lines"])
         return OpenedChannel(None, everyone, copies, sends)
-    channel = _channel(
-        rendezvous, tensors, peers, {rank: other for rank, other in enumerate(offers) if other is not None}
-    )
+    shared = {rank: other for rank, other in enumerate(offers) if other is not None}
+    channel = _channel(rendezvous, tensors, peers, shared)
     return OpenedChannel(channel, np.flatnonzero(np.array(nodes) != nodes[position]), copies, sends)
 
 

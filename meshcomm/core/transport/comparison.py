@@ -177,13 +177,11 @@ def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
     """Return the error of a rank that has found a difference, after which its team makes no call any more."""
     names = ", ".join(str(group.members[other]) for other in others)
     if others:
-        problem = (
-            f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
-        )
+        text = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
     else:
-        problem = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
+        text = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
     error = CollectiveMismatch(
-        f"{problem}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
+        f"{text}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
     )
     group.team.fail(error)
     return error

@@ -107,13 +107,9 @@ class LocalCopies:
         if plain is not None:
             return plain
         for number, which in chosen:
-            peer_boxes, peer = boxes.some(which), self.members[number]
-            froms.append(
-                tensor.in_source(peer, number, peer_boxes) if receives else tensor.in_source(position, 0, peer_boxes)
-            )
-            tos.append(
-                tensor.in_target(position, 0, peer_boxes) if receives else tensor.in_target(peer, number, peer_boxes)
-            )
+            peer, rows = self.members[number], boxes.some(which)
+            froms.append(tensor.in_source(peer, number, rows) if receives else tensor.in_source(position, 0, rows))
+            tos.append(tensor.in_target(position, 0, rows) if receives else tensor.in_target(peer, number, rows))
         loops = froms[0].extents.shape[1] if froms else boxes.starts.shape[1]
         return concatenated(froms, loops), concatenated(tos, loops)
 
