@@ -254,7 +254,7 @@ def test_nonblocking_exchanges_start_without_waiting(ranks, hosts, permutes):
 
     def program(rank):
         here = rank.position
-        operation = choose.nonblocking(
+        operation = choose.Nonblocking(
             rank.group, [case.tensor(here)], ExchangeSpec(1, case.most_bytes, permutes=permutes)
         )
         in_flight = []

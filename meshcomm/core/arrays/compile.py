@@ -135,7 +135,7 @@ def prepare_start(plan: Plan, here: Location) -> Start:
         return _complete_at_once(prepare(plan, here))
     (step,) = steps
     size = _target(step, here)
-    packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
+    packed = choose.Nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)

@@ -87,14 +87,6 @@ def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> 
     return _Chosen(group, tensors, spec)
 
 
-def nonblocking(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> "Nonblocking":
-    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, with all rounds in flight.
-
-    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
-    """
-    return Nonblocking(group, tensors, Packed(group, tensors, spec, _messages(group, spec), overlaps=True))
-
-
 def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
     """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
@@ -152,10 +144,14 @@ class LocalCopy:
 
 
 class Nonblocking:
-    """An exchange that does not wait."""
+    """An exchange of *tensors* that can start without waiting: over MPI, with all rounds in flight.
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], packed: Packed) -> None:
+    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
         self._group, self._tensors = group, tensors
+        packed = Packed(group, tensors, spec, _messages(group, spec), overlaps=True)
         self._start = packed.in_channels.start if packed.in_channels else packed.start_and_leave
         self._sizes = BlockSizes(tensors)
 
