@@ -4,6 +4,7 @@ Block numbers and coordinates are two forms of the same thing: `encode` and `dec
 """
 
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.overlaps import nested
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_of, renamed
+
+N = TypeVar("N", int, Indices)
 
 
 def effective(layout: Layout) -> tuple[Names, ...]:
@@ -46,8 +49,8 @@ def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     return nested(whole, further)
 
 
-def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
-    """Return the coordinate of *device* along each mesh dimension."""
+def coordinates_of(mesh: Mesh, device: N) -> dict[str, N]:
+    """Return the coordinate of *device*, one or an array of several, along each mesh dimension."""
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
@@ -82,8 +85,7 @@ def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices
 
 def numbers_of(layout: Layout, devices: Indices) -> Indices:
     """Return the block numbers of *devices* along all axes, a row each."""
-    mesh = layout.mesh
-    coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
+    mesh, coordinates = layout.mesh, coordinates_of(layout.mesh, devices)
     columns = [encode(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
     return np.stack(columns, axis=1) if columns else np.zeros((len(devices), 0), dtype=np.intp)
 
@@ -100,8 +102,7 @@ def replica_count(layout: Layout) -> int:
 def replica_numbers(layout: Layout, devices: Indices) -> Indices:
     """Return the number of the replica that each of *devices* holds of its block."""
     mesh, names = layout.mesh, _unused(layout)
-    coordinates = {name: devices // mesh.stride(name) % mesh.dim_size(name) for name in names}
-    return encode(mesh, names, coordinates) if names else np.zeros_like(devices)
+    return encode(mesh, names, coordinates_of(mesh, devices)) if names else np.zeros_like(devices)
 
 
 def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices:

@@ -195,7 +195,10 @@ class Plan(FieldsOnly):
     @property
     def copy_step(self) -> Step:
         """The last step of a plan that ends with a copy, or the copy of a plan without steps."""
-        return self.steps[-1] if self.steps else _slice_of(self)
+        if self.steps:
+            return self.steps[-1]
+        source, target = on_one_mesh(self.source, self.target) or (self.source, self.target)
+        return Slice(self.shape, self.dtype.itemsize, source, target, (), source)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plan):
@@ -270,7 +273,10 @@ class DevicePlan(FieldsOnly):
         return self.plan.machine.seconds(self.load)
 
     def __repr__(self) -> str:
-        return _device_text(self)
+        return (
+            f"device {self.device} receives {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')} "
+            f"and holds at most {bytes_text(self.peak_bytes)} over MPI in this {self.plan!r}"
+        )
 
 
 def plan_relayout(  # noqa: PLR0917 - callers pass them by position
@@ -361,12 +367,6 @@ def _total(plan: Plan, devices: Indices) -> _PlanTotals:
     return _PlanTotals(int(received.max()), int(messages.max()), int(peak.max()))
 
 
-def _slice_of(plan: Plan) -> Step:
-    target = on_one_mesh(plan.source, plan.target)
-    assert target is not None
-    return Slice(plan.shape, plan.dtype.itemsize, target[0], target[1], (), target[0])
-
-
 # -- as text: packing, the bytes held and the costs are those of exchanges over MPI -----------------------------------
 
 
@@ -383,14 +383,6 @@ def _text(plan: Plan) -> str:
         f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
     )
     return outline(_headline(plan), (_step_text(plan, step) for step in plan.steps), rows)
-
-
-def _device_text(plan: DevicePlan) -> str:
-    """Return the text of the plan of one device."""
-    return (
-        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')} "
-        f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
-    )
 
 
 def _relabelling(plan: Plan) -> str:
@@ -418,11 +410,7 @@ def _step_text(plan: Plan, step: Step) -> str:
     groups = f"  [{counted(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
     moved = step.traffic(plan.compared_devices)
     traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {counted(int(moved.messages.max()), 'message')}"
-    works = (
-        []
-        if isinstance(step, Slice)
-        else [w for w, does in (("packs", step.packs), ("unpacks", step.unpacks)) if does]
-    )
+    works = [] if isinstance(step, Slice) else ["packs"] * step.packs + ["unpacks"] * step.unpacks
     work = f"; {' and '.join(works)} over MPI" if works else ""
     through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
     return f"{step}{groups} {traffic}{work}{through}"
