@@ -204,7 +204,7 @@ class Layout(LayoutAxes):
         mesh: the mesh
         batch_dim: a mesh dimension, or several
         rank: the number of axes
-        axis: which axis is sharded
+        axis: number of the sharded axis
 
         >>> Layout.batch_sharded(Mesh.from_string("|x=2|*CPU"), "x", rank=3, axis=-1).sharding_specs
         ['unsharded', 'unsharded', 'x']

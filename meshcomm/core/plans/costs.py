@@ -102,7 +102,7 @@ def _relayed(step: Step, machine: Machine) -> float:
 
 
 def off_node_costs(step: Step, machine: Machine, device: int) -> OffNodeCosts:
-    """Return the costs of what *device* receives from other nodes, if its local peers receive as much."""
+    """Return the costs of the messages to *device* from other nodes, if its local peers receive as much."""
     received = step.receives(device)
     sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
     group = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))

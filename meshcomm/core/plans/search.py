@@ -247,7 +247,7 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     cut, new_cut, names = cut_by(mesh, n, a), cut_by(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
     size, few = devices_along(mesh, names), 8
     for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
-        coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them tell
+        coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them decide
         numbers, new_numbers = encode(mesh, a, coordinates), encode(mesh, b, coordinates)
         if (shared(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
             return False

@@ -52,11 +52,11 @@ class Step(FieldsOnly):
     Parameters
     ----------
     shape, itemsize: shape of the global array, and bytes of an element
-    source, target: the layouts before and after
-    dims: the mesh dimensions along which the groups lie: devices exchange only within a group
-    block_layout: the layout of the block from which a device takes its boxes: *source*, or what came before it. A
-        slice moves nothing, so the step after it takes its boxes out of the block from before the slice
-    rounds: a device packs and unpacks a share of each box in each round
+    source, target: layouts before and after
+    dims: mesh dimensions along which the groups lie: devices exchange only within a group
+    block_layout: layout of the block from which a device takes its boxes. It is *source*, but after a slice, which
+        moves nothing, the layout before the slice
+    rounds: number of rounds; in each, a device packs and unpacks a share of each box
     """
 
     shape: tuple[int, ...]

@@ -11,8 +11,8 @@ anew each time takes longer than to move a small one: two buffers, their address
 # messages of one sender and one tag in the order in which they were started, whichever requests they belong to. So the
 # n-th message from a to b is received by the n-th receive of b from a: it belongs to the same exchange, also while
 # several are in flight, and although each rank takes any of its idle channels. A rank that waits for an exchange waits
-# for its own requests only, so ranks may wait in any order. Ranks that make different calls mix up messages; the
-# header in each message tells them (`meshcomm.core.transport.comparison`).
+# for its own requests only, so ranks may wait in any order. Ranks that make different calls mix up messages; they find
+# that by the header in each message (`meshcomm.core.transport.comparison`).
 
 from collections.abc import Callable
 from functools import partial

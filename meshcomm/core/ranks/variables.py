@@ -53,7 +53,7 @@ _CHECKS: dict[str, Callable[[], object]] = {
 
 
 def misspelt() -> dict[str, str]:
-    """Return the environment variables that look like ours and are wrong; for each, what is wrong with it.
+    """Return the environment variables that look like ours and are wrong, each with its problem.
 
     Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
     the variable can have.
@@ -82,7 +82,7 @@ def _wrong_value(read: Callable[[], object]) -> str:
 
 
 def set_aside() -> list[str]:
-    """Return what `misspelt` finds, and let this process go on as if it were mended: nothing else tells it again.
+    """Return the problems of `misspelt`, and let this process go on as if they were mended: nothing reports them again.
 
     A switch is set to what it counts as. The other variables are removed, so that their defaults hold.
     """
@@ -106,9 +106,9 @@ def is_trace_possible() -> bool:
 
 @cache
 def report_misspelt() -> None:
-    """Print what `misspelt` finds, on the first rank, once; but not what something else tells.
+    """Print the problems of `misspelt` on the first rank, once, but not those that are reported elsewhere.
 
-    If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
+    If there are other ranks, calls raise an error for a wrong value. Each host reports that it cannot write a trace.
     """
     rank, size = abort.comm_world()
     reported_elsewhere = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
