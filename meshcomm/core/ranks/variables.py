@@ -82,7 +82,7 @@ def _wrong_value(read: Callable[[], object]) -> str:
 
 
 def set_aside() -> list[str]:
-    """Return the problems of `misspelt`, and let this process go on as if they were mended: nothing reports them again.
+    """Return the problems of `misspelt`, and let this process go on as if they were mended: they are reported once.
 
     A switch is set to what it counts as. The other variables are removed, so that their defaults hold.
     """
