@@ -115,9 +115,9 @@ def teams(monkeypatch):
 @pytest.mark.parametrize(
     ("question", "found"),
     [
-        (["2-3", 1], {"made": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
-        (["3", 6], {"made": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
-        (["0-3", 1], {"made": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["2-3", 1], {"team_calls": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
+        (["3", 6], {"team_calls": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["0-3", 1], {"team_calls": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
     ],
 )
 def test_the_answer_is_seen_from_the_ranks_that_ask(teams, question, found):
