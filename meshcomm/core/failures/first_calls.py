@@ -15,8 +15,7 @@ from meshcomm.core._tuning import ANSWER_WITHIN
 from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.answers import Answer, Report, answer, name_of
 from meshcomm.core.failures.messages import some, spans
-from meshcomm.core.failures.missing_ranks import has_ended
-from meshcomm.core.failures.missing_ranks import report as who_is_missing
+from meshcomm.core.failures.missing_ranks import has_ended, who_is_missing
 from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
 

@@ -40,21 +40,21 @@ Answers = Mapping[int, Answer | None]
 """The answer of each rank of a team, None for those that gave none."""
 
 
-def mismatch(answers: Answers, before: Answers, number: int) -> str:
+def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     """Return what is different if the ranks are certain to make different calls, else nothing.
 
     *before* are the answers of an earlier roll call; both asked for call *number*.
 
     >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
     >>> answers = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
-    >>> print(mismatch(answers, answers, 2))
+    >>> print(call_mismatch(answers, answers, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: to_numpy
     >>> alike = still._replace(asked="barrier", digest=5)
-    >>> mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
+    >>> call_mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
     ''
-    >>> print(mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
+    >>> print(call_mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: barrier
@@ -105,20 +105,20 @@ def is_past(answer: Answer, number: int) -> bool:
     return not answer.number and answer.team_calls >= number
 
 
-def ended(answers: Answers, before: Answers, number: int) -> str:
+def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
     """Return which ranks have ended without call *number*, or have failed on this team, or nothing.
 
     *before* are the answers of an earlier roll call.
 
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
-    >>> ended({0: done, 1: done._replace(team_calls=3)}, {}, 3)
+    >>> ended_ranks({0: done, 1: done._replace(team_calls=3)}, {}, 3)
     'rank 0 has ended without it'
-    >>> ended({0: done._replace(operation="close"), 1: done._replace(team_calls=3)}, {}, 3)
+    >>> ended_ranks({0: done._replace(operation="close"), 1: done._replace(team_calls=3)}, {}, 3)
     'rank 0 has closed the mesh without it'
     >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
-    >>> ended(failed, failed, 2)
+    >>> ended_ranks(failed, failed, 2)
     'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
-    >>> ended(failed, {}, 2)
+    >>> ended_ranks(failed, {}, 2)
     ''
     """
     gone = [rank for rank, a in answers.items() if a is not None and a.ended and a.team_calls < number]
@@ -138,11 +138,11 @@ def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
     return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
 
 
-def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
+def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
 
     >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
-    >>> print(report({0: behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True), 1: behind}, 4, {}))
+    >>> print(who_is_missing({0: behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True), 1: behind}, 4, {}))
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """

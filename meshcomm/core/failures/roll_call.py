@@ -38,8 +38,7 @@ from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
 from meshcomm.core._types import Json
 from meshcomm.core.failures.answers import Answer, Report, answer, state
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.missing_ranks import ended, is_past, mismatch
-from meshcomm.core.failures.missing_ranks import report as who_is_missing
+from meshcomm.core.failures.missing_ranks import call_mismatch, ended_ranks, is_past, who_is_missing
 from meshcomm.core.failures.side_channel import SideChannel
 from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
@@ -227,12 +226,12 @@ class RollCall:
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
         before = {self.ranks[member]: census.before.get(member) for member in census.members}
         if not ranks and census.asked_before == census.number:
-            self.mismatch = self.mismatch or mismatch(answers, before, census.number)
+            self.mismatch = self.mismatch or call_mismatch(answers, before, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
             files = any(answer is not None and answer.files for answer in answers.values())
-            self._post(asker, "report", count, ended(answers, before, number), text, speaks, files)
+            self._post(asker, "report", count, ended_ranks(answers, before, number), text, speaks, files)
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Json) -> None:
