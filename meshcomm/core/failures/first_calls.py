@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from meshcomm.core._tuning import ANSWER_WITHIN
 from meshcomm.core.failures import host_signals
 from meshcomm.core.failures.answers import Answer, Report, answer, name_of
-from meshcomm.core.failures.messages import some, spans
+from meshcomm.core.failures.messages import ranks_text, spans
 from meshcomm.core.failures.missing_ranks import has_ended, who_is_missing
 from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
@@ -87,7 +87,7 @@ class FirstCalls:
             why = (
                 "it has made no mesh yet, or runs" if len(self._unknown) == 1 else "they have made no mesh yet, or run"
             )
-            lines.append(f"{some(self._unknown)} cannot be asked: {why} on another host")
+            lines.append(f"{ranks_text(self._unknown)} cannot be asked: {why} on another host")
         files = any(a is not None and a.files for a in answers.values())
         return Report(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
 

@@ -13,22 +13,22 @@ K = TypeVar("K")
 MOST_RANKS = MOST_LINES = 8
 
 
-def alike(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
-    """Return which of the *ranks* have equal *values*, by the value.
+def ranks_by_value(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
+    """Return the *ranks* that have equal *values*, by the value.
 
-    >>> alike([0, 3, 5], "aba")
+    >>> ranks_by_value([0, 3, 5], "aba")
     {'a': [0, 5], 'b': [3]}
     """
-    ranks_by_value: dict[K, list[int]] = {}
+    groups: dict[K, list[int]] = {}
     for rank, value in zip(ranks, values, strict=True):
-        ranks_by_value.setdefault(value, []).append(rank)
-    return ranks_by_value
+        groups.setdefault(value, []).append(rank)
+    return groups
 
 
-def some(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return *ranks*, or the first of them, for a message.
 
-    >>> some([3]), some(range(10))
+    >>> ranks_text([3]), ranks_text(range(10))
     ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
     """
     return f"rank{'s' * (len(ranks) > 1)} {some_of(ranks, MOST_RANKS)}"
@@ -61,8 +61,8 @@ def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> li
     ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
     """
     texts = [f"{operation and f' in {operation}'}{line and f', at {line}'}" for operation, line in calls.values()]
-    where = alike(calls, texts).items()
-    return first_of([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
+    where = ranks_by_value(calls, texts).items()
+    return first_of([f"{ranks_text(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
 
 
 class Unfinished(Protocol):

@@ -33,7 +33,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from meshcomm.core.failures.answers import Answer
-from meshcomm.core.failures.messages import MOST_LINES, alike, first_of, some, spans
+from meshcomm.core.failures.messages import MOST_LINES, first_of, ranks_by_value, ranks_text, spans
 from meshcomm.core.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
@@ -87,7 +87,7 @@ def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
             kinds.add(kind(operation))
             text = f"{operation}, and {'ended' if answer.ended else 'went on'}"
             calls.setdefault((text, answer.digest, ""), []).append(rank)
-    lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
+    lines = [f"  {ranks_text(ranks)}: {text}{error}" for (text, _, error), ranks in calls.items()][:MOST_LINES]
     if by_digests and (len(kinds) == 1 or not in_calls):
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
     where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
@@ -135,22 +135,23 @@ def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
 def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
     """Return that *ranks* have ended, or have *closed* the mesh, before a call."""
     left = "closed the mesh" if closed else "ended"
-    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
+    return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
 
 
 def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
 
     >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
-    >>> print(who_is_missing({0: behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True), 1: behind}, 4, {}))
+    >>> waits = behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True)
+    >>> print(who_is_missing({0: waits, 1: behind}, 4, {}))
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """
     late = {rank: a for rank, a in answers.items() if a is None or a.team_calls < number or a.error}
     texts = [(_doing(a, number), _where(a, hosts.get(rank, ""))) for rank, a in (late or answers).items()]
     lines = [
-        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
-        for (text, where), ranks in alike(late or answers, texts).items()
+        f"{ranks_text(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
+        for (text, where), ranks in ranks_by_value(late or answers, texts).items()
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")

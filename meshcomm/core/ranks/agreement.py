@@ -20,7 +20,7 @@ from meshcomm import errors
 from meshcomm.core._callers import program_line
 from meshcomm.core.failures import abort, host_signals, watchdog
 from meshcomm.core.failures.launchers import is_on
-from meshcomm.core.failures.messages import alike, some
+from meshcomm.core.failures.messages import ranks_by_value, ranks_text
 from meshcomm.core.failures.watch import kind, watch
 from meshcomm.core.ranks.call_log import next_digest
 from meshcomm.core.ranks.teams import Team
@@ -167,11 +167,11 @@ def _named_class(name: str) -> type[Exception] | None:
 
 
 def _differences(team: Team, reports: "list[_CallReport]") -> str:
-    ranks_of = alike(team.ranks, map(str, reports))
+    ranks_of = ranks_by_value(team.ranks, map(str, reports))
     if len(ranks_of) == 1:
         return (
             f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "
             "Run again with MESHCOMM_CHECK=1 to stop at the first difference"
         )
-    lines = [f"  {some(ranks)}: {text}" for text, ranks in ranks_of.items()]
+    lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in ranks_of.items()]
     return "ranks made different collective calls:\n" + "\n".join(lines)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from meshcomm.core._types import Ranks
-from meshcomm.core.failures.messages import alike, some
+from meshcomm.core.failures.messages import ranks_by_value, ranks_text
 from meshcomm.core.layouts.machine import Machine, checked_constants, node_map
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.sizes import WHOLE
@@ -50,9 +50,9 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
     mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
     settings = communicator.allgather_json(mine)
     for number, name in enumerate(ALIKE, 1):
-        values = alike(ranks, [row[number] for row in settings])
+        values = ranks_by_value(ranks, [row[number] for row in settings])
         if len(values) > 1:
-            texts = [f"{'not set' if value is None else repr(value)} on {some(of)}" for value, of in values.items()]
+            texts = [f"{repr(value) if value else 'not set'} on {ranks_text(of)}" for value, of in values.items()]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
     return [row[0] for row in settings]
 

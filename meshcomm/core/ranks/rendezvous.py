@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from meshcomm.core._units import bytes_text
-from meshcomm.core.failures.messages import alike
+from meshcomm.core.failures.messages import ranks_by_value
 from meshcomm.core.memory._pool import Mapping, Memory
 from meshcomm.core.memory._rendezvous import Rendezvous
 from meshcomm.core.memory.pools import all_memory, own, reservable, share, unshare
@@ -75,7 +75,8 @@ def open_rendezvous(
     error = next((other["error"] for other in everyone if other["error"]), None)
     if error is not None:
         raise MeshcommError(error)
-    groups = list(alike(range(len(everyone)), [(other["host"], other["processes"]) for other in everyone]).values())
+    hosts = [(other["host"], other["processes"]) for other in everyone]
+    groups = list(ranks_by_value(range(len(everyone)), hosts).values())
     peers = next(group for group in groups if me in group)
     if all(_obstacle(everyone, group) for group in groups):  # all ranks see the same
         _note(_obstacle(everyone, peers))

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._tuning import MOST_PAUSES, POLL_TO
 from meshcomm.core.failures import stacks
-from meshcomm.core.failures.messages import explain_none, in_calls, some
+from meshcomm.core.failures.messages import explain_none, in_calls, ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.communicator import Communicator
@@ -172,7 +172,7 @@ class SimulatedWorld:
             raise culprit.error
         if self._waiting:
             ended = [rank.rank for rank in self._ranks if not rank.cancelled]
-            lines = [*self._waiting, *([f"{some(ended)} returned"] if ended else [])]
+            lines = [*self._waiting, *([f"{ranks_text(ended)} returned"] if ended else [])]
             raise CollectiveMismatch("\n  ".join(["simulated ranks wait for each other in vain:", *lines]))
         return [rank.result for rank in self._ranks]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshcomm.core.failures.flights import Flight
-from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.messages import ranks_text
 from meshcomm.tools.cli.flight_files import first_difference, missing_ranks, read
 from meshcomm.tools.cli.show import told
 from meshcomm.tools.cli.terminal import say
@@ -28,7 +28,7 @@ def summary(found: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
     missing = missing_ranks(found)
     if missing:
         why = " that can be read" if damaged else ": killed, stopped, or ended before"
-        lines.append(f"{some(missing)} wrote nothing{why}")
+        lines.append(f"{ranks_text(missing)} wrote nothing{why}")
     lines += damaged
     difference = first_difference(found)
     if difference is not None:

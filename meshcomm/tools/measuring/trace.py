@@ -17,7 +17,7 @@ import numpy as np
 from meshcomm.core._arguments import as_path
 from meshcomm.core._files import check_writable, replacing
 from meshcomm.core.failures import abort
-from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.recorder import Arrival
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import as_bytes
@@ -134,7 +134,7 @@ class Trace:
             missing = communicator.barrier(math.inf)
             if missing:  # simulated ranks, of which none can go on
                 raise CollectiveMismatch(
-                    f"a trace ends, but {some([team.ranks[rank] for rank in missing])} did not come"
+                    f"a trace ends, but {ranks_text([team.ranks[rank] for rank in missing])} did not come"
                 )
             agree(team, "the end of a trace")
             aligned = Aligned(self._before, _synchronised(team)[0])
