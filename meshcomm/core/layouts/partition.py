@@ -42,9 +42,10 @@ _FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
 
 
 class AxisCut:
-    """The questions that every cut of an axis answers, about the blocks of devices by number: consecutive or cyclic.
+    """A cut of an axis into the blocks of devices, by their numbers: consecutive, or cyclic.
 
-    `span` has the elements of a device: one interval, or runs. Questions about many blocks at once take arrays.
+    `Consecutive` and `CyclicCut` have the same methods; those that they call of each other are declared here. Questions
+    about many blocks at once take arrays.
     """
 
     __slots__ = ()
@@ -56,18 +57,8 @@ class AxisCut:
     is_consecutive: bool
     """Whether each block is one interval of the axis; that of a block-cyclic axis is not."""
 
-    @property
-    def undealt(self) -> "Consecutive":
-        """The cut into as many consecutive blocks."""
-        raise NotImplementedError
-
-    @property
-    def period(self) -> int:
-        """The elements after which the same device has its next run."""
-        raise NotImplementedError
-
     def span(self, number: int) -> Span:
-        """Return the elements of the device with this *number*."""
+        """Return the elements of the device with this *number*: one interval, or runs."""
         raise NotImplementedError
 
     def intervals(self, number: int, start: int = 0, stop: int | None = None) -> list[Interval]:
@@ -86,54 +77,8 @@ class AxisCut:
         """
         return indices_of(self.span(number))
 
-    def find(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the numbers of the blocks that hold these elements, and where they are in them."""
-        raise NotImplementedError
-
-    def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of an interval around ``start:stop`` that begins with a run, and can stay where it is."""
-        raise NotImplementedError
-
-    def flipped(self) -> "AxisCut | None":
-        """Return the cut of the axis in reverse order, with the devices in reverse order; None if there is none."""
-        raise NotImplementedError
-
-    def repeated(self, times: int) -> "AxisCut":
-        """Return the cut of the axis with each element repeated so many *times*, where it was."""
-        raise NotImplementedError
-
-    def before(self, numbers: Indices, index: Indices | int) -> Indices:
-        """Return how many of the elements before *index* each block holds."""
-        raise NotImplementedError
-
-    def lengths(self, numbers: Indices) -> Indices:
-        """Return the number of elements in each of many blocks."""
-        raise NotImplementedError
-
-    def runs_of(self, length: int) -> int:
-        """Return how many runs of consecutive elements a block of *length* elements has."""
-        raise NotImplementedError
-
-    @property
-    def runs(self) -> int:
-        """How many runs of consecutive elements of one block the axis has. Empty blocks have none."""
-        raise NotImplementedError
-
-    def run(self, number: int) -> tuple[int, int, int]:
-        """Return ``(start, stop, block)`` of run *number*."""
-        raise NotImplementedError
-
-    def runs_within(self, start: int, stop: int) -> range:
-        """Return the numbers of the runs that share an index with ``start:stop``, which is not empty."""
-        raise NotImplementedError
-
     def common(self, number: int, other: "AxisCut", other_number: int) -> float:
         """Return how many elements block *number* and a block of another cut share; about, if one is block-cyclic."""
-        raise NotImplementedError
-
-    @property
-    def shortest(self) -> int:
-        """The number of elements in the shortest block."""
         raise NotImplementedError
 
     @property
@@ -209,6 +154,11 @@ class Consecutive(AxisCut):
 
     def filled_before(self, numbers: Indices) -> Indices:
         """Return how many of the blocks before each of these *numbers* have elements."""
+        raise NotImplementedError
+
+    @property
+    def shortest(self) -> int:
+        """The number of elements in the shortest block."""
         raise NotImplementedError
 
     def all_starts(self) -> list[int]:
