@@ -44,8 +44,8 @@ _FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
 class AxisCut:
     """A cut of an axis into the blocks of devices, by their numbers: consecutive, or cyclic.
 
-    `Consecutive` and `CyclicCut` have the same methods; those that they call of each other are declared here. Questions
-    about many blocks at once take arrays.
+    `Consecutive` and `CyclicCut` have the same methods; those that they call of each other are declared
+    here. Questions about many blocks at once take arrays.
     """
 
     __slots__ = ()
