@@ -66,7 +66,7 @@ ExceptHook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackT
 ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 
-class _Output:
+class _RankOutput:
     """How this rank shows what it has printed, if only rank 0 shows its output; and where messages go."""
 
     stderr: TextIO | None = None
@@ -78,11 +78,11 @@ def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
 
     *show* takes whether to show what the rank has printed: not if rank 0 has the same error.
     """
-    _Output.stderr, _Output.show = stderr, show
+    _RankOutput.stderr, _RankOutput.show = stderr, show
 
 
 def _show_output(shared: host_signals.Error | None) -> None:
-    show, _Output.show = _Output.show, None
+    show, _RankOutput.show = _RankOutput.show, None
     if show is not None:
         end = time.monotonic() + END_WITHIN / 2  # for rank 0 to come, if it has the same error
         while shared is not None and 0 not in shared.ranks() and time.monotonic() < end:
@@ -318,7 +318,7 @@ def say(text: str) -> None:
         sys.stdout.flush()
     with contextlib.suppress(Exception):
         print(
-            f"meshcomm: {text}\n", end="", file=_Output.stderr or sys.stderr, flush=True
+            f"meshcomm: {text}\n", end="", file=_RankOutput.stderr or sys.stderr, flush=True
         )  # in one piece, where others print, too
 
 

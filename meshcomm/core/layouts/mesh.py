@@ -641,7 +641,7 @@ class Mesh:
 
     def __str__(self) -> str:
         name = f" {self._name}" if self._name else ""
-        dims = ", ".join(f"{dim.name}={dim.size}" for dim in self._dims) or self.single_device
+        dims = self.dims_text or self.single_device
         ranks = self._ranks
         listed = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
         return f"mesh{name} {dims} over ranks {listed}"
