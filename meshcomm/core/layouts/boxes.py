@@ -64,7 +64,7 @@ def no_boxes(ndim: int, repeat: bool = False) -> Boxes:
     return Boxes(none, none, corners, corners, Repeats(loops, loops) if repeat else None)
 
 
-def contiguous(block: Box, boxes: Boxes) -> bool:
+def are_contiguous(block: Box, boxes: Boxes) -> bool:
     """Return whether each box is known to lie consecutively in *block*; boxes that repeat may not.
 
     A box does if it spans the block on every axis after the first one on which it is longer than 1.

@@ -71,7 +71,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices, Ranks
-from meshcomm.core.layouts.boxes import Box, Boxes, box_size, boxes_of_overlaps, contiguous, no_boxes
+from meshcomm.core.layouts.boxes import Box, Boxes, are_contiguous, box_size, boxes_of_overlaps, no_boxes
 from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.core.layouts.layout import Layout
@@ -208,9 +208,9 @@ class AllToAllBetween(AllToAll):
         sizes, others = receives.sizes * self.itemsize, receives.peers != device
         sent = np.unique(sends.which[sends.peers != device])
         packed = unpacked = 0
-        if source is not None and not contiguous(source, sends.some(sent)):
+        if source is not None and not are_contiguous(source, sends.some(sent)):
             packed = int(sends.sizes[sent].sum()) * self.itemsize
-        if target is not None and not contiguous(target, receives.some(np.flatnonzero(others))):
+        if target is not None and not are_contiguous(target, receives.some(np.flatnonzero(others))):
             unpacked = int(sizes[others].sum())
         blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (source, target)]
         scratch = self._in_rounds(one(packed), one(unpacked))[0]
