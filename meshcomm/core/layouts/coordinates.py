@@ -29,7 +29,7 @@ def used(layout: Layout) -> set[str]:
     return {name for names in layout.axes for name in names}
 
 
-def cut_by(mesh: Mesh, n: int, names: Names) -> AnyCut:
+def cut_over(mesh: Mesh, n: int, names: Names) -> AnyCut:
     """Return the cut of an axis of *n* elements over the mesh dimensions *names*, by their rule."""
     return cut_of(names, n, devices_along(mesh, names))
 
@@ -43,7 +43,7 @@ def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
     if tuple(b)[: len(a)] != tuple(a):
         return False
-    whole, further = cut_by(mesh, n, a), cut_by(mesh, n, b)
+    whole, further = cut_over(mesh, n, a), cut_over(mesh, n, b)
     if isinstance(whole, Cut) and isinstance(further, Cut):
         return whole.refines(devices_along(mesh, b[len(a) :]))
     return nested(whole, further)

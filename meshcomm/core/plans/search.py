@@ -44,7 +44,7 @@ import numpy as np
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Names, Shape
-from meshcomm.core.layouts.coordinates import coarser, cut_by, decode, devices_along, effective, encode
+from meshcomm.core.layouts.coordinates import coarser, cut_over, decode, devices_along, effective, encode
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -244,7 +244,7 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     by_rule = isinstance(a, CutSpec) or isinstance(b, CutSpec)
     if not b or (not by_rule and n >= max(devices_along(mesh, a), devices_along(mesh, b))):
         return False  # no block is empty, so some block of *b* is not in the block of *a* on its device
-    cut, new_cut, names = cut_by(mesh, n, a), cut_by(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
+    cut, new_cut, names = cut_over(mesh, n, a), cut_over(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
     size, few = devices_along(mesh, names), 8
     for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
         coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them decide
