@@ -24,7 +24,7 @@ import numpy as np
 from meshcomm.core._tuning import IDLE_CHANNELS
 from meshcomm.core._types import Bytes
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, bytes_of
+from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, message_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
@@ -71,7 +71,7 @@ class MPIChannels:
         data, into = np.empty(size, dtype=np.uint8), np.empty(into_size, dtype=np.uint8)
         comm, receive, send = self._comm, (into, into_counts, into_offsets), (data, counts, offsets)
         requests = [
-            start([bytes_of(side, rank), self._mpi.BYTE], rank, _TAG)
+            start([message_of(side, rank), self._mpi.BYTE], rank, _TAG)
             for side, start in ((receive, comm.Recv_init), (send, comm.Send_init))
             for rank in np.flatnonzero(side[1]).tolist()
         ]

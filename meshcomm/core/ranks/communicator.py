@@ -199,7 +199,7 @@ def memory_for(lengths: NDArray[np.int64]) -> Buffers:
     return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
 
 
-def bytes_of(memory: Buffers, rank: int) -> Bytes:
+def message_of(memory: Buffers, rank: int) -> Bytes:
     """Return what is sent to *rank*, or received from it, in *memory*."""
     data, counts, offsets = memory
     return data[offsets[rank] : offsets[rank] + counts[rank]]
@@ -207,4 +207,4 @@ def bytes_of(memory: Buffers, rank: int) -> Bytes:
 
 def messages_in(memory: Buffers) -> list[bytes]:
     """Return the messages that were received in *memory*."""
-    return [bytes_of(memory, rank).tobytes() for rank in range(len(memory[1]))]
+    return [message_of(memory, rank).tobytes() for rank in range(len(memory[1]))]

@@ -35,8 +35,8 @@ from meshcomm.core.ranks.communicator import (
     Communicator,
     Pending,
     Side,
-    bytes_of,
     memory_for,
+    message_of,
     messages_in,
 )
 from meshcomm.core.ranks.teams import Team, World
@@ -183,7 +183,7 @@ class MPICommunicator(Communicator):
         timed = watch.recorder.in_pairs("MPI_Isend", self, *ends) if watch.recorder else None
         for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
             for rank in _with_bytes(side[1], self.rank):
-                requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
+                requests += [start([message, self._byte], rank) for message in _countable(message_of(side, rank))]
         test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
         return _MPIRequests(test, wait, "MPI_Waitall", memory, timed)
 
