@@ -17,7 +17,7 @@ import numpy as np
 
 from meshcomm.core._types import DType, Indices, Names, Shape
 from meshcomm.core.layouts.boxes import Box, Boxes
-from meshcomm.core.layouts.coordinates import coordinates_of, decode
+from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import BoxLoops, Strided, strided
 from meshcomm.core.transport.exchange import Exchanged
@@ -113,7 +113,7 @@ class Peers:
         """Return the positions of the devices that hold the blocks with these *numbers*, a row each."""
         found = np.full(len(numbers), self._replica, dtype=np.intp)
         for axis, names in enumerate(self._layout.axes):
-            for name, coordinate in decode(self._layout.mesh, tuple(names), numbers[:, axis]):
+            for name, coordinate in unravel(self._layout.mesh, tuple(names), numbers[:, axis]):
                 found += coordinate * self._strides.get(name, 0)  # not of a mesh dimension of size 1
         return found
 

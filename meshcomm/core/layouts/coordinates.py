@@ -1,6 +1,6 @@
 """Coordinates: the blocks that the devices of a mesh hold, from their coordinates along its dimensions.
 
-Block numbers and coordinates are two forms of the same thing: `encode` and `decode` turn one into the other.
+Block numbers and coordinates are two forms of the same thing: `encode` and `unravel` turn one into the other.
 """
 
 from math import prod
@@ -66,7 +66,7 @@ def numbers_at(mesh: Mesh, names: Names, fixed: dict[str, int]) -> Indices | Non
     return allowed
 
 
-def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
+def unravel(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
     """Return the coordinate along each name of the blocks *numbers*, the first name slowest."""
     decoded = []
     for name in reversed(names):
@@ -76,7 +76,7 @@ def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indice
 
 
 def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
-    """Return the block numbers along *names* at *coordinates*, the inverse of `decode`."""
+    """Return the block numbers along *names* at *coordinates*, the inverse of `unravel`."""
     numbers = np.zeros_like(next(iter(coordinates.values()), np.zeros(1, dtype=np.intp)))
     for name in names:
         numbers = numbers * mesh.dim_size(name) + coordinates[name]
@@ -109,9 +109,9 @@ def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices
     """Return the devices that hold the given *replicas* of the blocks with the given *numbers*, a row per block."""
     mesh, devices = layout.mesh, np.zeros(len(numbers), dtype=np.intp)
     for axis, names in enumerate(layout.axes):
-        for name, coordinate in decode(mesh, names, numbers[:, axis]):
+        for name, coordinate in unravel(mesh, names, numbers[:, axis]):
             devices += coordinate * mesh.stride(name)
-    for name, coordinate in decode(mesh, _unused(layout), replicas):
+    for name, coordinate in unravel(mesh, _unused(layout), replicas):
         devices += coordinate * mesh.stride(name)
     return devices
 

@@ -44,7 +44,7 @@ import numpy as np
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Names, Shape
-from meshcomm.core.layouts.coordinates import coarser, cut_over, decode, devices_along, effective, encode
+from meshcomm.core.layouts.coordinates import coarser, cut_over, devices_along, effective, encode, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -247,7 +247,7 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     cut, new_cut, names = cut_over(mesh, n, a), cut_over(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
     size, few = devices_along(mesh, names), 8
     for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
-        coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them decide
+        coordinates = dict(unravel(mesh, names, combinations))  # most often, the first few of them decide
         numbers, new_numbers = encode(mesh, a, coordinates), encode(mesh, b, coordinates)
         if (shared(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
             return False

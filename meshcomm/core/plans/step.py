@@ -18,10 +18,10 @@ from meshcomm.core.layouts.boxes import Box, Boxes, boxes_of_overlaps
 from meshcomm.core.layouts.coordinates import (
     coarser,
     coordinates_of,
-    decode,
     effective,
     numbers_at,
     numbers_of,
+    unravel,
     used,
 )
 from meshcomm.core.layouts.cyclic import CyclicCut
@@ -165,7 +165,7 @@ class Step(FieldsOnly):
         """Return the devices at *positions* in the group of *device*."""
         first = device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())
         devices = np.full_like(positions, first)
-        for name, coordinate in decode(self.mesh, self.dims, positions):
+        for name, coordinate in unravel(self.mesh, self.dims, positions):
             devices += coordinate * self.mesh.stride(name)
         return devices
 
@@ -209,7 +209,7 @@ class Step(FieldsOnly):
         peers = np.zeros(len(rows), dtype=np.intp)
         for axis, overlap in enumerate(overlaps):
             offsets = np.zeros_like(overlap.numbers)
-            for name, coordinate in decode(self.mesh, other.axes[axis], overlap.numbers):
+            for name, coordinate in unravel(self.mesh, other.axes[axis], overlap.numbers):
                 offsets += coordinate * self._group_strides.get(name, 0)
             peers += offsets[rows[:, axis]]
         if boxes.repeats is not None:  # a peer may get several boxes, which have to follow one another
