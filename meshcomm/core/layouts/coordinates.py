@@ -1,6 +1,6 @@
 """Coordinates: the blocks that the devices of a mesh hold, from their coordinates along its dimensions.
 
-Block numbers and coordinates are two forms of the same thing: `encode` and `unravel` turn one into the other.
+Block numbers and coordinates are two forms of the same thing: `ravel` and `unravel` turn one into the other.
 """
 
 from math import prod
@@ -75,7 +75,7 @@ def unravel(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indic
     return decoded
 
 
-def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
+def ravel(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
     """Return the block numbers along *names* at *coordinates*, the inverse of `unravel`."""
     numbers = np.zeros_like(next(iter(coordinates.values()), np.zeros(1, dtype=np.intp)))
     for name in names:
@@ -86,7 +86,7 @@ def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices
 def numbers_of(layout: Layout, devices: Indices) -> Indices:
     """Return the block numbers of *devices* along all axes, a row each."""
     mesh, coordinates = layout.mesh, coordinates_of(layout.mesh, devices)
-    columns = [encode(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
+    columns = [ravel(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
     return np.stack(columns, axis=1) if columns else np.zeros((len(devices), 0), dtype=np.intp)
 
 
@@ -102,7 +102,7 @@ def replica_count(layout: Layout) -> int:
 def replica_numbers(layout: Layout, devices: Indices) -> Indices:
     """Return the number of the replica that each of *devices* holds of its block."""
     mesh, names = layout.mesh, _unused(layout)
-    return encode(mesh, names, coordinates_of(mesh, devices)) if names else np.zeros_like(devices)
+    return ravel(mesh, names, coordinates_of(mesh, devices)) if names else np.zeros_like(devices)
 
 
 def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices:

@@ -44,7 +44,7 @@ import numpy as np
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Names, Shape
-from meshcomm.core.layouts.coordinates import coarser, cut_over, devices_along, effective, encode, unravel
+from meshcomm.core.layouts.coordinates import coarser, cut_over, devices_along, effective, ravel, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -248,7 +248,7 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     size, few = devices_along(mesh, names), 8
     for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
         coordinates = dict(unravel(mesh, names, combinations))  # most often, the first few of them decide
-        numbers, new_numbers = encode(mesh, a, coordinates), encode(mesh, b, coordinates)
+        numbers, new_numbers = ravel(mesh, a, coordinates), ravel(mesh, b, coordinates)
         if (shared(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
             return False
     return True
