@@ -34,7 +34,7 @@ from meshcomm.core.transport.exchange import (
     Order,
     Transport,
     from_boxes,
-    is_plain,
+    has_intervals,
     wrong_length,
 )
 from meshcomm.core.transport.local_copies import block_offsets
@@ -232,7 +232,7 @@ def described(step: Step, here: Location, held: Held | None = None) -> Exchanged
     if held is None and len(devices) <= _FEW and step.exchanges_intersections:
         sources = [box for device in devices if (box := step.held_box(device)) is not None]
         targets = [box for device in devices if (box := step.target_box(device)) is not None]
-        if len(sources) == len(targets) == len(devices) and all(map(is_plain, (*sources, *targets))):
+        if len(sources) == len(targets) == len(devices) and all(map(has_intervals, (*sources, *targets))):
             return from_boxes(step.itemsize, position, sources, targets)
     before = cache(lambda position: source(devices[position]))
     after = cache(lambda position: step.target_box(devices[position]))

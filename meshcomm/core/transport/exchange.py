@@ -274,7 +274,7 @@ def _bytes(box: Box | None, itemsize: int) -> int:
 
 
 def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, order: Order = None) -> Strided:
-    if order is None and box is not None and are_few(boxes) and is_plain(box):
+    if order is None and box is not None and are_few(boxes) and has_intervals(box):
         corners = zip(boxes.starts.tolist(), boxes.stops.tolist(), strict=True)
         return laid_out([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
     shape = None if box is None else box_shape(box)
@@ -286,7 +286,7 @@ def are_few(boxes: Boxes) -> bool:
     return boxes.repeats is None and len(boxes.starts) <= _FEW
 
 
-def is_plain(box: Box) -> bool:
+def has_intervals(box: Box) -> bool:
     """Return whether *box* is one interval along each axis."""
     return all(type(span) is tuple for span in box)
 

@@ -21,7 +21,7 @@ from meshcomm.core.transport.exchange import (
     Exchanged,
     Row,
     are_few,
-    is_plain,
+    has_intervals,
     laid_out,
     numbered,
     once_each,
@@ -124,7 +124,7 @@ class LocalCopies:
         for number, which in chosen:
             sender, receiver = (self.members[number], position) if receives else (position, self.members[number])
             source, target = tensor.source(sender), tensor.target(receiver)
-            if source is None or target is None or not is_plain(source) or not is_plain(target):
+            if source is None or target is None or not has_intervals(source) or not has_intervals(target):
                 return None
             for box in which.tolist():
                 froms.append((number if receives else 0, source, starts[box], stops[box]))
@@ -167,7 +167,7 @@ def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, 
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
     if tensor.is_in_order and boxes.repeats is None:
         before, after = tensor.source(sender), tensor.target(receiver)
-        if before is not None and after is not None and is_plain(before) and is_plain(after):
+        if before is not None and after is not None and has_intervals(before) and has_intervals(after):
             corners = boxes.starts[box].tolist(), boxes.stops[box].tolist()
             return run_length(before, *corners, tensor.itemsize) < run_length(after, *corners, tensor.itemsize)
     one = boxes.some(slice(box, box + 1))
