@@ -276,7 +276,7 @@ def _bytes(box: Box | None, itemsize: int) -> int:
 def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, order: Order = None) -> Strided:
     if order is None and box is not None and are_few(boxes) and has_intervals(box):
         corners = zip(boxes.starts.tolist(), boxes.stops.tolist(), strict=True)
-        return laid_out([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
+        return strided_rows([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
     shape = None if box is None else box_shape(box)
     return strided(region, shape, itemsize, BoxLoops(*in_block(box, boxes)), order)
 
@@ -298,7 +298,7 @@ Row: TypeAlias = tuple[int, Box, list[int], list[int]]
 """A box in a region of memory that is a block: the region, the box of the block, and the corners of the box."""
 
 
-def laid_out(rows: Sequence[Row], ndim: int, itemsize: int) -> Strided:
+def strided_rows(rows: Sequence[Row], ndim: int, itemsize: int) -> Strided:
     """Return where boxes of *ndim* axes lie in blocks that are one interval along each axis."""
     regions, offsets, strides, extents = [], list[int](), list[list[int]](), list[list[int]]()
     for region, block, start, stop in rows:

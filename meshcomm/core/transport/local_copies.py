@@ -22,10 +22,10 @@ from meshcomm.core.transport.exchange import (
     Row,
     are_few,
     has_intervals,
-    laid_out,
     numbered,
     once_each,
     run_length,
+    strided_rows,
 )
 
 
@@ -130,7 +130,7 @@ class LocalCopies:
                 froms.append((number if receives else 0, source, starts[box], stops[box]))
                 tos.append((0 if receives else number, target, *tensor.corners_in_target(starts[box], stops[box])))
         ndim = boxes.starts.shape[1]
-        return laid_out(froms, ndim, tensor.itemsize), laid_out(tos, ndim, tensor.itemsize)
+        return strided_rows(froms, ndim, tensor.itemsize), strided_rows(tos, ndim, tensor.itemsize)
 
     def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
