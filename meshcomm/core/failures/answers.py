@@ -63,11 +63,11 @@ def state(team: WatchedTeam | None, ended: bool = False) -> Answer:
         at = "" if ended else stacks.of_main()
         return Answer(watch.count, calls, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
     number = call[2] if call[1] is team else 0
-    others = "" if call[1] is team or call[1] is None else name_of(call[1])
+    others = "" if call[1] is team or call[1] is None else team_name(call[1])
     waits, operation = number > 0, watch.operation()
     return Answer(watch.count, calls, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
 
 
-def name_of(team: WatchedTeam) -> str:
+def team_name(team: WatchedTeam) -> str:
     """Return the ranks of *team* in COMM_WORLD, in short."""
     return spans(sorted(team.world.ranks_in_comm_world(team.ranks)))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from meshcomm.core._tuning import ANSWER_WITHIN
 from meshcomm.core.failures import host_signals
-from meshcomm.core.failures.answers import Answer, Report, answer, name_of
+from meshcomm.core.failures.answers import Answer, Report, answer, team_name
 from meshcomm.core.failures.messages import ranks_text, spans
 from meshcomm.core.failures.missing_ranks import has_ended, who_is_missing
 from meshcomm.core.failures.watch import Call, WatchedTeam, watch
@@ -108,4 +108,4 @@ def _team_called(name: str) -> WatchedTeam | None:
     call = watch.call()
     teams = [call[1]] if call is not None and call[1] is not None else []
     teams += [team for world in watch.worlds for team in world.open_or_not()]
-    return next((team for team in teams if name_of(team) == name), None)
+    return next((team for team in teams if team_name(team) == name), None)
