@@ -24,7 +24,7 @@ from meshcomm.core._units import bytes_text
 from meshcomm.core.failures.messages import ranks_by_value
 from meshcomm.core.memory._pool import Mapping, Memory
 from meshcomm.core.memory._rendezvous import Rendezvous
-from meshcomm.core.memory.pools import all_memory, own, reservable, share, unshare
+from meshcomm.core.memory.pools import all_memory, own_pool, reservable, share, unshare
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.sizes import size_in
@@ -89,7 +89,7 @@ def open_rendezvous(
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
         if offer["lines"] >= 0:
-            own().close_lines(offer["lines"])
+            own_pool().close_lines(offer["lines"])
         _note(reason)
         if _why_not != "":  # no other ranks share with this one either
             unshare()
@@ -99,13 +99,13 @@ def open_rendezvous(
     clock = max(offers[rank]["clock"] for rank in peers)
     _note("")
     names = [ranks[rank] for rank in peers]
-    return Rendezvous(own(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
+    return Rendezvous(own_pool(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
 
 
 def describe() -> str:
     """Say whether the ranks of this node share memory, and how much, or why not."""
     if _why_not == "":
-        return f"up to {bytes_text(own().share)} per rank, of which {bytes_text(own().used)} are in use"
+        return f"up to {bytes_text(own_pool().share)} per rank, of which {bytes_text(own_pool().used)} are in use"
     introduction = _introduction()
     if introduction["error"]:
         return f"error: {introduction['error']}"
@@ -195,7 +195,7 @@ def _mapped(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory],
     memories: list[Memory] = []
     for position, (process, offer) in enumerate(offers):
         try:
-            memories.append(own() if position == me else _mapping(process, offer))
+            memories.append(own_pool() if position == me else _mapping(process, offer))
         except OSError as error:
             return [], f"the memory of process {process} cannot be mapped ({error})"
     return memories, ""
