@@ -36,10 +36,10 @@ Items: TypeAlias = tuple[Item, ...]
 """An index: an item for each axis in order, and new axes between them."""
 
 
-def parsed(index: object, shape: Shape) -> Items:
+def parsed_index(index: object, shape: Shape) -> Items:
     """Return an *index* of an array of *shape*; ``IndexError`` for what is no basic index, or out of bounds.
 
-    >>> parsed((Ellipsis, -1, None), (4, 5, 6))
+    >>> parsed_index((Ellipsis, -1, None), (4, 5, 6))
     (AxisSlice(start=0, length=4, step=1), AxisSlice(start=0, length=5, step=1), 5, None)
     """
     entries: tuple[object, ...] = index if isinstance(index, tuple) else (index,)

@@ -31,7 +31,7 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import global_indices
-from meshcomm.core.layouts.slicing import AxisSlice, Item, Items, parsed
+from meshcomm.core.layouts.slicing import AxisSlice, Item, Items, parsed_index
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
@@ -130,7 +130,7 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
             positions.append(position)
             axis += 1
         else:
-            items.append(parsed(each, (tensor.shape[axis],))[0])
+            items.append(parsed_index(each, (tensor.shape[axis],))[0])
             if isinstance(items[-1], int):  # an integer is an index array here
                 arrays[len(items) - 1] = np.asarray(items[-1], dtype=np.intp)
                 items[-1] = AxisSlice(0, tensor.shape[axis])

@@ -26,7 +26,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.slicing import AxisSlice, Item, Items, parsed
+from meshcomm.core.layouts.slicing import AxisSlice, Item, Items, parsed_index
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
@@ -62,7 +62,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
 
     Collective over the mesh if elements have to move.
     """
-    items = parsed(index, tensor.shape)
+    items = parsed_index(index, tensor.shape)
     if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
         element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
@@ -197,7 +197,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     check_writable(SET, tensor, index=index)
     given = unwrapped(value)
     if isinstance(given, DTensor) and is_moved(given) and not has_arrays(index):
-        of = sliced_outline(tensor, parsed(index, tensor.shape))
+        of = sliced_outline(tensor, parsed_index(index, tensor.shape))
         if is_same_view(given, tensor, of):
             return None
     is_record = tensor.dtype.names is not None and isinstance(given, tuple | list)
@@ -219,7 +219,7 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     kinds = {value.dtype.kind, tensor.dtype.kind}
     if not kinds <= {*"biufc"} or () in cuts or is_moved(tensor) or not (is_scripted() or hasattr(value, "as_tensor")):
         return False
-    items = parsed(index, shape)
+    items = parsed_index(index, shape)
     shape, array = result_shape(items), value.view(np.ndarray)
     extra = array.ndim - len(shape)
     if any(n != 1 for n in array.shape[: max(extra, 0)]) or any(type(x) is AxisSlice and x.step < 0 for x in items):
@@ -245,7 +245,7 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
 
 def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
     if not has_arrays(index):
-        return _assigning(tensor, parsed(index, tensor.shape), operand)
+        return _assigning(tensor, parsed_index(index, tensor.shape), operand)
     mask = masks.mask_in(index, tensor.shape)
     if mask is not None:
         _assign_where(tensor, mask, operand)
@@ -466,7 +466,7 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
         return
     rows, chosen = masks.in_rows(tensor, mask)
     picked = masks.picked(rows, chosen, mask.ndim)
-    _assign(picked, parsed(Ellipsis, picked.shape), value)
+    _assign(picked, parsed_index(Ellipsis, picked.shape), value)
     changed(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:
         _copy_to(tensor, rows)
