@@ -156,10 +156,10 @@ def kind(operation: str) -> str:
     return operation.partition(NAMED)[0]
 
 
-def named(operation: str, name: str | None) -> str:
+def named_operation(operation: str, name: str | None) -> str:
     """Return *operation* with the *name* that the user gave the call, if any.
 
-    >>> named("relayout", "step 3")
+    >>> named_operation("relayout", "step 3")
     "relayout named 'step 3'"
     """
     return f"{operation}{NAMED}{name!r}" if name else operation
