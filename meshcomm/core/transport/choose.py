@@ -87,7 +87,7 @@ def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> 
     return _Chosen(group, tensors, spec)
 
 
-def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
+def received_traffic(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
     """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
     for tensor in tensors:
@@ -166,7 +166,7 @@ class Nonblocking:
             return self._start(sources, targets, buffer)
         began = monotonic_ns()
         pending = self._start(sources, targets, buffer)
-        recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+        recorder.exchanged("nonblocking", began, received_traffic(self._group, self._tensors))
         return pending
 
 
@@ -219,7 +219,7 @@ class RepeatedExchange:
         began = 0 if recorder is None else monotonic_ns()
         pending = self._begin(buffer)
         if recorder is not None:
-            recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+            recorder.exchanged("nonblocking", began, received_traffic(self._group, self._tensors))
         return pending
 
     def fail(self, error: BaseException) -> None:
@@ -305,7 +305,7 @@ class _Chosen:
             raise
         if recorder is not None:
             if self._received is None:
-                self._received = received(group, self._tensors)
+                self._received = received_traffic(group, self._tensors)
             recorder.exchanged(type(way).__name__, began, self._received)
 
     def _over_mpi(self) -> OverMPI:
