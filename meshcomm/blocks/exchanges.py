@@ -20,7 +20,7 @@ from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.teams import Team
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
-from meshcomm.core.transport.lending import Loan
+from meshcomm.core.transport.shared_reads import SharedRead
 
 R = TypeVar("R")
 
@@ -99,7 +99,7 @@ class Exchange:
         return Repeated(self._group, self._tensors, self._spec, blocks)
 
 
-class Repeated(choose.Repeated):
+class Repeated(choose.RepeatedExchange):
     """An exchange from some blocks to the same blocks, which may start without waiting."""
 
     def begun(self, buffer: Callable[[str, int], Bytes], request: Callable[[Begun], R]) -> R:
@@ -145,7 +145,7 @@ class Lending:
     def __init__(self, here: Session, mesh: Mesh, call: str, count: int) -> None:
         self._group = here.location.team.group((mesh, mesh.dim_names, "lent"), 0, tuple(mesh.ranks))
         self._call, self._count = call, count
-        self._loan: Loan | None = None
+        self._loan: SharedRead | None = None
         self._made_for: Rendezvous | None = None
 
     def is_possible(self) -> bool:
@@ -159,11 +159,11 @@ class Lending:
         *sizes* has the bytes of the blocks of each device.
         """
         if self._loan is None or self._made_for is not self._group.rendezvous:  # a new group, or opened again
-            self._loan = Loan(self._group, fingerprint(self._call), self._count)
+            self._loan = SharedRead(self._group, fingerprint(self._call), self._count)
             self._made_for = self._group.rendezvous
-        return self._loan.lend(blocks, sizes)
+        return self._loan.begin(blocks, sizes)
 
     def take_back(self) -> None:
         """Wait until no rank reads the blocks of this one any more. Collective."""
         assert self._loan is not None
-        self._loan.take_back()
+        self._loan.end()

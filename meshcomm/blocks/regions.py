@@ -38,7 +38,7 @@ def read(tensor: DTensor, find: Callable[[], Box], call: str) -> Array:
         assert here is not None
         group, position = group_along(here, tensor.mesh, names)
         box = agree_on(here.team, text, find)
-        targets = [tuple(map(tuple, each)) for each in group.communicator().told(box)]
+        targets = [tuple(map(tuple, each)) for each in group.communicator().allgather_json(box)]
         devices = [tensor.mesh.ranks.index(rank) for rank in group.members]
         sources = [tensor.layout.block_box(tensor.shape, device) for device in devices]
         most = max(map(box_size, (*sources, *targets))) * tensor.dtype.itemsize

@@ -154,7 +154,7 @@ class Session:
     def told(self, own: object) -> list[Value]:
         """Return what each rank tells, as JSON holds it, by positions."""
         with exchanging(self._team):
-            return self.communicator.told(own)
+            return self.communicator.allgather_json(own)
 
     def largest(self, *values: int) -> list[int]:
         """Return the largest of each value over the ranks."""
@@ -166,7 +166,7 @@ class Session:
         """Return on device 0 what each device tells, as JSON holds it; elsewhere nothing."""
         first = member(self.location, self._mesh, 0)
         with exchanging(self._team):
-            every = self.communicator.told_to(first, own)
+            every = self.communicator.gather_json(first, own)
         return [every[member(self.location, self._mesh, device)] for device in range(self._mesh.size)] if every else []
 
     def broadcast(self, array: Array) -> None:

@@ -22,7 +22,7 @@ from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.spec import TensorSpec, View
 from meshcomm.core.arrays.views import memory_order, refusal
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.layouts.slicing import Items, Stretch
+from meshcomm.core.layouts.slicing import AxisSlice, Items
 
 
 def outline(tensor: DTensor) -> Array:
@@ -55,7 +55,7 @@ def reshaped_outline(tensor: DTensor, shape: Shape) -> Array | None:
 
 def sliced_outline(tensor: DTensor, items: Items) -> Array:
     """Return the `outline` of the slice that *items* take."""
-    return outline(tensor)[(..., *(each.slice if isinstance(each, Stretch) else each for each in items))]
+    return outline(tensor)[(..., *(each.slice if isinstance(each, AxisSlice) else each for each in items))]
 
 
 def outline_alike(tensor: DTensor) -> Array:

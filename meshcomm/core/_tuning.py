@@ -141,7 +141,7 @@ COMPARE_EVERY = 1024
 the digests of calls anyway, so this is for calls that move nothing."""
 
 REMEMBERED_DIGESTS = 64
-"""Digests of the last calls that a rank keeps for each team. Ranks that wait compare them (`failures/stragglers`)."""
+"""Digests of the last calls, kept by a rank for each team. Ranks that wait compare them: `failures/missing_ranks`."""
 
 # -- waiting ----------------------------------------------------------------------------------------------------------
 

@@ -17,9 +17,9 @@ import numpy as np
 
 from meshcomm.core._types import DType, Indices, Names, Shape
 from meshcomm.core.layouts.boxes import Box, Boxes
-from meshcomm.core.layouts.coordinates import coordinates_of, decode
+from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.core.memory.copies import Loops, Strided, strided
+from meshcomm.core.memory.copies import BoxLoops, Strided, strided
 from meshcomm.core.transport.exchange import Exchanged
 from meshcomm.halos.axes import AxisRule, HaloRun, runs_from, runs_of, sources_of
 
@@ -113,7 +113,7 @@ class HaloPeers:
         """Return the positions of the devices that hold the blocks with these *numbers*, a row each."""
         positions = np.full(len(numbers), self._replica, dtype=np.intp)
         for axis, names in enumerate(self._layout.axes):
-            for name, coordinate in decode(self._layout.mesh, tuple(names), numbers[:, axis]):
+            for name, coordinate in unravel(self._layout.mesh, tuple(names), numbers[:, axis]):
                 positions += coordinate * self._strides.get(name, 0)  # not of a mesh dimension of size 1
         return positions
 
@@ -153,7 +153,7 @@ def _from_inner(rules: tuple[AxisRule, ...], box: Box, boxes: Boxes, region: int
         first, steps[:, axis] = sources_of(rule, boxes.starts[:, axis], boxes.stops[:, axis])
         starts[:, axis] = first - box[axis][0]
     extents = (boxes.stops - boxes.starts)[:, :, None]
-    return strided(region, _lengths(box), itemsize, Loops(starts, extents, steps[:, :, None]))
+    return strided(region, _lengths(box), itemsize, BoxLoops(starts, extents, steps[:, :, None]))
 
 
 def _lengths(box: Box) -> Shape:
@@ -219,7 +219,7 @@ class GhostReturns(Exchanged):
         starts[:, 0] = 0
         starts[:, 1:] -= np.array([start for start, *_ in box], dtype=np.intp)
         extents = (boxes.stops - boxes.starts)[:, :, None]
-        return strided(region, (1, *_lengths(box)), self.itemsize, Loops(starts, extents, np.ones_like(extents)))
+        return strided(region, (1, *_lengths(box)), self.itemsize, BoxLoops(starts, extents, np.ones_like(extents)))
 
     def in_target(self, position: int, region: int, boxes: Boxes) -> Strided:
         extents = boxes.stops - boxes.starts

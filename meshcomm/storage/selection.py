@@ -9,7 +9,7 @@ import numpy as np
 
 from meshcomm.core._types import Array, Indices, Shape
 from meshcomm.core.layouts.partition import Interval
-from meshcomm.core.layouts.slicing import Stretch, parsed
+from meshcomm.core.layouts.slicing import AxisSlice, parsed_index
 
 READ_OVER = 2**15
 """Bytes between two runs of a box that is loaded. Up to this many are read, too: that costs less than another call."""
@@ -71,7 +71,7 @@ class Selection(NamedTuple):
             if axis in self.new:
                 found.append(None)
             else:
-                found.append(start if axis in self.dropped else Stretch(start, n, step).slice)
+                found.append(start if axis in self.dropped else AxisSlice(start, n, step).slice)
         return tuple(found)
 
     # Where steps are short, what lies between the elements is read, too, and left out afterwards.
@@ -164,11 +164,11 @@ def selected(shape: Shape, index: object) -> Selection:
     for axis, item in enumerate(index if isinstance(index, tuple) else (index,)):
         _refuse_lists(item, axis)
     left, found, new, dropped = iter(shape), [], [], []
-    for axis, item in enumerate(parsed(index, shape)):
+    for axis, item in enumerate(parsed_index(index, shape)):
         if item is None:
             new.append(axis)
             found.append((1, 0, 1, 1))
-        elif isinstance(item, Stretch):
+        elif isinstance(item, AxisSlice):
             found.append(
                 (next(left), item.start if item.length else 0, item.length, item.step if item.length > 1 else 1)
             )

@@ -38,7 +38,7 @@ _LARGEST = 2**31 - 1
 _MOST_DEVICES = 2**24
 """The most devices of a mesh shape: missing ones may have to be listed."""
 
-TOPOLOGY_MESSAGE = wire.Message(
+TOPOLOGY_MESSAGE = wire.MessageType(
     "tensorflow.tpu.TopologyProto",
     (
         wire.Field(1, "mesh_shape", "int64", repeated=True),

@@ -14,7 +14,7 @@ from meshcomm.core.failures.watch import watch
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals are sockets of Linux")
 
 IDLE = Answer(3, 0, "", "", 0, False, "", 4.0, "", False)
-WAITS = IDLE._replace(made=1, operation="barrier", number=1, waits=True)
+WAITS = IDLE._replace(team_calls=1, operation="barrier", number=1, waits=True)
 CALL = ("barrier", None, 1, 0.0)
 
 
@@ -57,7 +57,7 @@ UNASKED = "rank 2 cannot be asked: it has made no mesh yet, or runs on another h
     [
         ([WAITS, WAITS, IDLE], (), {"text": COMPUTES, "speaks": True, "files": False, "ended": ""}),
         ([WAITS, IDLE._replace(operation="relayout", others="1-2"), WAITS], (), {"text": ELSEWHERE}),
-        ([IDLE._replace(made=1), WAITS, IDLE], (), {"speaks": False}),  # the first that waits speaks for all
+        ([IDLE._replace(team_calls=1), WAITS, IDLE], (), {"speaks": False}),  # the first that waits speaks for all
         (
             [WAITS, WAITS, IDLE],
             (2,),
@@ -115,9 +115,9 @@ def teams(monkeypatch):
 @pytest.mark.parametrize(
     ("question", "found"),
     [
-        (["2-3", 1], {"made": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
-        (["3", 6], {"made": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
-        (["0-3", 1], {"made": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["2-3", 1], {"team_calls": 1, "operation": "barrier", "number": 1, "waits": True, "others": ""}),
+        (["3", 6], {"team_calls": 5, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
+        (["0-3", 1], {"team_calls": 0, "operation": "barrier", "number": 0, "waits": False, "others": "2-3"}),
     ],
 )
 def test_the_answer_is_seen_from_the_ranks_that_ask(teams, question, found):
@@ -134,6 +134,6 @@ def test_a_question_that_is_on_its_way_is_answered_later(monkeypatch, tmp_path):
         questions.answer(first_calls._reply)
         other.sendall(b'["0-1", 1]')
         questions.answer(first_calls._reply)
-        assert first_calls._read(other.recv(1000)).made == 0
+        assert first_calls._read(other.recv(1000)).team_calls == 0
         assert broken.recv(1000) == b""
     questions._signal.close()

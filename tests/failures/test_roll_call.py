@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR
-from meshcomm.core.failures import roll_call, stragglers
+from meshcomm.core.failures import missing_ranks, roll_call
 from meshcomm.core.failures.answers import Answer
 from meshcomm.core.failures.roll_call import RollCall
 
@@ -25,7 +25,7 @@ WAITS = Answer(9, 4, "relayout", "relayout", 4, True, "", 4.0, "", False)
 
 def test_different_calls_are_a_mismatch_if_nobody_has_moved():
     answers = {0: WAITS, 1: WAITS._replace(asked="barrier", operation="barrier"), 2: WAITS}
-    text = stragglers.mismatch(answers, answers, 4)
+    text = missing_ranks.call_mismatch(answers, answers, 4)
     assert text.splitlines() == [
         "ranks made different collective calls as call 4 on ranks 0-2:",
         "  ranks 0, 2: relayout",
@@ -36,7 +36,7 @@ def test_different_calls_are_a_mismatch_if_nobody_has_moved():
 OTHER = WAITS._replace(asked="barrier", operation="barrier")
 INNOCENT = {
     "the same call": WAITS,
-    "a call later, which all have made": WAITS._replace(made=5, number=5, operation="to_numpy"),
+    "a call later, which all have made": WAITS._replace(team_calls=5, number=5, operation="to_numpy"),
     "the same call under another name": WAITS._replace(asked="relayout named 'b'", operation="relayout named 'b'"),
     "computes": COMPUTES,
     "has ended": OTHER._replace(ended=True),
@@ -50,31 +50,31 @@ INNOCENT = {
 @pytest.mark.parametrize("answer", INNOCENT.values(), ids=INNOCENT)
 def test_what_may_be_right_is_no_mismatch(answer):
     answers = {0: WAITS, 1: answer}
-    assert stragglers.mismatch(answers, answers, 4) == ""
+    assert missing_ranks.call_mismatch(answers, answers, 4) == ""
 
 
 @pytest.mark.parametrize("before", [{}, {0: WAITS}, {0: WAITS, 1: OTHER._replace(calls=8)}, {0: None, 1: OTHER}])
 def test_a_rank_that_moves_is_no_mismatch(before):
-    assert stragglers.mismatch({0: WAITS, 1: OTHER}, before, 4) == ""
+    assert missing_ranks.call_mismatch({0: WAITS, 1: OTHER}, before, 4) == ""
 
 
 PAST = {
-    "has ended after this call": COMPUTES._replace(made=4, ended=True),
-    "has ended later": COMPUTES._replace(made=9, ended=True),
-    "computes after this call": COMPUTES._replace(made=4, calls=11),
-    "waits on another team": COMPUTES._replace(made=5, operation="barrier", others="1-2"),
+    "has ended after this call": COMPUTES._replace(team_calls=4, ended=True),
+    "has ended later": COMPUTES._replace(team_calls=9, ended=True),
+    "computes after this call": COMPUTES._replace(team_calls=4, calls=11),
+    "waits on another team": COMPUTES._replace(team_calls=5, operation="barrier", others="1-2"),
 }
 
 
 @pytest.mark.parametrize("answer", PAST.values(), ids=PAST)
 def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
     answers = {0: WAITS, 1: answer, 2: OTHER}
-    text = stragglers.mismatch(answers, answers | {1: COMPUTES}, 4)
+    text = missing_ranks.call_mismatch(answers, answers | {1: COMPUTES}, 4)
     assert text.splitlines()[1:] == ["  rank 0: relayout", "  rank 2: barrier"]
-    assert stragglers.mismatch({0: WAITS, 1: answer}, {0: WAITS, 1: answer}, 4) == "", (
+    assert missing_ranks.call_mismatch({0: WAITS, 1: answer}, {0: WAITS, 1: answer}, 4) == "", (
         "one rank alone differs from none"
     )
-    assert stragglers.mismatch({0: answer, 1: answer}, {0: answer, 1: answer}, 4) == ""
+    assert missing_ranks.call_mismatch({0: answer, 1: answer}, {0: answer, 1: answer}, 4) == ""
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_ranks_that_have_made_the_call_do_not_hide_a_mismatch(answer):
 )
 def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
     waits = WAITS._replace(digest=5, noted=4)
-    made = COMPUTES._replace(made=4, asked="relayout", noted=4)._replace(**past)
+    made = COMPUTES._replace(team_calls=4, asked="relayout", noted=4)._replace(**past)
     answers = {0: waits, 1: made}
     lines = [
         "ranks made different collective calls as call 4 on ranks 0-1:",
@@ -97,10 +97,10 @@ def test_a_rank_that_has_made_another_call_instead_is_a_mismatch(past, text):
         f"  rank 1: {text}",
     ]
     more = ["  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which"]
-    assert stragglers.mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
+    assert missing_ranks.call_mismatch(answers, answers, 4).splitlines() == lines + more * text.startswith("relayout")
     for innocent in ({"digest": 5}, {"digest": None}, {"noted": 3, "digest": None}, {"noted": 4, "ended": True}):
-        answers = {0: waits, 1: COMPUTES._replace(made=4, asked="relayout", noted=4)._replace(**innocent)}
-        assert stragglers.mismatch(answers, answers, 4) == "", innocent
+        answers = {0: waits, 1: COMPUTES._replace(team_calls=4, asked="relayout", noted=4)._replace(**innocent)}
+        assert missing_ranks.call_mismatch(answers, answers, 4) == "", innocent
 
 
 REQUEST = WAITS._replace(asked="start_relayout", operation="wait for a relayout", waits=False, digest=7)
@@ -108,7 +108,7 @@ REQUEST = WAITS._replace(asked="start_relayout", operation="wait for a relayout"
 
 def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
     answers = {0: WAITS._replace(digest=6), 1: REQUEST}
-    assert stragglers.mismatch(answers, answers, 4).splitlines() == [
+    assert missing_ranks.call_mismatch(answers, answers, 4).splitlines() == [
         "ranks made different collective calls now or before, on ranks 0-1:",
         "  rank 0: relayout",
         "  rank 1: wait for a relayout",
@@ -119,25 +119,25 @@ def test_ranks_that_wait_for_requests_are_compared_by_their_digests():
 @pytest.mark.parametrize("other", [{"digest": 7}, {"digest": None}, {"digest": 7, "number": 0}])
 def test_requests_that_may_be_right_are_no_mismatch(other):
     answers = {0: WAITS._replace(**other), 1: REQUEST}
-    assert stragglers.mismatch(answers, answers, 4) == ""
+    assert missing_ranks.call_mismatch(answers, answers, 4) == ""
 
 
 def test_only_the_call_of_the_hindmost_rank_is_compared():
     """The program may have caught an earlier difference, and gone on."""
-    assert stragglers.mismatch({0: WAITS, 1: OTHER}, {0: WAITS, 1: OTHER}, 3) == ""
+    assert missing_ranks.call_mismatch({0: WAITS, 1: OTHER}, {0: WAITS, 1: OTHER}, 3) == ""
 
 
 SAYS = [
     (COMPUTES, "has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks"),
     (
-        COMPUTES._replace(made=0),
+        COMPUTES._replace(team_calls=0),
         "has not arrived: it has been outside meshcomm for 4 s, before its first call on these ranks",
     ),
     (
         COMPUTES._replace(operation="barrier", others="1-2"),
         "has not arrived: it has waited 4 s in barrier on ranks 1-2 (another mesh or communicator)",
     ),
-    (WAITS._replace(made=3, number=3), "has not arrived: it has waited 4 s in relayout, call 3 on these ranks"),
+    (WAITS._replace(team_calls=3, number=3), "has not arrived: it has waited 4 s in relayout, call 3 on these ranks"),
     (COMPUTES._replace(ended=True), "has ended, after call 3"),
     (
         WAITS._replace(error="KeyError: 1"),
@@ -152,11 +152,11 @@ SAYS = [
 
 @pytest.mark.parametrize(("answer", "text"), SAYS)
 def test_reports_say_what_missing_ranks_do(answer, text):
-    assert stragglers.report({0: WAITS, 1: answer}, 4, {1: "b"}).startswith(f"rank 1 {text}")
+    assert missing_ranks.who_is_missing({0: WAITS, 1: answer}, 4, {1: "b"}).startswith(f"rank 1 {text}")
 
 
 def test_reports_say_that_all_have_come():
-    text = stragglers.report({0: WAITS, 1: COMPUTES._replace(made=4)}, 4, {})
+    text = missing_ranks.who_is_missing({0: WAITS, 1: COMPUTES._replace(team_calls=4)}, 4, {})
     assert text.splitlines() == [
         "all of ranks 0-1 have come to this call",
         "rank 0 has waited 4 s in relayout, call 4 on these ranks",
@@ -165,7 +165,7 @@ def test_reports_say_that_all_have_come():
 
 
 def test_reports_on_many_ranks_are_short():
-    text = stragglers.report(dict.fromkeys(range(5000), COMPUTES), 4, {})
+    text = missing_ranks.who_is_missing(dict.fromkeys(range(5000), COMPUTES), 4, {})
     assert text.startswith(
         "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 4992 more have not arrived: they have been outside meshcomm for 4 s"
     )
@@ -261,7 +261,7 @@ def test_a_rank_that_has_left_still_tells_its_digests(team):
     ranks[0]._censuses[""] = census = roll_call._Census(range(3))
     serve(ranks)
     answer = census.answers[1]
-    assert (answer.digest, answer.noted, answer.made, answer.ended) == (7, 3, 3, True)
+    assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (7, 3, 3, True)
     ranks[0]._post(1, "question", "1-2", 0, 3, 3)
     ranks[1].serve()
     assert not ranks[0]._channel.queue, "of other teams it has told all when it left"
@@ -278,7 +278,7 @@ def test_a_rank_that_has_left_and_does_not_answer_counts_as_it_said_then(team, c
     clock.seconds += ANSWER_WITHIN
     ranks[0].serve()
     answer = census.answers[1]
-    assert (answer.digest, answer.noted, answer.made, answer.ended) == (None, 3, 3, True)
+    assert (answer.digest, answer.noted, answer.team_calls, answer.ended) == (None, 3, 3, True)
 
 
 def test_a_rank_that_has_failed_counts_after_two_roll_calls(team, clock):
@@ -311,8 +311,8 @@ def test_two_roll_calls_are_apart_though_several_ranks_ask(team, clock):
 
 
 def test_a_rank_that_fails_in_a_later_call_holds_nobody_up():
-    failed = {0: WAITS, 1: COMPUTES._replace(made=5, over="an exchange ended with an error")}
-    assert stragglers.ended(failed, failed, 4) == ""
+    failed = {0: WAITS, 1: COMPUTES._replace(team_calls=5, over="an exchange ended with an error")}
+    assert missing_ranks.ended_ranks(failed, failed, 4) == ""
 
 
 def test_a_rank_that_does_not_answer_is_named(team, clock):

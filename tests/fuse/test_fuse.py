@@ -529,7 +529,7 @@ def test_buffers_are_few_and_kept_within_the_limit():
     x = numbers(MANY)
     assert alike(mc.fuse(deep)(x), deep(x))
     assert alike(mc.fuse(long)(x), long(x))
-    kept, _ = scratch._kept.fuse
+    kept, _ = scratch._buffers.fuse
     assert len(kept) <= DEFAULT_SCRATCH
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from meshcomm import ShapeError
 from meshcomm.core.layouts.cyclic import CyclicCut, cyclic_cut
-from meshcomm.core.layouts.overlaps import holders, most_pieces, nested, pieces, shared, shared_with
+from meshcomm.core.layouts.overlaps import axis_overlaps, holders, max_overlaps, nested, shared, shared_with
 from meshcomm.core.layouts.partition import ChosenCut, Cut, length_of
 from support.cuts import indices_by_definition, random_cut, random_pair
 from support.sampling import sampled
@@ -22,7 +22,7 @@ def pairs(count, first=0):
 
 
 def rows_of(found):
-    """The rows of `pieces`: the number of a block, and the indices that a row stands for, in its order."""
+    """The rows of `axis_overlaps`: the number of a block, and the indices that a row stands for, in its order."""
     repeats = found.repeats
     for row, (number, start, stop) in enumerate(zip(*map(np.ndarray.tolist, found[:3]), strict=True)):
         counts, steps = ([1, 1], [0, 0]) if repeats is None else (a[row].tolist() for a in repeats)
@@ -36,18 +36,18 @@ def test_pieces_are_what_blocks_share():
         for block in range(other.blocks):
             owner[indices_by_definition(other, block)] = block
         for block in range(cut.blocks):
-            mine, found = indices_by_definition(cut, block), list(rows_of(pieces(cut, block, other)))
+            mine, found = indices_by_definition(cut, block), list(rows_of(axis_overlaps(cut, block, other)))
             assert all(row for _, row in found), f"{number}: a row without elements"
             assert all((owner[row] == peer).all() for peer, row in found), f"{number}: {cut} {block} {other}"
             everything = sorted(itertools.chain.from_iterable(row for _, row in found))
             assert everything == mine.tolist(), f"{number}: {cut} {block} {other}"
-            assert [len(row) for _, row in found] == pieces(cut, block, other).lengths.tolist()
+            assert [len(row) for _, row in found] == axis_overlaps(cut, block, other).lengths.tolist()
 
 
 def test_both_sides_have_the_same_rows_in_the_same_order():
     for number, cut, other in pairs(2000, first=PAIRS):
-        here = {block: list(rows_of(pieces(cut, block, other))) for block in range(cut.blocks)}
-        there = {block: list(rows_of(pieces(other, block, cut))) for block in range(other.blocks)}
+        here = {block: list(rows_of(axis_overlaps(cut, block, other))) for block in range(cut.blocks)}
+        there = {block: list(rows_of(axis_overlaps(other, block, cut))) for block in range(other.blocks)}
         for a, b in itertools.product(here, there):
             sent, received = [row for peer, row in here[a] if peer == b], [row for peer, row in there[b] if peer == a]
             assert sent == received, f"{number}: block {a} of {cut} and block {b} of {other}"
@@ -57,7 +57,7 @@ def test_rows_have_the_same_form_on_both_sides():
     """The same starts, stops, counts and steps: a round that is packed by rows is unpacked by the same rows."""
     for number, cut, other in pairs(1500, first=2 * PAIRS):
         for a, b in itertools.product(range(cut.blocks), range(other.blocks)):
-            one, two = pieces(cut, a, other), pieces(other, b, cut)
+            one, two = axis_overlaps(cut, a, other), axis_overlaps(other, b, cut)
             one, two = one.some(one.numbers == b), two.some(two.numbers == a)
             assert (one.starts == two.starts).all(), f"{number}: {cut} {a} {other} {b}"
             assert (one.stops == two.stops).all()
@@ -71,14 +71,14 @@ def test_pieces_of_some_blocks_are_rows_of_all():
     for number, cut, other in pairs(1000, first=3 * PAIRS):
         allowed = np.array(sorted(Random(number).sample(range(other.blocks), Random(number).randint(0, other.blocks))))
         for block in range(cut.blocks):
-            some = list(rows_of(pieces(cut, block, other, allowed.astype(np.intp))))
-            assert some == [row for row in rows_of(pieces(cut, block, other)) if row[0] in allowed]
+            some = list(rows_of(axis_overlaps(cut, block, other, allowed.astype(np.intp))))
+            assert some == [row for row in rows_of(axis_overlaps(cut, block, other)) if row[0] in allowed]
 
 
 def test_no_block_has_more_pieces_than_the_bound():
     for number, cut, other in pairs(1500, first=4 * PAIRS):
-        most = max(len(pieces(cut, block, other).starts) for block in range(cut.blocks))
-        assert most <= most_pieces(cut, other), f"{number}: {cut} {other}"
+        most = max(len(axis_overlaps(cut, block, other).starts) for block in range(cut.blocks))
+        assert most <= max_overlaps(cut, other), f"{number}: {cut} {other}"
 
 
 def test_what_pairs_of_blocks_share_and_how_many_blocks_do():
@@ -147,10 +147,10 @@ BILLION = 10**9
 )
 def test_a_billion_elements_are_a_few_rows(cut, other, most):
     for block in (0, 1, cut.blocks // 2, cut.blocks - 1):
-        found = pieces(cut, block, other)
+        found = axis_overlaps(cut, block, other)
         assert len(found.starts) <= most
         assert found.lengths.sum() == length_of(cut.span(block))
-        assert len(found.starts) <= most_pieces(cut, other)
+        assert len(found.starts) <= max_overlaps(cut, other)
 
 
 def test_a_longer_axis_has_no_more_rows():
@@ -158,7 +158,7 @@ def test_a_longer_axis_has_no_more_rows():
         rows = []
         for length in (10**6, 10**9, 10**12, 10**15):
             cut, other = CyclicCut(length, 4, block, 0), CyclicCut(length, 6, other_block, 1)
-            rows.append(max(len(pieces(cut, b, other).starts) for b in range(4)))
+            rows.append(max(len(axis_overlaps(cut, b, other).starts) for b in range(4)))
         assert max(rows) <= 2 * rows[0] + 2, (block, other_block, rows)
 
 
@@ -176,4 +176,4 @@ def test_cuts_that_share_too_many_runs_are_refused():
     """Their common period is longer than the axis, so nothing repeats."""
     n = 2**60
     with pytest.raises(ShapeError, match="share too many runs to plan with"):
-        pieces(CyclicCut(n, 4, 10**9, 1), 0, CyclicCut(n, 4, 10**9 + 1, 1))
+        axis_overlaps(CyclicCut(n, 4, 10**9, 1), 0, CyclicCut(n, 4, 10**9 + 1, 1))

@@ -11,12 +11,12 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.layout_text import LAYOUT_MESSAGE
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.mesh_text import MESH_MESSAGE
-from meshcomm.core.layouts.wire import Enum, Field, Message, PlainMessage, WireError, decode, encode
+from meshcomm.core.layouts.wire import EnumType, Field, MessageType, PlainMessage, WireError, decode, encode
 from support.layout_cases import no_protobuf
 from support.sampling import examples
 
-INNER = Message("test.Inner", (Field(1, "x", "int64"), Field(2, "tags", "string", repeated=True)))
-OUTER = Message(
+INNER = MessageType("test.Inner", (Field(1, "x", "int64"), Field(2, "tags", "string", repeated=True)))
+OUTER = MessageType(
     "test.Outer",
     (
         Field(1, "number", "int64"),
@@ -26,7 +26,7 @@ OUTER = Message(
         Field(5, "numbers", "int64", repeated=True),
         Field(6, "inner", INNER),
         Field(7, "inners", INNER, repeated=True),
-        Field(16, "kind", Enum("Kind", ("A", "B", "C"))),
+        Field(16, "kind", EnumType("Kind", ("A", "B", "C"))),
         Field(17, "flags", "bool", repeated=True),
         Field(18, "blobs", "bytes", repeated=True),
     ),

@@ -16,14 +16,14 @@ pytestmark = pytest.mark.skipif(SIZE == 1, reason="one rank alone sends no messa
 @pytest.fixture
 def made(monkeypatch):
     """The requests of each channel that is made."""
-    found, make = [], MPIChannels._made
+    found, make = [], MPIChannels._new_channel
 
     def noting(channels):
         data, into, requests = make(channels)
         found.append(requests)
         return data, into, requests
 
-    monkeypatch.setattr(MPIChannels, "_made", noting)
+    monkeypatch.setattr(MPIChannels, "_new_channel", noting)
     return found
 
 

@@ -14,7 +14,7 @@ import meshcomm as mc
 from meshcomm import CollectiveMismatch, DTypeError, Layout, LayoutError, MeshcommError, MeshError, ShapeError
 from meshcomm.core._tuning import COMPARE_EVERY
 from meshcomm.core.arrays import compile
-from meshcomm.core.memory.pools import own
+from meshcomm.core.memory.pools import own_pool
 from meshcomm.core.ranks.meshes import location_in
 from meshcomm.core.transport import choose
 from meshcomm.core.transport.packed import Packed
@@ -273,7 +273,7 @@ def test_memory_comes_back_when_all_ranks_have_closed_a_mesh_on_which_calls_diff
     for _ in range(4):
         fail()
         gc.collect()
-        used.append(own().used)
+        used.append(own_pool().used)
     assert used == used[:1] * 4
 
 

@@ -75,7 +75,7 @@ def test_all_ranks_of_the_node_share(opens):
         return
     assert (opened.members, opened.position, opened.size) == (tuple(range(SIZE)), RANK, SIZE)
     assert rendezvous.describe().startswith("up to ")
-    assert f" per rank, of which {bytes_text(pools.own().used)} are in use" in rendezvous.describe()
+    assert f" per rank, of which {bytes_text(pools.own_pool().used)} are in use" in rendezvous.describe()
 
 
 @pytest.mark.parametrize("rather_writes", [False, True])
@@ -201,7 +201,7 @@ def test_one_rank_has_no_number(fresh, opens):
 def test_a_share_of_what_the_node_has(fresh, opens):
     fresh.setenv("MESHCOMM_SHARED_MEMORY", "60M")
     if opens() is not None:
-        assert pools.own().share == -(-60 * 2**20 // SIZE // 4096) * 4096
+        assert pools.own_pool().share == -(-60 * 2**20 // SIZE // 4096) * 4096
         assert pools.allocate(61 * 2**20) is None
 
 
@@ -236,8 +236,8 @@ def test_the_pool_is_one_for_all_groups(opens):
     if SIZE == 1:
         return
     opens()
-    pool = pools.own()
+    pool = pools.own_pool()
     assert isinstance(pool, Pool)
     for color in (0, RANK % 2):
         opens(color)
-    assert pools.own() is pool
+    assert pools.own_pool() is pool

@@ -16,7 +16,7 @@ from meshcomm.core.memory.scratch import scratch
 from meshcomm.core.ranks.teams import Location
 from meshcomm.core.transport import choose, comparison, relay
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
-from meshcomm.core.transport.local_copies import stretch_offsets
+from meshcomm.core.transport.local_copies import block_offsets
 from support.in_process_groups import ALONE, anything, own_pools, rows_to_columns
 from support.reference import mesh_of
 from support.sampling import sampled
@@ -42,7 +42,7 @@ def moved(rank, operation, cases, source_shared=True, target_shared=True):
     for source, case in zip(sources, cases, strict=True):
         source[:] = case.source(rank.position)
     wanted = [case.target(rank.position) for case in cases]
-    offsets = stretch_offsets([len(its) for its in wanted])
+    offsets = block_offsets([len(its) for its in wanted])
     stretch = rank.block(offsets[-1], target_shared)
     targets = [stretch[start : start + len(its)] for start, its in zip(offsets, wanted, strict=False)]
     operation.run(sources, targets, stretch if len(cases) > 1 else None)
@@ -113,7 +113,7 @@ def test_the_way(ranks, hosts, terms, case, way):
     assert len({tuple(calls) for _, calls in results}) == 1, "all ranks make the same collective calls"
 
 
-@pytest.mark.parametrize(("up_to", "how"), [(0, "Pairs"), (2**15, "Header")])
+@pytest.mark.parametrize(("up_to", "how"), [(0, "Pairs"), (2**15, "DigestHeader")])
 def test_ranks_that_bring_another_number_are_found(ranks, monkeypatch, up_to, how):
     monkeypatch.setattr(comparison, "HEADER_UP_TO", up_to)
     case = rows_to_columns(4, (8, 8))
@@ -254,7 +254,7 @@ def test_nonblocking_exchanges_start_without_waiting(ranks, hosts, permutes):
 
     def program(rank):
         here = rank.position
-        operation = choose.nonblocking(
+        operation = choose.Nonblocking(
             rank.group, [case.tensor(here)], ExchangeSpec(1, case.most_bytes, permutes=permutes)
         )
         in_flight = []
@@ -307,7 +307,9 @@ def test_repeated_exchanges(ranks, hosts, shared):
         here = rank.position
         blocks = [rank.block(3 * its(here).itemsize, shared or here != 2) for its in tensors]
         views = [block.view(f"u{its(here).itemsize}") for block, its in zip(blocks, tensors, strict=True)]
-        its = choose.repeated(rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, one_memory=True), blocks)
+        its = choose.RepeatedExchange(
+            rank.group, [its(here) for its in tensors], ExchangeSpec(1, 24, one_memory=True), blocks
+        )
         for turn in range(5):
             for number, view in enumerate(views):
                 view[:] = 0, 10 * turn + here + number, 0
@@ -335,7 +337,9 @@ def test_repeated_exchanges_that_differ_are_found_out(ranks):
 
     def program(rank):
         blocks = [rank.block(24, True)]
-        its = choose.repeated(rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks)
+        its = choose.RepeatedExchange(
+            rank.group, [tensor(rank.position)], ExchangeSpec(1, 24, one_memory=True), blocks
+        )
         its.run()
         rank.group.team.call_digest += rank.position == 2
         if rank.position == 0:  # its neighbours fail, perhaps after all that it needs is done

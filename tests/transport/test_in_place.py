@@ -9,7 +9,7 @@ import pytest
 from meshcomm import CollectiveMismatch, MeshError
 from meshcomm.core.transport.exchange import ExchangeSpec
 from meshcomm.core.transport.in_place import InPlace
-from meshcomm.core.transport.local_copies import LocalCopies, stretch_offsets
+from meshcomm.core.transport.local_copies import LocalCopies, block_offsets
 from meshcomm.core.transport.packed import MessagesOnNode
 from support.in_process_groups import Case, FailedElsewhere, anything, own_pools, rows_to_columns
 from support.sampling import sampled
@@ -104,7 +104,7 @@ def test_several_tensors(ranks, size, sources_shared, stretch_shared):
     def program(rank):
         exchange = in_place(rank, cases)
         wanted = [case.target(rank.position) for case in cases]
-        offsets = stretch_offsets([len(its) for its in wanted])
+        offsets = block_offsets([len(its) for its in wanted])
         for _ in range(3):
             sources = [rank.block(len(case.source(rank.position)), sources_shared) for case in cases]
             for source, case in zip(sources, cases, strict=True):
@@ -307,5 +307,5 @@ def test_several_tensors_are_always_written():
 
 
 def test_blocks_in_a_stretch_begin_on_lines_of_their_own():
-    offsets = stretch_offsets([1, 0, 64, 65, 7])
+    offsets = block_offsets([1, 0, 64, 65, 7])
     assert offsets == [0, 64, 64, 128, 256, 320]

@@ -31,13 +31,13 @@ from meshcomm.core.transport import choose
 from meshcomm.core.transport.exchange import (
     Exchanged,
     ExchangeSpec,
-    Operation,
     Order,
+    Transport,
     from_boxes,
-    is_plain,
+    has_intervals,
     wrong_length,
 )
-from meshcomm.core.transport.local_copies import stretch_offsets
+from meshcomm.core.transport.local_copies import block_offsets
 
 _FEW = 64  # devices: the boxes of so many are intersected faster than found by the cuts of the axes
 
@@ -107,10 +107,10 @@ def _packed(block: Array | None) -> Bytes:
 
 def operations(
     plan: Plan, here: Location, order: Order = None, held: Held | None = None
-) -> list[tuple[Operation, int]]:
+) -> list[tuple[Transport, int]]:
     """Return the exchanges and copies of *plan* on the device *here*, and the bytes of the block after each."""
     steps = exchanging_steps(plan)
-    found: list[tuple[Operation, int]] = []
+    found: list[tuple[Transport, int]] = []
     for step in steps:
         tensor = described(step, here) if found else replace(described(step, here, held), order=order)
         exchange = choose.exchange(group_of(step, here), [tensor], _terms(plan, step, here))
@@ -135,7 +135,7 @@ def prepare_start(plan: Plan, here: Location) -> Start:
         return _complete_at_once(prepare(plan, here))
     (step,) = steps
     size = _target(step, here)
-    packed = choose.nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
+    packed = choose.Nonblocking(group_of(step, here), [described(step, here)], _terms(plan, step, here))
 
     def start(block: Array | None, out: Array | None = None) -> tuple[Pending | None, Array | None]:
         data = as_bytes(block) if block is not None and block.flags.c_contiguous else _packed(block)
@@ -171,7 +171,7 @@ def prepare_together(plans: Sequence[Plan], here: Location) -> Callable[[list[Ar
     planned = [once[id(plan)] for plan in plans]  # thousands of tensors may share a few plans
     tensors = [each.tensor for each in planned]
     sizes, shapes = [each.size for each in planned], [each.shape for each in planned]
-    offsets = stretch_offsets(sizes)
+    offsets = block_offsets(sizes)
     number = fingerprint("; ".join(each.text for each in planned))
     terms = ExchangeSpec(number, sum(each.most_bytes for each in planned))
     operation = choose.exchange(group_of(planned[0].step, here), tensors, terms)
@@ -214,7 +214,7 @@ def no_memory(layout: Layout, shape: Shape, dtype: DType, device: int) -> Memory
 
 def most_bytes(step: Step) -> int:
     """Return the bytes of the largest block on any device before or after *step*, the same on all ranks."""
-    return max(layout.largest_block(step.shape) for layout in (step.held, step.target)) * step.itemsize
+    return max(layout.largest_block(step.shape) for layout in (step.block_layout, step.target)) * step.itemsize
 
 
 def group_of(step: Step, here: Location) -> Group:
@@ -232,7 +232,7 @@ def described(step: Step, here: Location, held: Held | None = None) -> Exchanged
     if held is None and len(devices) <= _FEW and step.exchanges_intersections:
         sources = [box for device in devices if (box := step.held_box(device)) is not None]
         targets = [box for device in devices if (box := step.target_box(device)) is not None]
-        if len(sources) == len(targets) == len(devices) and all(map(is_plain, (*sources, *targets))):
+        if len(sources) == len(targets) == len(devices) and all(map(has_intervals, (*sources, *targets))):
             return from_boxes(step.itemsize, position, sources, targets)
     before = cache(lambda position: source(devices[position]))
     after = cache(lambda position: step.target_box(devices[position]))

@@ -127,7 +127,7 @@ def _of_all_ranks(mesh: Mesh, name: str, noted: list[tuple[str, str]]) -> list[t
             with exchanging(here.team):
                 if not agree(here.team, operation, value=len(noted)):
                     return []
-                told = here.team.everyone.communicator().told(noted)
+                told = here.team.everyone.communicator().allgather_json(noted)
             noted = [(str(text), str(category)) for of_rank in told for text, category in of_rank]
     order = [*CONDITIONS]
     return sorted(dict.fromkeys(noted), key=lambda note: -1 if note[1] else order.index(_condition(note[0])))

@@ -555,4 +555,4 @@ def told_by_root(root: int, look: Callable[[], object], call: str, mesh: Mesh, h
     """
     with exchanging(here.team):
         text = agree_on(here.team, call, lambda: as_json_text(look() if here.device == root else None))
-        return json.loads(here.team.everyone.communicator().told_texts(text)[member(here, mesh, root)])
+        return json.loads(here.team.everyone.communicator().allgather_texts(text)[member(here, mesh, root)])

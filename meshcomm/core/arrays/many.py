@@ -31,7 +31,7 @@ from meshcomm.core.arrays.trees import (
     rebuilt,
 )
 from meshcomm.core.arrays.views import at_once, filled
-from meshcomm.core.failures.watch import named
+from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.refinement import ranks_between
@@ -319,7 +319,7 @@ class _Batch:
         raise an error.
         """
         tensor, layout, *_ = self._jobs[0]
-        operation = named(f"relayout of {len(self._jobs)} tensors", name)
+        operation = named_operation(f"relayout of {len(self._jobs)} tensors", name)
         outs = [None if wrong is not None else at_once(out) for _, _, out, _ in self._jobs]
         arguments = [t._block for t, *_ in self._jobs], outs
         key = self._specs, self._limit

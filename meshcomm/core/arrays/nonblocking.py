@@ -16,7 +16,7 @@ from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.views import at_once
 from meshcomm.core.failures import abort, forks
 from meshcomm.core.failures.messages import Unfinished, never_waited_for
-from meshcomm.core.failures.watch import named, watch
+from meshcomm.core.failures.watch import named_operation, watch
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.copies import opaque
 from meshcomm.core.plans.plan import plan_direct
@@ -203,7 +203,7 @@ def start_relayout(
     target = layout.matched(
         source
     )  # the caller's own, as an equal one of an earlier call may be on a mesh that is closed
-    operation = named("start_relayout", name) if name else "start_relayout"
+    operation = named_operation("start_relayout", name) if name else "start_relayout"
     key: Moving = "start_relayout", shape, dtype, source, layout, None, None
     arguments = local, into, target, wrong is not None
     request = _START(operation, (source.mesh, layout.mesh), key, (key,), arguments, error=wrong)

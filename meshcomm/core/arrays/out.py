@@ -12,7 +12,7 @@ from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.arrays.create import distribute
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.arrays.views import filled, refusal
-from meshcomm.core.failures.watch import named
+from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes
 from meshcomm.core.ranks.agreement import fingerprint
@@ -37,7 +37,7 @@ def distributed(whole: object, layout: Layout, out: DTensor | None, name: str | 
     if layout.match_axis is not None:
         layout = layout.matched(Layout.replicated(layout.mesh, array.ndim))
     tensor = distribute(array, layout)
-    with collective(named("relayout", name), layout.mesh) as here:
+    with collective(named_operation("relayout", name), layout.mesh) as here:
         if here is not None:
             here.team.note(_of_array(tensor.layout, tensor.shape, tensor.dtype))
     if out is None:

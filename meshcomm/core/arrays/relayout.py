@@ -16,7 +16,7 @@ from meshcomm.core.arrays.out import distributed, wrong_out
 from meshcomm.core.arrays.targets import Target, target_of
 from meshcomm.core.arrays.trees import HoldsVariables
 from meshcomm.core.arrays.views import at_once, filled, in_memory_order
-from meshcomm.core.failures.watch import named
+from meshcomm.core.failures.watch import named_operation
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -182,7 +182,7 @@ def relayout(
     local, order = (tensor._block, None) if tensor._view is None else in_memory_order(tensor)
     wrong = None if out is None else wrong_out(tensor, out, layout)
     into = None if out is None or wrong is not None else at_once(out)
-    operation = named("relayout", name) if name else "relayout"
+    operation = named_operation("relayout", name) if name else "relayout"
     key = "relayout", shape, dtype, source, layout, max_scratch_bytes, order
     block = RELAYOUT(operation, (source.mesh, layout.mesh), key, (key,), (local, into), error=wrong)
     if out is not None:

@@ -66,7 +66,7 @@ ExceptHook: TypeAlias = Callable[[type[BaseException], BaseException, TracebackT
 ThreadHook: TypeAlias = Callable[[threading.ExceptHookArgs], object]
 
 
-class _Held:
+class _RankOutput:
     """How this rank shows what it has printed, if only rank 0 shows its output; and where messages go."""
 
     stderr: TextIO | None = None
@@ -78,11 +78,11 @@ def let_show(stderr: TextIO, show: Callable[[bool], object]) -> None:
 
     *show* takes whether to show what the rank has printed: not if rank 0 has the same error.
     """
-    _Held.stderr, _Held.show = stderr, show
+    _RankOutput.stderr, _RankOutput.show = stderr, show
 
 
-def _show_held(shared: host_signals.Error | None) -> None:
-    show, _Held.show = _Held.show, None
+def _show_output(shared: host_signals.Error | None) -> None:
+    show, _RankOutput.show = _RankOutput.show, None
     if show is not None:
         end = time.monotonic() + END_WITHIN / 2  # for rank 0 to come, if it has the same error
         while shared is not None and 0 not in shared.ranks() and time.monotonic() < end:
@@ -103,7 +103,7 @@ def _ending_excepthook(previous: ExceptHook) -> ExceptHook:
             if shared is not None:
                 shared = shared.settled(END_WITHIN)
             if shared is None or shared.ours:
-                _show_held(shared)
+                _show_output(shared)
                 with in_short(value):
                     traceback = value.__traceback__ or traceback
                     if in_one_piece:  # as other ranks print, too
@@ -188,7 +188,7 @@ def _tell_end(reason: str, shared: host_signals.Error | None) -> None:
 
 def _abort(code: int) -> None:
     """Let MPI end the job if it can; return if it cannot."""
-    here = threading.current_thread() is threading.main_thread()
+    is_main = threading.current_thread() is threading.main_thread()
     MPI = _initialised_mpi()
     if MPI is not None:
         _exit_after(END_WITHIN)
@@ -196,14 +196,14 @@ def _abort(code: int) -> None:
         # A launcher need not notice that a process ends before it became a rank, and the others would wait for it in
         # MPI_Init. So become a rank first, which takes until the others are there. A watchdog cannot: its main thread
         # has already waited for that.
-        within = BECOME_RANK_WITHIN if here else END_WITHIN
+        within = BECOME_RANK_WITHIN if is_main else END_WITHIN
         with contextlib.suppress(MeshcommError):  # the variable is wrong
             within = min(timeout_seconds(), within)
         _exit_after(within)
         MPI = import_module("mpi4py.MPI")
     time.sleep(PAUSE_BEFORE_END)
     _let_be_read(END_WITHIN / 2)
-    if MPI.Is_initialized() and not MPI.Is_finalized() and (here or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
+    if MPI.Is_initialized() and not MPI.Is_finalized() and (is_main or MPI.Query_thread() == MPI.THREAD_MULTIPLE):
         remove_mapped()
         MPI.COMM_WORLD.Abort(code)
 
@@ -222,9 +222,9 @@ def _unread(file: int) -> int:
     """Return how many bytes in the pipe *file* nobody has read yet; 0 if it is no pipe, or not known."""
     with contextlib.suppress(OSError):
         if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(file).st_mode):
-            found = bytearray(4)
-            fcntl.ioctl(file, termios.FIONREAD, found)
-            return int.from_bytes(found, sys.byteorder)
+            count = bytearray(4)
+            fcntl.ioctl(file, termios.FIONREAD, count)
+            return int.from_bytes(count, sys.byteorder)
     return 0
 
 
@@ -318,7 +318,7 @@ def say(text: str) -> None:
         sys.stdout.flush()
     with contextlib.suppress(Exception):
         print(
-            f"meshcomm: {text}\n", end="", file=_Held.stderr or sys.stderr, flush=True
+            f"meshcomm: {text}\n", end="", file=_RankOutput.stderr or sys.stderr, flush=True
         )  # in one piece, where others print, too
 
 

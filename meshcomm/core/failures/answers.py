@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 from meshcomm.core.failures import stacks
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.watch import Team, watch
+from meshcomm.core.failures.watch import WatchedTeam, watch
 
 
 class Answer(NamedTuple):
     """What a rank does, seen from the ranks of a team."""
 
     calls: int  # how many calls it has made in all; it changes with each one
-    made: int  # how many calls it has made on this team
+    team_calls: int  # how many calls it has made on this team
     asked: str  # what the call on this team was that it was asked for; nothing if it does not remember
     operation: str
     """What it waits in now; nothing if it is in no call. Of a rank that makes no more calls: whether it closes."""
@@ -44,7 +44,7 @@ class Report(NamedTuple):
     files: bool = False  # whether another rank reads or writes a file: that may take long
 
 
-def answer(team: Team | None, number: int, noted: int = -1, last: Answer | None = None) -> Answer:
+def answer(team: WatchedTeam | None, number: int, noted: int = -1, last: Answer | None = None) -> Answer:
     """Return what this rank answers to ranks that wait in call *number* of *team*; None is a team it does not know.
 
     With the digest after so many *noted* calls. *last* is what it said when it left the team.
@@ -54,20 +54,20 @@ def answer(team: Team | None, number: int, noted: int = -1, last: Answer | None 
     return now if team is None else now._replace(noted=team.noted, digest=team.digest_after(noted))
 
 
-def state(team: Team | None, ended: bool = False) -> Answer:
+def state(team: WatchedTeam | None, ended: bool = False) -> Answer:
     """Return what this rank does now, seen from *team*, or that it has *ended* its calls there."""
     error = f"{type(watch.error).__name__}: {watch.error}" if watch.error is not None else ""
-    made, over = (team.calls, team.turn.over or "") if team is not None else (0, "")
+    calls, over = (team.calls, team.turn.over or "") if team is not None else (0, "")
     call = None if ended else watch.call()
     if call is None:
         at = "" if ended else stacks.of_main()
-        return Answer(watch.count, made, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
+        return Answer(watch.count, calls, "", "", 0, False, "", watch.since, error, ended, at=at, over=over)
     number = call[2] if call[1] is team else 0
-    others = "" if call[1] is team or call[1] is None else name_of(call[1])
+    others = "" if call[1] is team or call[1] is None else team_name(call[1])
     waits, operation = number > 0, watch.operation()
-    return Answer(watch.count, made, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
+    return Answer(watch.count, calls, "", operation, abs(number), waits, others, watch.since, error, False, over=over)
 
 
-def name_of(team: Team) -> str:
+def team_name(team: WatchedTeam) -> str:
     """Return the ranks of *team* in COMM_WORLD, in short."""
     return spans(sorted(team.world.ranks_in_comm_world(team.ranks)))

@@ -13,11 +13,10 @@ from collections.abc import Sequence
 
 from meshcomm.core._tuning import ANSWER_WITHIN
 from meshcomm.core.failures import host_signals
-from meshcomm.core.failures.answers import Answer, Report, answer, name_of
-from meshcomm.core.failures.messages import some, spans
-from meshcomm.core.failures.stragglers import has_ended
-from meshcomm.core.failures.stragglers import report as who_is_missing
-from meshcomm.core.failures.watch import Call, Team, watch
+from meshcomm.core.failures.answers import Answer, Report, answer, team_name
+from meshcomm.core.failures.messages import ranks_text, spans
+from meshcomm.core.failures.missing_ranks import has_ended, who_is_missing
+from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
 
 class FirstCalls:
@@ -82,14 +81,14 @@ class FirstCalls:
     def _conclude(self, name: str, number: int, count: int) -> Report:
         answers: dict[int, Answer | None] = {self._rank: answer(_team_called(name), number)}
         answers |= {rank: self._answers.get(rank) for rank in self._asked}
-        waiting = [rank for rank, its in answers.items() if its is not None and its.waits and its.number == number]
+        waiting = [rank for rank, a in answers.items() if a is not None and a.waits and a.number == number]
         lines = [who_is_missing(dict(sorted(answers.items())), number, {})] if len(waiting) < len(answers) else []
         if self._unknown:
             why = (
                 "it has made no mesh yet, or runs" if len(self._unknown) == 1 else "they have made no mesh yet, or run"
             )
-            lines.append(f"{some(self._unknown)} cannot be asked: {why} on another host")
-        files = any(its is not None and its.files for its in answers.values())
+            lines.append(f"{ranks_text(self._unknown)} cannot be asked: {why} on another host")
+        files = any(a is not None and a.files for a in answers.values())
         return Report(count, "", "\n".join(lines), self._rank == min(waiting, default=self._rank), files)
 
 
@@ -104,9 +103,9 @@ def _read(message: bytes) -> Answer | None:
     return None
 
 
-def _team_called(name: str) -> Team | None:
+def _team_called(name: str) -> WatchedTeam | None:
     """Return the team of the ranks called *name*: that of the call that goes on, if it fits."""
     call = watch.call()
     teams = [call[1]] if call is not None and call[1] is not None else []
     teams += [team for world in watch.worlds for team in world.open_or_not()]
-    return next((team for team in teams if name_of(team) == name), None)
+    return next((team for team in teams if team_name(team) == name), None)

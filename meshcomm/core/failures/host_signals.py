@@ -186,9 +186,9 @@ class Error:
 
     Parameters
     ----------
-    text: the same on ranks that have the same error
-    rank: this one, in COMM_WORLD
-    tellers, end: until the time *end* one of these ranks may be the first, while it has an error to tell
+    text: text of the error, the same on ranks that have the same one
+    rank: this rank, in COMM_WORLD
+    tellers, end: ranks that may be the first until the time *end*, while they have an error to tell
     """
 
     def __init__(self, text: str, rank: int, tellers: Iterable[int] = (), end: float = 0.0) -> None:
@@ -277,19 +277,19 @@ def _socket(name: str, *, shows: bool) -> socket.socket | None:
     if sys.platform != "linux":
         return None
     with contextlib.suppress(OSError):  # this process may have as many files as it may
-        made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        new_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            made.setblocking(False)
+            new_socket.setblocking(False)
             if shows:
-                made.bind(_address(name))
-                made.listen(_MOST_WAITING)
-                return made
-            made.connect(_address(name))
-            if _is_ours(made):
-                return made
-            made.close()
+                new_socket.bind(_address(name))
+                new_socket.listen(_MOST_WAITING)
+                return new_socket
+            new_socket.connect(_address(name))
+            if _is_ours(new_socket):
+                return new_socket
+            new_socket.close()
         except OSError:
-            made.close()
+            new_socket.close()
     return None
 
 

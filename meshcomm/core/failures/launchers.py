@@ -90,15 +90,15 @@ def launch(environment: Environment | None = None) -> Launch | None:
     >>> print(launch({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}))
     srun of Slurm, which speaks no protocol of MPI; in job 7 of Slurm
     """
-    its = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     for launcher in LAUNCHERS:
-        if any(_is_set(name, its) for name in launcher.sets) and not _is_no_step(launcher, its):
-            rank, size = (_number(its.get(name, "")) for name in (launcher.rank, launcher.size))
+        if any(_is_set(name, variables) for name in launcher.sets) and not _is_no_step(launcher, variables):
+            rank, size = (_number(variables.get(name, "")) for name in (launcher.rank, launcher.size))
             if rank is None and launcher.size in launcher.sets:
                 continue
-            protocol = launcher.protocol or next((name for name, variable in _PROTOCOLS if variable in its), "")
-            evidence = f"{launcher.rank}={its.get(launcher.rank, '')}"
-            return Launch(launcher.name, rank, size, protocol, batch_job(its), evidence)
+            protocol = launcher.protocol or next((name for name, variable in _PROTOCOLS if variable in variables), "")
+            evidence = f"{launcher.rank}={variables.get(launcher.rank, '')}"
+            return Launch(launcher.name, rank, size, protocol, batch_job(variables), evidence)
     return None
 
 
@@ -123,8 +123,8 @@ def folder_in(variable: str) -> "Path | None":
 
 def batch_job(environment: Environment | None = None) -> str:
     """Return the job of a batch system that this process runs in: "job 7 of Slurm"; or nothing."""
-    its = os.environ if environment is None else environment
-    return next((f"job {its[name]} of {system}" for system, name in BATCH_SYSTEMS if its.get(name)), "")
+    variables = os.environ if environment is None else environment
+    return next((f"job {variables[name]} of {system}" for system, name in BATCH_SYSTEMS if variables.get(name)), "")
 
 
 def launched() -> tuple[int, int] | None:
@@ -132,22 +132,22 @@ def launched() -> tuple[int, int] | None:
 
     Read from the environment: MPI does not have to be loaded, nor initialised.
     """
-    found = launch()
-    if found is None or found.rank is None or found.size is None or not found.protocol:
+    facts = launch()
+    if facts is None or facts.rank is None or facts.size is None or not facts.protocol:
         return None
-    return found.rank, found.size
+    return facts.rank, facts.size
 
 
 def is_first() -> bool:
     """Return whether this process is the first one that its launcher launched, or the only one."""
-    found = launch()
-    return found is None or not found.rank
+    facts = launch()
+    return facts is None or not facts.rank
 
 
 def are_several() -> bool:
     """Return whether the launcher launched several processes, whether or not MPI knows of them."""
-    found = launch()
-    return found is not None and (found.size or 1) > 1
+    facts = launch()
+    return facts is not None and (facts.size or 1) > 1
 
 
 def job_name() -> str:
@@ -160,12 +160,12 @@ def job_name() -> str:
     """
     from hashlib import blake2b  # here, as ``import meshcomm`` reads this file
 
-    its, found = os.environ, launch()
-    if found is not None and found.launcher == "srun of Slurm":
-        job = f"{its.get('SLURM_JOB_ID', '')}.{its['SLURM_STEP_ID']}"
+    variables, facts = os.environ, launch()
+    if facts is not None and facts.launcher == "srun of Slurm":
+        job = f"{variables.get('SLURM_JOB_ID', '')}.{variables['SLURM_STEP_ID']}"
     else:
-        mark = found.evidence if found is not None else ""
-        job = f"{its.get('PMIX_NAMESPACE', '')} {_launcher_process(os.getpid(), mark)}"
+        mark = facts.evidence if facts is not None else ""
+        job = f"{variables.get('PMIX_NAMESPACE', '')} {_launcher_process(os.getpid(), mark)}"
     text = f"{os.getuid()} {_boot()} {job}"
     return blake2b(text.encode(errors="backslashreplace"), digest_size=16).hexdigest()
 
@@ -181,8 +181,8 @@ def _launcher_process(process: int, mark: str) -> str:
     with contextlib.suppress(OSError, ValueError):  # it belongs to another user, as launchers may
         namespace = os.readlink("/proc/self/ns/pid")
         for _ in range(_MOST_ANCESTORS):
-            its_program = os.readlink(f"/proc/{process}/exe").rpartition("/")[2]
-            if its_program.startswith("python") or f"{mark}\0".encode() not in _read(f"/proc/{process}/environ"):
+            program = os.readlink(f"/proc/{process}/exe").rpartition("/")[2]
+            if program.startswith("python") or f"{mark}\0".encode() not in _read(f"/proc/{process}/environ"):
                 break
             process = int(_read(f"/proc/{process}/stat").rpartition(b")")[2].split()[1])
     began = _text_of(f"/proc/{process}/stat").rpartition(")")[2].split()[19:20]
@@ -207,28 +207,28 @@ def alone(world_size: int, library: Callable[[], str]) -> str:
 
     MPI knows of *world_size* ranks; *library* returns its name.
     """
-    found = launch()
-    if world_size > 1 or found is None or not are_several():
+    facts = launch()
+    if world_size > 1 or facts is None or not are_several():
         return ""
-    if is_on(ALONE) or "SLURM_PTY_PORT" in os.environ or _is_child_of_rank(found):
+    if is_on(ALONE) or "SLURM_PTY_PORT" in os.environ or _is_child_of_rank(facts):
         return ""
-    return alone_text(found, library())
+    return alone_text(facts, library())
 
 
-def alone_text(found: Launch, library: str) -> str:
+def alone_text(facts: Launch, library: str) -> str:
     """Return the message for processes that one launcher launched, and that do not find each other.
 
     >>> print(alone_text(launch({"SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4"}), "MPICH 5"))
     srun of Slurm launched 4 processes, but each is alone in a world of one rank: it speaks no protocol of MPI, and mpi4py has loaded MPICH 5. Launch with srun --mpi=pmi2 (srun --mpi=list shows what there is), or with the mpiexec of this MPI. MESHCOMM_ALONE=1 allows copies that are alone on purpose.
     """  # noqa: E501
-    speaks = f"it speaks {found.protocol}" if found.protocol else "it speaks no protocol of MPI"
-    if found.launcher == "srun of Slurm":
+    speaks = f"it speaks {facts.protocol}" if facts.protocol else "it speaks no protocol of MPI"
+    if facts.launcher == "srun of Slurm":
         cure = f"Launch with srun --mpi={_slurm_protocol(library)} (srun --mpi=list shows what there is), or with"
     else:
-        speaks = "it belongs to another MPI" if "mpiexec" in found.launcher else speaks
+        speaks = "it belongs to another MPI" if "mpiexec" in facts.launcher else speaks
         cure = "Use"
     return (
-        f"{found.launcher} launched {found.size} processes, but each is alone in a world of one rank: {speaks}, and "
+        f"{facts.launcher} launched {facts.size} processes, but each is alone in a world of one rank: {speaks}, and "
         f"mpi4py has loaded {library}. {cure} the mpiexec of this MPI. "
         f"{ALONE}=1 allows copies that are alone on purpose."
     )
@@ -277,7 +277,7 @@ def _slurm_protocol(library: str) -> str:
 
 
 def _is_set(name: str, environment: Environment) -> bool:
-    return name in environment or any(name[-1] == "*" and each.startswith(name[:-1]) for each in environment)
+    return name in environment or any(name[-1] == "*" and variable.startswith(name[:-1]) for variable in environment)
 
 
 def _is_no_step(launcher: Launcher, environment: Environment) -> bool:
@@ -296,11 +296,11 @@ def forget_launcher() -> None:
     MPI would take it for that rank again: MPICH ends it, as the launcher's pipe is closed here, and Open MPI mixes the
     two up. Call it before MPI is loaded.
     """
-    found = launch()
-    if found is None or not _is_child_of_rank(found):
+    facts = launch()
+    if facts is None or not _is_child_of_rank(facts):
         return
     pipe = _number(os.environ.get("PMI_FD", ""))
-    if _is_child_of_rank(found, uses_mpi=True) or not (pipe is None or _is_socket(pipe)):
+    if _is_child_of_rank(facts, uses_mpi=True) or not (pipe is None or _is_socket(pipe)):
         for name in [*os.environ]:
             if name.startswith(_OF_RANKS) and "_MCA_" not in name:
                 del os.environ[name]
@@ -317,22 +317,22 @@ def _is_socket(number: int) -> bool:
         return False
 
 
-def _is_child_of_rank(found: Launch, *, uses_mpi: bool = False) -> bool:
+def _is_child_of_rank(facts: Launch, *, uses_mpi: bool = False) -> bool:
     """Return whether a program that the launcher launched has started this one, which has its variables from there.
 
     A shell may stand between the launcher and a rank. Programs that use MPI, or Python, count as the program; with
     *uses_mpi* only those that use MPI.
     """
-    process, mark = os.getppid(), f"{found.evidence}\0".encode()
+    process, mark = os.getppid(), f"{facts.evidence}\0".encode()
     with contextlib.suppress(OSError, ValueError):  # of another user, as launchers may be; or no /proc
         for _ in range(_MOST_ANCESTORS):
-            here = f"/proc/{process}"
-            if mark not in _read(f"{here}/environ"):
+            folder = f"/proc/{process}"
+            if mark not in _read(f"{folder}/environ"):
                 return False
-            program = os.readlink(f"{here}/exe").rpartition("/")[2]
-            if (program.startswith("python") and not uses_mpi) or b"libmpi" in _read(f"{here}/maps"):
+            program = os.readlink(f"{folder}/exe").rpartition("/")[2]
+            if (program.startswith("python") and not uses_mpi) or b"libmpi" in _read(f"{folder}/maps"):
                 return True
-            process = int(_read(f"{here}/stat").rpartition(b")")[2].split()[1])
+            process = int(_read(f"{folder}/stat").rpartition(b")")[2].split()[1])
     return False
 
 

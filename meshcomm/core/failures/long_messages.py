@@ -68,8 +68,8 @@ def _handler(mpi: ModuleType) -> "MPI_.Errhandler | None":
             )
 
     _let_crashes_end()
-    made: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
-    return made
+    handler: MPI_.Errhandler = mpi.Comm.Create_errhandler(end)
+    return handler
 
 
 def _let_crashes_end() -> None:
@@ -77,8 +77,8 @@ def _let_crashes_end() -> None:
 
     What the program has set itself stays: a handler in Python, `faulthandler`, Open MPI's own setting.
     """
-    own = "OMPI_MCA_opal_signal" in os.environ or faulthandler.is_enabled()
-    if own or threading.current_thread() is not threading.main_thread():
+    has_handlers = "OMPI_MCA_opal_signal" in os.environ or faulthandler.is_enabled()
+    if has_handlers or threading.current_thread() is not threading.main_thread():
         return
     for crash in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGSEGV):
         if signal.getsignal(crash) is signal.SIG_DFL:  # as Python does not see the handlers of Open MPI

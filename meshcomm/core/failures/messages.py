@@ -5,7 +5,7 @@ from typing import Protocol, TypeVar
 
 from meshcomm.core._types import Ranks
 from meshcomm.core._units import some_of
-from meshcomm.core.failures.watch import World
+from meshcomm.core.failures.watch import WatchedWorld
 from meshcomm.errors import CollectiveMismatch
 
 K = TypeVar("K")
@@ -13,22 +13,22 @@ K = TypeVar("K")
 MOST_RANKS = MOST_LINES = 8
 
 
-def alike(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
-    """Return which of the *ranks* have equal *values*, by the value.
+def ranks_by_value(ranks: Iterable[int], values: Iterable[K]) -> dict[K, list[int]]:
+    """Return the *ranks* that have equal *values*, by the value.
 
-    >>> alike([0, 3, 5], "aba")
+    >>> ranks_by_value([0, 3, 5], "aba")
     {'a': [0, 5], 'b': [3]}
     """
-    found: dict[K, list[int]] = {}
+    groups: dict[K, list[int]] = {}
     for rank, value in zip(ranks, values, strict=True):
-        found.setdefault(value, []).append(rank)
-    return found
+        groups.setdefault(value, []).append(rank)
+    return groups
 
 
-def some(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
     """Return *ranks*, or the first of them, for a message.
 
-    >>> some([3]), some(range(10))
+    >>> ranks_text([3]), ranks_text(range(10))
     ('rank 3', 'ranks 0, 1, 2, 3, 4, 5, 6, 7 and 2 more')
     """
     return f"rank{'s' * (len(ranks) > 1)} {some_of(ranks, MOST_RANKS)}"
@@ -40,13 +40,13 @@ def spans(ranks: Sequence[int]) -> str:
     >>> spans([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
     """
-    found: list[list[int]] = []
+    intervals: list[list[int]] = []
     for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
+        if intervals and rank == intervals[-1][1] + 1:
+            intervals[-1][1] = rank
         else:
-            found.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+            intervals.append([rank, rank])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in intervals)
 
 
 def first_of(lines: list[str]) -> list[str]:
@@ -61,8 +61,8 @@ def in_calls(calls: Mapping[int, tuple[str, str]], one: str, several: str) -> li
     ['ranks 0, 2 wait in barrier, at f.py:9 in step', 'rank 1 waits']
     """
     texts = [f"{operation and f' in {operation}'}{line and f', at {line}'}" for operation, line in calls.values()]
-    where = alike(calls, texts).items()
-    return first_of([f"{some(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
+    where = ranks_by_value(calls, texts).items()
+    return first_of([f"{ranks_text(ranks)} {several if len(ranks) > 1 else one}{text}" for text, ranks in where])
 
 
 class Unfinished(Protocol):
@@ -100,7 +100,7 @@ def why_over(error: BaseException, refused: str, ranks: Ranks, is_mesh: bool) ->
     return how, how
 
 
-def explain_none(error: BaseException, worlds: Iterable[World]) -> None:
+def explain_none(error: BaseException, worlds: Iterable[WatchedWorld]) -> None:
     """Add a note to *error* if it is about a None, and this process is outside of a mesh of one of the *worlds*."""
     if isinstance(error, AttributeError | TypeError) and "NoneType" in str(error):
         for mesh in filter(None, (world.outside_of() for world in worlds)):

@@ -49,14 +49,14 @@ class Needed(NamedTuple):
     positions: Sequence[int]
 
 
-class Peers(NamedTuple):
+class Waits(NamedTuple):
     """Why an operation may wait for other ranks, and they for this one."""
 
     arrivals: tuple[Arrival, ...] = ()
     needed: tuple[Needed, ...] = ()
 
 
-NOBODY = Peers()
+NOBODY = Waits()
 
 
 class Stream(Protocol):
@@ -93,8 +93,8 @@ class ToldOfCalls(Protocol):
 
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None: ...
     def exchanged(self, way: str, began: int, traffic: Traffic) -> None: ...
-    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Peers = NOBODY) -> None: ...
-    def timer(self, what: str, peers: Peers = NOBODY) -> "Timer": ...
+    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY) -> None: ...
+    def timer(self, what: str, peers: Waits = NOBODY) -> "Timer": ...
     def together(self, what: str, communicator: Stream, counts: Counts | None = None) -> "Timer": ...
     def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> "Timer": ...
     def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None: ...
@@ -107,14 +107,14 @@ class Timer:
 
     Parameters
     ----------
-    recorder: is told
-    what: the function of MPI
-    peers: whom it has to do with
+    recorder: recorder to report to
+    what: name of the function of MPI
+    peers: ranks that may wait for the operation, and for which it may wait
     """
 
     __slots__ = ("_began", "_peers", "_recorder", "_what")
 
-    def __init__(self, recorder: ToldOfCalls, what: str, peers: Peers) -> None:
+    def __init__(self, recorder: ToldOfCalls, what: str, peers: Waits) -> None:
         self._recorder, self._what, self._peers = recorder, what, peers
         self._began = monotonic_ns()
 
@@ -122,7 +122,7 @@ class Timer:
         """Tell that the operation is over."""
         self._recorder.spent("mpi", self._what, self._began, None, self._peers)
 
-    def posted(self) -> Peers:
+    def posted(self) -> Waits:
         """Tell that a nonblocking operation has begun, and return whom to wait for later."""
         self._recorder.spent("mpi", self._what, self._began, None, self._peers._replace(needed=()))
         return self._peers._replace(arrivals=())

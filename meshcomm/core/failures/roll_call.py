@@ -38,10 +38,9 @@ from meshcomm.core._tuning import ANSWER_WITHIN, ASK_EVERY_WITH_ERROR, POLL_FROM
 from meshcomm.core._types import Json
 from meshcomm.core.failures.answers import Answer, Report, answer, state
 from meshcomm.core.failures.messages import spans
+from meshcomm.core.failures.missing_ranks import call_mismatch, ended_ranks, is_past, who_is_missing
 from meshcomm.core.failures.side_channel import SideChannel
-from meshcomm.core.failures.stragglers import ended, is_past, mismatch
-from meshcomm.core.failures.stragglers import report as who_is_missing
-from meshcomm.core.failures.watch import Call, Team, watch
+from meshcomm.core.failures.watch import Call, WatchedTeam, watch
 
 _LONGEST_PAUSE = 0.02  # seconds between two looks of a rank that leaves
 
@@ -67,13 +66,13 @@ class RollCall:
 
     Parameters
     ----------
-    channel: its side channel
-    team: the team; its ranks have the order of those of the channel
-    ranks: the ranks of the team in COMM_WORLD
-    hosts: the host of each
+    channel: side channel of the team
+    team: team whose ranks have the order of those of the channel
+    ranks: ranks of the team in COMM_WORLD
+    hosts: host of each rank
     """
 
-    def __init__(self, channel: SideChannel, team: Team, ranks: Sequence[int], hosts: Sequence[str]) -> None:
+    def __init__(self, channel: SideChannel, team: WatchedTeam, ranks: Sequence[int], hosts: Sequence[str]) -> None:
         self.team = team
         self.ranks = tuple(ranks)
         self.name = spans(sorted(ranks))
@@ -200,21 +199,21 @@ class RollCall:
 
     def _last_words(self, member: int, ranks: str) -> Answer:
         """Return the answer of a rank that has left, to a roll call of *ranks*."""
-        last, made = self._left[member]
-        return last._replace(made=made.get(ranks, 0), over="") if ranks else last
+        last, calls = self._left[member]
+        return last._replace(team_calls=calls.get(ranks, 0), over="") if ranks else last
 
     def _on_question(self, source: int, ranks: str, number_of_round: int, number: int, noted: int) -> None:
         if self.leaving and ranks:
             return  # what this rank said when it left is its answer
-        team: Team | None = self.team
+        team: WatchedTeam | None = self.team
         if ranks:
             team = next((roll_call.team for roll_call in list(_open) if roll_call.name == ranks), None)
         self._post(source, "state", ranks, number_of_round, answer(team, number, noted, self._last))
 
-    def _on_state(self, source: int, ranks: str, number_of_round: int, its: Json) -> None:
+    def _on_state(self, source: int, ranks: str, number_of_round: int, fields: Json) -> None:
         census = self._censuses.get(ranks)
         if census is not None and census.round == number_of_round:
-            census.answers[source] = Answer(*its)
+            census.answers[source] = Answer(*fields)
 
     def _close_when_complete(self, ranks: str, census: _Census) -> None:
         if not census.open:
@@ -227,12 +226,12 @@ class RollCall:
         answers = {self.ranks[member]: census.answers.get(member) for member in census.members}
         before = {self.ranks[member]: census.before.get(member) for member in census.members}
         if not ranks and census.asked_before == census.number:
-            self.mismatch = self.mismatch or mismatch(answers, before, census.number)
+            self.mismatch = self.mismatch or call_mismatch(answers, before, census.number)
         for asker, (number, count) in sorted(census.askers.items()):
             text = who_is_missing(answers, number, self._hosts)
             speaks = asker == min(census.askers)
             files = any(answer is not None and answer.files for answer in answers.values())
-            self._post(asker, "report", count, ended(answers, before, number), text, speaks, files)
+            self._post(asker, "report", count, ended_ranks(answers, before, number), text, speaks, files)
         census.askers.clear()
 
     def _on_report(self, source: int, *arguments: Json) -> None:
@@ -259,8 +258,8 @@ class RollCall:
     def _on_all_written(self, source: int) -> None:
         self.all_written = True
 
-    def _on_left(self, source: int, answer: Json, made: dict[str, int]) -> None:
-        self._left[source] = Answer(*answer), made
+    def _on_left(self, source: int, answer: Json, calls: dict[str, int]) -> None:
+        self._left[source] = Answer(*answer), calls
         for ranks, census in self._censuses.items():
             if source in census.members and census.open:
                 census.answers.setdefault(source, self._last_words(source, ranks))
@@ -294,11 +293,11 @@ def open_roll_calls() -> list[RollCall]:
     return list(_open)
 
 
-def roll_call_for(team: Team) -> RollCall | None:
+def roll_call_for(team: WatchedTeam) -> RollCall | None:
     """Return the roll call of *team*, else one of more ranks, or None: a team has none before it has connected."""
-    own = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
-    if own is not None:
-        return own
+    of_team = next((roll_call for roll_call in list(_open) if roll_call.team is team), None)
+    if of_team is not None:
+        return of_team
     ranks = {*team.world.ranks_in_comm_world(team.ranks)}
     return next((roll_call for roll_call in list(_open) if ranks <= {*roll_call.ranks}), None)
 

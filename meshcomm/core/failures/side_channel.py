@@ -32,13 +32,13 @@ class SideChannel:
     def receive(self) -> list[tuple[int, Json]]:
         """Return the messages that have arrived, each with the rank that sent it."""
         MPI = self._MPI
-        status, found = MPI.Status(), []
+        status, messages = MPI.Status(), []
         # A probe that finds nothing lets MPI fetch what has come, and only the next one finds it.
         while message := self._probe(status) or self._probe(status):
             data = bytearray(status.Get_count(MPI.BYTE))
             message.Recv([data, MPI.BYTE])
-            found.append((status.source, json.loads(data)))
-        return found
+            messages.append((status.source, json.loads(data)))
+        return messages
 
     def _probe(self, status: "MPI_.Status") -> "MPI_.Message | None":
         return self._comm.Improbe(self._MPI.ANY_SOURCE, self._MPI.ANY_TAG, status)

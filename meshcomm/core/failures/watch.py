@@ -15,34 +15,34 @@ from meshcomm.core._types import Ranks
 from meshcomm.core.failures.recorder import ToldOfCalls
 
 
-class Turn(Protocol):
+class CallState(Protocol):
     """Whether calls are possible."""
 
     @property
     def over(self) -> str | None: ...
 
 
-class World(Protocol):
+class WatchedWorld(Protocol):
     """Where a program runs, as far as this folder asks; `meshcomm.core.ranks.teams` says what each entry is."""
 
     @property
     def guarded(self) -> bool: ...
     def ranks_in_comm_world(self, ranks: Ranks) -> tuple[int, ...]: ...
     def outside_of(self) -> object: ...
-    def open_or_not(self) -> "Sequence[Team]": ...
+    def open_or_not(self) -> "Sequence[WatchedTeam]": ...
 
 
-class Team(Protocol):
+class WatchedTeam(Protocol):
     """Ranks of a world that make collective calls together, as far as this folder asks."""
 
     @property
-    def world(self) -> World: ...
+    def world(self) -> WatchedWorld: ...
     @property
     def ranks(self) -> Ranks: ...
     @property
     def name(self) -> str: ...
     @property
-    def turn(self) -> Turn: ...
+    def turn(self) -> CallState: ...
     @property
     def calls(self) -> int: ...
     @property
@@ -51,7 +51,7 @@ class Team(Protocol):
     def history(self, calls: Container[int]) -> Mapping[int, tuple[tuple[str, ...], str]]: ...
 
 
-Call: TypeAlias = "tuple[str, Team | None, int, float]"
+Call: TypeAlias = "tuple[str, WatchedTeam | None, int, float]"
 """An operation, its team if there is one yet, its number among the calls on that team, and when it began.
 
 The number is 0 if the call is not counted, and -n if it waits for what call n has started. Times are those of
@@ -61,7 +61,7 @@ NAMED = " named "
 """What separates an operation from the name that the user gave a call: ranks may give different names."""
 
 
-class _Watch:
+class _RankState:
     """What this rank is doing."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class _Watch:
         self.script = ""
         self.any_closed = False  # a mesh: calls that take the short way look whether it is theirs
         # The worlds over MPI, the oldest first.
-        self.worlds: Sequence[World] = ()
+        self.worlds: Sequence[WatchedWorld] = ()
         # Seconds for which the watchdog has seen no change.
         self.since = 0.0
 
@@ -106,13 +106,13 @@ class _Watch:
     @contextlib.contextmanager
     def having(self, error: Exception | None) -> Iterator[None]:
         """Let this rank have this *error* to raise, if any, in a ``with`` statement of one of its threads."""
-        found = [] if error is None else [error]
-        self.errors += found
+        errors = [] if error is None else [error]
+        self.errors += errors
         try:
             yield
         finally:
-            for each in found:
-                self.errors.remove(each)
+            for raised in errors:
+                self.errors.remove(raised)
 
     def call(self) -> "Call | None":
         """Return the call that this rank is in, the innermost one, or None. For other threads: a slice is atomic."""
@@ -144,7 +144,7 @@ class _Watch:
         return call[0] if call is not None else ""
 
 
-watch = _Watch()
+watch = _RankState()
 
 
 def kind(operation: str) -> str:
@@ -156,10 +156,10 @@ def kind(operation: str) -> str:
     return operation.partition(NAMED)[0]
 
 
-def named(operation: str, name: str | None) -> str:
+def named_operation(operation: str, name: str | None) -> str:
     """Return *operation* with the *name* that the user gave the call, if any.
 
-    >>> named("relayout", "step 3")
+    >>> named_operation("relayout", "step 3")
     "relayout named 'step 3'"
     """
     return f"{operation}{NAMED}{name!r}" if name else operation

@@ -32,7 +32,7 @@ from meshcomm.core.failures.answers import Report
 from meshcomm.core.failures.first_calls import FirstCalls
 from meshcomm.core.failures.messages import spans
 from meshcomm.core.failures.roll_call import RollCall, open_roll_calls, roll_call_for
-from meshcomm.core.failures.watch import Call, Team, kind, watch
+from meshcomm.core.failures.watch import Call, WatchedTeam, kind, watch
 
 
 @cache
@@ -193,20 +193,20 @@ class _Watchdog:
             if report is None or report.speaks:
                 say(f"{who()} has waited {waited:.0f} s in {text}, and goes on waiting{missing}")
 
-    def _end_if_interrupted(self, team: Team | None, text: str) -> None:
+    def _end_if_interrupted(self, team: WatchedTeam | None, text: str) -> None:
         if self._interrupted is None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             return
         self._interrupted += self._step
         if self._interrupted >= INTERRUPT_WITHIN:
             self._end(team, f"KeyboardInterrupt while it waits in {text}", 128 + signal.SIGINT)
 
-    def _end(self, team: Team | None, reason: str, code: int = 1) -> None:
+    def _end(self, team: WatchedTeam | None, reason: str, code: int = 1) -> None:
         """End the job, after all ranks that can have written what they do.
 
         Ranks of a *team* that wait in one operation say the same; with roll calls, all of its ranks do, as they tell
         them about the others. So one of them on each host says it.
         """
-        told = _tell_what_happened(reason)
+        flight_line = _tell_what_happened(reason)
         where = stacks.of_program()
         shared, roll_call = None, roll_call_for(team) if team is not None else None
         if team is not None:
@@ -221,7 +221,7 @@ class _Watchdog:
                 time.sleep(0.05)
         at = f"\n  This rank is at {where}" if where else ""
         why = f"\n  {watch.script}" if watch.script and code != 128 + signal.SIGINT else ""
-        end_job(f"{reason}{at}{why}{told}", code, shared)
+        end_job(f"{reason}{at}{why}{flight_line}", code, shared)
 
 
 @cache
@@ -230,20 +230,20 @@ def _tell_what_happened(reason: str) -> str:
 
     Return where the flight file is, as a line for a message.
     """
-    told = flights.write(reason)
+    flight_line = flights.write(reason)
     _tell_error()
     abort.write_traces()
-    return told
+    return flight_line
 
 
-_told: list[Exception] = []
+_printed: list[Exception] = []
 
 
 def _tell_error(why: str = "") -> None:
     """Print, once, the error that this rank has to raise, and *why* it has not: the program may not get to do so."""
     error = watch.error
-    if error is not None and error not in _told:
-        _told.append(error)
+    if error is not None and error not in _printed:
+        _printed.append(error)
         with in_short(error):  # nothing is left if only lines of ours are in it
             details = "".join(format_exception(error)) if error.__traceback__ is not None else ""
         if not details and (where := stacks.of_program()):

@@ -37,9 +37,9 @@ class LayoutAxes:
         (['unsharded'], [])
         """
         dropped = self._numbers(dims)
-        kept = [axis for axis in range(self.ndim) if axis not in dropped]
-        match = kept.index(self._match) if self._match in kept else None
-        return self._make(self._mesh, tuple(self._axes[axis] for axis in kept), match, self._type)
+        remaining = [axis for axis in range(self.ndim) if axis not in dropped]
+        match = remaining.index(self._match) if self._match in remaining else None
+        return self._make(self._mesh, tuple(self._axes[axis] for axis in remaining), match, self._type)
 
     def take(self, axes: Iterable[int]) -> Self:
         """Return the layout of arrays that have these axes only, in this order.

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices
-from meshcomm.core.layouts.overlaps import Pieces, Repeats
+from meshcomm.core.layouts.overlaps import AxisOverlaps, Repeats
 from meshcomm.core.layouts.partition import Span, length_of, local_indices, local_steps
 
 Box: TypeAlias = tuple[Span, ...]
@@ -64,7 +64,7 @@ def no_boxes(ndim: int, repeat: bool = False) -> Boxes:
     return Boxes(none, none, corners, corners, Repeats(loops, loops) if repeat else None)
 
 
-def contiguous(block: Box, boxes: Boxes) -> bool:
+def are_contiguous(block: Box, boxes: Boxes) -> bool:
     """Return whether each box is known to lie consecutively in *block*; boxes that repeat may not.
 
     A box does if it spans the block on every axis after the first one on which it is longer than 1.
@@ -97,8 +97,8 @@ def intersections(box: Box, others: Sequence[Box]) -> Boxes:
 
     The peer of a box is its index among the others. Peers that get the same box share it.
 
-    >>> found = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
-    >>> found.peers.tolist(), found.which.tolist(), found.starts.tolist(), found.stops.tolist()
+    >>> boxes = intersections(((0, 4),), [((0, 2),), ((2, 6),), ((0, 2),), ((6, 8),)])
+    >>> boxes.peers.tolist(), boxes.which.tolist(), boxes.starts.tolist(), boxes.stops.tolist()
     ([0, 1, 2], [0, 1, 0], [[0], [2]], [[2], [4]])
     """
     if len(others) <= _FEW:
@@ -114,19 +114,19 @@ _FEW = 64  # peers: for so many, integers of Python take less time than arrays
 
 
 def _few_intersections(box: Box, others: Sequence[Box]) -> Boxes:
-    peers, which, known = list[int](), list[int](), dict[tuple[int, ...], int]()
+    peers, which, numbering = list[int](), list[int](), dict[tuple[int, ...], int]()
     for peer, other in enumerate(others):
         starts = [max(one[0], two[0]) for one, two in zip(box, other, strict=True)]
         stops = [min(one[1], two[1]) for one, two in zip(box, other, strict=True)]
         if all(map(lt, starts, stops)):
             peers.append(peer)
-            which.append(known.setdefault((*starts, *stops), len(known)))
-    corners = np.array(list(known), dtype=np.intp).reshape(len(known), 2 * len(box))
+            which.append(numbering.setdefault((*starts, *stops), len(numbering)))
+    corners = np.array(list(numbering), dtype=np.intp).reshape(len(numbering), 2 * len(box))
     numbers = np.array([peers, which], dtype=np.intp)
     return Boxes(numbers[0], numbers[1], corners[:, : len(box)], corners[:, len(box) :])
 
 
-def from_pieces(axes: Sequence[Pieces]) -> tuple[Indices, Boxes]:
+def boxes_of_overlaps(axes: Sequence[AxisOverlaps]) -> tuple[Indices, Boxes]:
     """Return all combinations of one row per axis as boxes, and the rows that each is made of.
 
     All boxes are for the peer 0; the last axis is the fastest.
@@ -174,7 +174,7 @@ def as_rows(boxes: Boxes, which: Indices) -> Indices:
     """Return these boxes as rows of numbers, which `from_rows` turns back."""
     columns = [boxes.starts[which], boxes.stops[which]]
     if boxes.repeats is not None:
-        columns += [each[which].reshape(len(which), 2 * boxes.starts.shape[1]) for each in boxes.repeats]
+        columns += [array[which].reshape(len(which), 2 * boxes.starts.shape[1]) for array in boxes.repeats]
     return np.hstack(columns)
 
 

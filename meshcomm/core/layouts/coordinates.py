@@ -1,9 +1,10 @@
 """Coordinates: the blocks that the devices of a mesh hold, from their coordinates along its dimensions.
 
-Block numbers and coordinates are two forms of the same thing: `encode` and `decode` turn one into the other.
+Block numbers and coordinates are two forms of the same thing: `ravel` and `unravel` turn one into the other.
 """
 
 from math import prod
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.overlaps import nested
 from meshcomm.core.layouts.partition import Cut
 from meshcomm.core.layouts.specs import cut_of, renamed
+
+N = TypeVar("N", int, Indices)
 
 
 def effective(layout: Layout) -> tuple[Names, ...]:
@@ -26,7 +29,7 @@ def used(layout: Layout) -> set[str]:
     return {name for names in layout.axes for name in names}
 
 
-def cut_by(mesh: Mesh, n: int, names: Names) -> AnyCut:
+def cut_over(mesh: Mesh, n: int, names: Names) -> AnyCut:
     """Return the cut of an axis of *n* elements over the mesh dimensions *names*, by their rule."""
     return cut_of(names, n, devices_along(mesh, names))
 
@@ -40,14 +43,14 @@ def coarser(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     """Return whether an axis of *n* elements cut by *b* is cut by *a* and then further."""
     if tuple(b)[: len(a)] != tuple(a):
         return False
-    whole, further = cut_by(mesh, n, a), cut_by(mesh, n, b)
+    whole, further = cut_over(mesh, n, a), cut_over(mesh, n, b)
     if isinstance(whole, Cut) and isinstance(further, Cut):
         return whole.refines(devices_along(mesh, b[len(a) :]))
     return nested(whole, further)
 
 
-def coordinates_of(mesh: Mesh, device: int) -> dict[str, int]:
-    """Return the coordinate of *device* along each mesh dimension."""
+def coordinates_of(mesh: Mesh, device: N) -> dict[str, N]:
+    """Return the coordinate of *device*, one or an array of several, along each mesh dimension."""
     return {name: device // mesh.stride(name) % size for name, size in mesh.dims}
 
 
@@ -58,12 +61,12 @@ def numbers_at(mesh: Mesh, names: Names, fixed: dict[str, int]) -> Indices | Non
     allowed = np.zeros(1, dtype=np.intp)
     for name in names:
         size = mesh.dim_size(name)
-        here = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
-        allowed = (allowed[:, None] * size + here).ravel()
+        along = np.array([fixed[name]], dtype=np.intp) if name in fixed else np.arange(size, dtype=np.intp)
+        allowed = (allowed[:, None] * size + along).ravel()
     return allowed
 
 
-def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
+def unravel(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indices]]:
     """Return the coordinate along each name of the blocks *numbers*, the first name slowest."""
     decoded = []
     for name in reversed(names):
@@ -72,8 +75,8 @@ def decode(mesh: Mesh, names: Names, numbers: Indices) -> list[tuple[str, Indice
     return decoded
 
 
-def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
-    """Return the block numbers along *names* at *coordinates*, the inverse of `decode`."""
+def ravel(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices:
+    """Return the block numbers along *names* at *coordinates*, the inverse of `unravel`."""
     numbers = np.zeros_like(next(iter(coordinates.values()), np.zeros(1, dtype=np.intp)))
     for name in names:
         numbers = numbers * mesh.dim_size(name) + coordinates[name]
@@ -82,9 +85,8 @@ def encode(mesh: Mesh, names: Names, coordinates: dict[str, Indices]) -> Indices
 
 def numbers_of(layout: Layout, devices: Indices) -> Indices:
     """Return the block numbers of *devices* along all axes, a row each."""
-    mesh = layout.mesh
-    coordinates = {name: devices // mesh.stride(name) % size for name, size in mesh.dims}
-    columns = [encode(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
+    mesh, coordinates = layout.mesh, coordinates_of(layout.mesh, devices)
+    columns = [ravel(mesh, names, coordinates) if names else np.zeros_like(devices) for names in layout.axes]
     return np.stack(columns, axis=1) if columns else np.zeros((len(devices), 0), dtype=np.intp)
 
 
@@ -100,17 +102,16 @@ def replica_count(layout: Layout) -> int:
 def replica_numbers(layout: Layout, devices: Indices) -> Indices:
     """Return the number of the replica that each of *devices* holds of its block."""
     mesh, names = layout.mesh, _unused(layout)
-    coordinates = {name: devices // mesh.stride(name) % mesh.dim_size(name) for name in names}
-    return encode(mesh, names, coordinates) if names else np.zeros_like(devices)
+    return ravel(mesh, names, coordinates_of(mesh, devices)) if names else np.zeros_like(devices)
 
 
 def devices_with(layout: Layout, numbers: Indices, replicas: Indices) -> Indices:
     """Return the devices that hold the given *replicas* of the blocks with the given *numbers*, a row per block."""
     mesh, devices = layout.mesh, np.zeros(len(numbers), dtype=np.intp)
     for axis, names in enumerate(layout.axes):
-        for name, coordinate in decode(mesh, names, numbers[:, axis]):
+        for name, coordinate in unravel(mesh, names, numbers[:, axis]):
             devices += coordinate * mesh.stride(name)
-    for name, coordinate in decode(mesh, _unused(layout), replicas):
+    for name, coordinate in unravel(mesh, _unused(layout), replicas):
         devices += coordinate * mesh.stride(name)
     return devices
 

@@ -1,4 +1,4 @@
-"""Blocks dealt round: an axis is cut into short blocks, which go to the devices in turn, as ScaLAPACK has it.
+"""Cyclic cuts: an axis is cut into short blocks, which go to the devices in turn, as in ScaLAPACK.
 
 A device holds runs of `block` elements, one every `period` elements: periodic, so that no answer takes longer the
 longer the axis is. In the memory of a device its runs lie one after the other.
@@ -18,17 +18,17 @@ from meshcomm.core.layouts.partition import AxisCut, ChosenCut, Consecutive, Cut
 from meshcomm.errors import ShapeError
 
 
-class _Dealt(NamedTuple):
+class _CyclicFields(NamedTuple):
     length: int
     blocks: int
     block: int
     offset: int
 
 
-class CyclicCut(_Dealt, AxisCut):
-    """An axis of *length* elements, cut into blocks of *block* elements that are dealt round to *blocks* devices.
+class CyclicCut(_CyclicFields, AxisCut):
+    """An axis of *length* elements, cut into blocks of *block* elements that go to *blocks* devices in turn.
 
-    What one device holds is "its block", as for other cuts. The first short block goes to device *offset*.
+    All elements of one device are "its block", as for other cuts. The first short block goes to device *offset*.
 
     >>> cut = CyclicCut(13, 2, 3, 0)
     >>> cut.lengths(np.array([0, 1])).tolist(), cut.span(1)
@@ -70,14 +70,14 @@ class CyclicCut(_Dealt, AxisCut):
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the devices that hold these elements, and where they are in their blocks.
 
-        >>> [each.tolist() for each in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
+        >>> [array.tolist() for array in CyclicCut(13, 2, 3, 0).find(np.array([2, 3, 6]))]
         [[0, 1, 0], [2, 0, 3]]
         """
         numbers = self.owners(indices // self.block)
         return numbers, self.before(numbers, indices)
 
     def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is.
+        """Return the ends of an interval around ``start:stop`` that begins with a run, and can stay where it is.
 
         >>> CyclicCut(13, 2, 3, 0).around(5, 8)
         (3, 8)
@@ -85,7 +85,7 @@ class CyclicCut(_Dealt, AxisCut):
         return start // self.block * self.block, stop
 
     def flipped(self) -> "CyclicCut | None":
-        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+        """Return the cut of the axis in reverse order, with the devices in reverse order, too.
 
         None if the last run is shorter: it would be the first.
 
@@ -96,7 +96,7 @@ class CyclicCut(_Dealt, AxisCut):
         return None if rest else self._replace(offset=(self.blocks - count - self.offset) % self.blocks)
 
     def repeated(self, times: int) -> "CyclicCut":
-        """Return how the axis is cut if each element is there so many *times*, where it was."""
+        """Return the cut of the axis with each element repeated so many *times*, where it was."""
         return self._replace(length=self.length * times, block=self.block * times)
 
     def lengths(self, numbers: Indices) -> Indices:
@@ -127,12 +127,12 @@ class CyclicCut(_Dealt, AxisCut):
         return range(start // self.block, -(-stop // self.block))
 
     def span(self, number: int) -> Runs:
-        """Return what one device holds."""
+        """Return the elements of one device."""
         one = np.array([number], dtype=np.intp)
         first, length = int(self.firsts(one)[0]), int(self.lengths(one)[0])
         return Runs(first if length else 0, length, self.block, self.period)
 
-    def common(self, number: int, other: AxisCut, its_number: int) -> float:
+    def common(self, number: int, other: AxisCut, other_number: int) -> float:
         """Return about how many elements the device with this *number* shares with a block of another cut."""
         return self.longest * other.longest / max(1, self.length)
 
@@ -148,14 +148,14 @@ class CyclicCut(_Dealt, AxisCut):
 
 
 LONGEST = 1 << 62
-"""Elements of the longest axis with chosen boundaries, or blocks dealt round: beyond it, numbers could overflow."""
+"""Elements of the longest axis with chosen boundaries, or with a cyclic cut: beyond it, numbers could overflow."""
 
 AnyCut: TypeAlias = Cut | ChosenCut | CyclicCut
 """A cut whose kind `is_consecutive` tells type checkers; each of them is an `AxisCut`."""
 
 
 def cyclic_cut(length: int, blocks: int, block: int, offset: int) -> AnyCut:
-    """Return the cut into blocks dealt round, in its simplest form: consecutive, if each device gets one run at most.
+    """Return the cyclic cut, in its simplest form: consecutive, if each device gets one run at most.
 
     ``ShapeError`` if the axis is too long.
 

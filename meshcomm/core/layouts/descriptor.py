@@ -1,4 +1,4 @@
-"""ScaLAPACK's array descriptors: nine numbers that say how a matrix is dealt round over a grid of processes."""
+"""ScaLAPACK's array descriptors: nine numbers for a block-cyclic matrix on a grid of processes."""
 
 from collections.abc import Sequence
 
@@ -15,14 +15,14 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
 
     Parameters
     ----------
-    cuts: how the rows and the columns of the matrix are cut
-    lengths: those of the block of the process; None outside the grid
-    context: that of the grid
+    cuts: cuts of the rows and of the columns of the matrix
+    lengths: shape of the block of the process; None outside the grid
+    context: context of the grid
     """
     if len(cuts) != 2:
         raise ShapeError(f"a descriptor is for a matrix, which has 2 axes; this array has {len(cuts)}")
     rows, columns = cuts
-    (row_block, row_offset), (column_block, column_offset) = (_dealt(axis, cut) for axis, cut in enumerate(cuts))
+    (row_block, row_offset), (column_block, column_offset) = (_cyclic(axis, cut) for axis, cut in enumerate(cuts))
     leading = 1 if lengths is None else max(1, lengths[1])
     handle = integer(context, "context", LayoutError)
     if not -_LARGEST <= handle <= _LARGEST:
@@ -34,7 +34,7 @@ def array_descriptor(cuts: Sequence[AnyCut], lengths: Sequence[int] | None, cont
     return _DENSE, -1 if lengths is None else handle, *numbers
 
 
-def _dealt(axis: int, cut: AnyCut) -> tuple[int, int]:
+def _cyclic(axis: int, cut: AnyCut) -> tuple[int, int]:
     """Return the block size and the offset with which ScaLAPACK cuts an axis like this."""
     if isinstance(cut, CyclicCut):
         return cut.block, cut.offset

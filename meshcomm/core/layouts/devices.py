@@ -47,8 +47,8 @@ def _generated(names: tuple[str, ...]) -> GeneratedDevices | None:
     """Return the short form of *names* if they have one, so that equal meshes have equal devices."""
     if not names[0].startswith(_GENERATED) or not names[0].endswith(":0"):
         return None
-    found = GeneratedDevices(names[0][len(_GENERATED) : -2], len(names))
-    return found if all(a == b for a, b in zip(names, found, strict=True)) else None
+    devices = GeneratedDevices(names[0][len(_GENERATED) : -2], len(names))
+    return devices if all(a == b for a, b in zip(names, devices, strict=True)) else None
 
 
 def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = False) -> str:
@@ -56,9 +56,9 @@ def checked_name(what: str, name: object, forbidden: str, may_be_empty: bool = F
 
     Parameters
     ----------
-    what: says in messages whose name it is
-    name: the name
-    forbidden: characters that it may not contain; nor may it contain spaces
+    what: subject of messages, such as "mesh name"
+    name: the name to check
+    forbidden: characters that it may not contain, besides spaces
     may_be_empty: whether the empty name is allowed
     """
     if not isinstance(name, str):

@@ -41,7 +41,7 @@ def dtype_text(dtype: DType) -> str:
 
 def _text(dtype: DType) -> str:
     try:
-        text = json.dumps(_told(dtype))
+        text = json.dumps(_description(dtype))
         same = dtype_of_text(text) == dtype
     except _WRONG as error:
         raise DTypeError(f"dtype {quote(dtype)} has no text that other ranks could read: {quote(error)}") from None
@@ -62,32 +62,32 @@ def dtype_of_text(text: str) -> DType:
     dtype(('>f8', (2, 3)))
     """
     try:
-        return as_dtype(_made(json.loads(text)))
+        return as_dtype(_parsed(json.loads(text)))
     except DTypeError:
         raise
     except _WRONG as error:
         raise DTypeError(f"{quote(text)} does not describe a dtype of this process: {quote(error)}") from None
 
 
-def _told(dtype: DType) -> object:
+def _description(dtype: DType) -> object:
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return {"base": _told(base), "shape": shape}
+        return {"base": _description(base), "shape": shape}
     if dtype.names is not None:
-        return _told_fields(dtype, dtype.names)
+        return _fields_description(dtype, dtype.names)
     if getattr(sys.modules.get(_MODULE), dtype.type.__name__, None) is dtype.type:
         return {_MODULE: dtype.type.__name__}
     return dtype.str
 
 
-def _told_fields(dtype: DType, names: tuple[str, ...]) -> dict[str, object]:
+def _fields_description(dtype: DType, names: tuple[str, ...]) -> dict[str, object]:
     if dtype.type not in (np.void, np.record):
         raise DTypeError(f"its elements are {dtype.type.__name__}, with fields")
     assert dtype.fields is not None
     fields = [dtype.fields[name] for name in names]
     return {
         "names": names,
-        "formats": [_told(field[0]) for field in fields],
+        "formats": [_description(field[0]) for field in fields],
         "offsets": [field[1] for field in fields],
         "titles": [field[2] if len(field) == 3 else None for field in fields],
         "itemsize": dtype.itemsize,
@@ -96,20 +96,20 @@ def _told_fields(dtype: DType, names: tuple[str, ...]) -> dict[str, object]:
     }
 
 
-def _made(told: Json) -> DType:
-    if isinstance(told, str):
-        dtype: DType | None = np.dtype(told) if _PLAIN.fullmatch(told) else None
-        if dtype is None or dtype.str != told:
+def _parsed(text: Json) -> DType:
+    if isinstance(text, str):
+        dtype: DType | None = np.dtype(text) if _PLAIN.fullmatch(text) else None
+        if dtype is None or dtype.str != text:
             raise ValueError("NumPy names no dtype so")
         return dtype
-    if _MODULE in told:
-        kind = getattr(import_module(_MODULE), told[_MODULE])
+    if _MODULE in text:
+        kind = getattr(import_module(_MODULE), text[_MODULE])
         if not (isinstance(kind, type) and issubclass(kind, np.generic)):
             raise TypeError("it is no type of elements")
         return np.dtype(kind)
-    if "base" in told:
-        return np.dtype((_made(told["base"]), tuple(told["shape"])))
-    fields: Any = {key: told[key] for key in ("names", "offsets", "titles", "itemsize")}
-    fields["formats"] = [_made(each) for each in told["formats"]]
-    made: DType = np.dtype(fields, align=told["aligned"])
-    return np.dtype((np.record, made)) if told["record"] else made
+    if "base" in text:
+        return np.dtype((_parsed(text["base"]), tuple(text["shape"])))
+    fields: Any = {key: text[key] for key in ("names", "offsets", "titles", "itemsize")}
+    fields["formats"] = [_parsed(field) for field in text["formats"]]
+    plain: DType = np.dtype(fields, align=text["aligned"])
+    return np.dtype((np.record, plain)) if text["record"] else plain

@@ -1,7 +1,7 @@
 """Layouts: how the axes of a global array are sharded over a mesh; pure values, without MPI and without data.
 
 For each axis a layout holds the mesh dimensions that shard it. Their sizes multiply to the number of blocks that the
-axis is cut into: by the rule of :mod:`meshcomm.core.layouts.partition`, at chosen boundaries, or in blocks dealt round
+axis is cut into: by the rule of :mod:`meshcomm.core.layouts.partition`, at chosen boundaries, or in cyclic blocks
 (:mod:`meshcomm.core.layouts.specs`). The coordinates of a device along these mesh dimensions give the number of the
 block that it holds. All code that asks where elements are asks the layout.
 """
@@ -39,7 +39,7 @@ class Layout(LayoutAxes):
     ----------
     sharding_specs: a spec for each axis: the name of the mesh dimension that shards it; ``UNSHARDED``; a tuple of
         names, if the axis is cut over several mesh dimensions, the first name slowest; `Cuts`, for chosen boundaries;
-        `Cyclic`, for blocks dealt round; or ``MATCH``, in the target of a relayout only
+        `Cyclic`, for block-cyclic cuts; or ``MATCH``, in the target of a relayout only
     mesh: the mesh
 
     >>> mesh = Mesh(["TPU:0", "TPU:1", "TPU:2", "TPU:3", "TPU:4", "TPU:5"], [("x", 3), ("y", 2)])
@@ -204,7 +204,7 @@ class Layout(LayoutAxes):
         mesh: the mesh
         batch_dim: a mesh dimension, or several
         rank: the number of axes
-        axis: which axis is sharded
+        axis: number of the sharded axis
 
         >>> Layout.batch_sharded(Mesh.from_string("|x=2|*CPU"), "x", rank=3, axis=-1).sharding_specs
         ['unsharded', 'unsharded', 'x']
@@ -349,8 +349,8 @@ class Layout(LayoutAxes):
         numbers = self.block_numbers(self._own(device))
         if self.is_single_device():
             return tuple((0, length) for length in shape)
-        each = zip(self._axes, shape, self._shards, numbers, strict=True)
-        return tuple([(0, n) if blocks == 1 else cut_of(names, n, blocks).span(i) for names, n, blocks, i in each])
+        axes = zip(self._axes, shape, self._shards, numbers, strict=True)
+        return tuple([(0, n) if blocks == 1 else cut_of(names, n, blocks).span(i) for names, n, blocks, i in axes])
 
     def cut(self, axis: int, length: int) -> AnyCut:
         """Return the cut of *axis* of an array with *length* elements along it. *axis* counts from 0.
@@ -461,9 +461,9 @@ class Layout(LayoutAxes):
 
         Parameters
         ----------
-        global_shape: that of the array
-        context: the handle that BLACS gave the grid
-        device: by default that of this rank; for a rank outside the mesh the context is -1
+        global_shape: shape of the array
+        context: handle of the grid, from BLACS
+        device: number of the device, by default that of this rank; for a rank outside the mesh the context is -1
 
         >>> from meshcomm import Cyclic
         >>> mesh = Mesh(range(4), [("x", 2), ("y", 2)])

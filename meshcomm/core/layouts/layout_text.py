@@ -20,20 +20,20 @@ MATCH = "match"
 
 Spec: TypeAlias = str | tuple[str, ...]  # a mesh dimension, UNSHARDED, MATCH, or several mesh dimensions
 
-LAYOUT_MESSAGE = wire.Message(
+LAYOUT_MESSAGE = wire.MessageType(
     "tensorflow.dtensor.LayoutProto",
     (
         wire.Field(
             1,
             "sharding_specs",
-            wire.Message(
+            wire.MessageType(
                 "tensorflow.dtensor.ShardingSpec",
                 (wire.Field(2, "sharding_spec", "string"), wire.Field(1000, "meshcomm_rule", "string")),
             ),
             repeated=True,
         ),
         wire.Field(2, "mesh_config", MESH_MESSAGE),
-        wire.Field(3, "type", wire.Enum("LayoutType", ("UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"))),
+        wire.Field(3, "type", wire.EnumType("LayoutType", ("UNKNOWN", "STATIC", "PARTED", "SINGLE_DEVICE"))),
     ),
 )
 
@@ -95,7 +95,7 @@ def to_text(layout_type: LayoutType, specs: Sequence[Spec], mesh: str) -> str:
     """Return a layout as one line of text; *mesh* is the text of its mesh."""
     if layout_type is LayoutType.SINGLE_DEVICE:
         return f"{_SINGLE_DEVICE} mesh:{mesh}"
-    prefix = next(prefix for prefix, its_type in _PREFIXES.items() if its_type is layout_type)
+    prefix = next(prefix for prefix, prefix_type in _PREFIXES.items() if prefix_type is layout_type)
     return f"{prefix}:{''.join(f'{spec_text(spec)},' for spec in specs)} mesh:{mesh}"
 
 

@@ -140,13 +140,13 @@ class Machine(FieldsOnly):
 
 def checked_constants(constants: Json) -> dict[str, float]:
     """Return the *constants*, which a file holds; ``ValueError`` if they are something else."""
-    known = (*CONSTANTS, *DISK_CONSTANTS)
+    names = (*CONSTANTS, *DISK_CONSTANTS)
     if not isinstance(constants, dict):
-        raise ValueError(f'it must be an object of JSON, such as {{"{known[0]}": 3e-6}}')
+        raise ValueError(f'it must be an object of JSON, such as {{"{names[0]}": 3e-6}}')
     for name in constants:
-        if name not in known:
-            meant = suggestion(name, known) or "."
-            raise ValueError(f"no constant is called {quote(name)}{meant} There are {', '.join(known)}")
+        if name not in names:
+            meant = suggestion(name, names) or "."
+            raise ValueError(f"no constant is called {quote(name)}{meant} There are {', '.join(names)}")
     Machine(**constants)
     return dict(constants)
 

@@ -29,7 +29,7 @@ from meshcomm.core.layouts.dimensions import Dims, MeshDimension, canonical_dims
 from meshcomm.errors import MeshError
 
 
-class World(Protocol):
+class MeshWorld(Protocol):
     """Where a mesh runs: ranks over MPI, or simulated ones."""
 
     size: int
@@ -110,7 +110,7 @@ class Mesh:
     _index: dict[str, int]
     _steps: dict[str, tuple[int, int]]  # stride and size: each new layout reads them
     _hash: int | None
-    _world: World | None  # where the mesh runs; None: where all meshes run. Not part of the value
+    _world: MeshWorld | None  # where the mesh runs; None: where all meshes run. Not part of the value
 
     def __new__(
         cls, devices: Sequence[str] | Sequence[int], dims: Dims, mesh_name: str = "", use_xla_spmd: bool = False
@@ -157,11 +157,11 @@ class Mesh:
     # -- where it runs ------------------------------------------------------------------------------------------------
 
     @property
-    def world(self) -> World:
+    def world(self) -> MeshWorld:
         """The world that this mesh runs in: the one in which it was created, else the one that all meshes share."""
         if self._world is not None:
             return self._world
-        world: World = _hooks.call("world")
+        world: MeshWorld = _hooks.call("world")
         return world
 
     @property
@@ -641,7 +641,7 @@ class Mesh:
 
     def __str__(self) -> str:
         name = f" {self._name}" if self._name else ""
-        dims = ", ".join(f"{dim.name}={dim.size}" for dim in self._dims) or self.single_device
+        dims = self.dims_text or self.single_device
         ranks = self._ranks
         listed = f"{ranks[0]} to {ranks[-1]}" if isinstance(ranks, range) else quote(ranks)
         return f"mesh{name} {dims} over ranks {listed}"
@@ -663,11 +663,11 @@ class Mesh:
         return self
 
 
-bound_world: Callable[[Mesh], World | None] = attrgetter("_world")
+bound_world: Callable[[Mesh], MeshWorld | None] = attrgetter("_world")
 """The world that a mesh was made in; None for a mesh that runs where all meshes run."""
 
 
-def bound_to(world: World | None, mesh: Mesh) -> Mesh:
+def bound_to(world: MeshWorld | None, mesh: Mesh) -> Mesh:
     """Return a mesh equal to *mesh* that runs in *world*."""
     bound = object.__new__(Mesh)
     for slot in Mesh.__slots__:

@@ -16,10 +16,10 @@ from meshcomm.errors import MeshError
 _MAX_GENERATED = 2**20  # devices that a text like "|x=4|*CPU" may ask for
 _XLA_SPMD = "use_xla_spmd"
 
-DIMENSION_MESSAGE = wire.Message(
+DIMENSION_MESSAGE = wire.MessageType(
     "tensorflow.dtensor.MeshDimensionProto", (wire.Field(1, "name", "string"), wire.Field(2, "size", "int64"))
 )
-MESH_MESSAGE = wire.Message(
+MESH_MESSAGE = wire.MessageType(
     "tensorflow.dtensor.MeshProto",
     (
         wire.Field(1, "mesh_dimensions", DIMENSION_MESSAGE, repeated=True),

@@ -1,4 +1,4 @@
-"""What the blocks of two cuts of one axis share.
+"""Overlaps of the blocks of two cuts of one axis.
 
 Between consecutive blocks that is an interval. A device's runs of a cyclic cut share runs with it, which repeat. They
 are found from one period, and never element by element: see `_common_runs`.
@@ -7,9 +7,9 @@ are found from one period, and never element by element: see `_common_runs`.
 # -----------------------------------------
 #
 # A sender packs what it has for a peer in the order of its list, and the peer unpacks in the order of its own list. So
-# `pieces` has to give the same rows for a pair of blocks, whichever of the two is asked for. Let A be the cut with the
-# longer period and B the other one; a consecutive cut counts as the one with the longer period. What is found for a
-# pair depends on A, B and the numbers of the two blocks only:
+# `axis_overlaps` has to give the same rows for a pair of blocks, whichever of the two is asked for. Let A be the cut
+# with the longer period and B the other one; a consecutive cut counts as the one with the longer period. What is found
+# for a pair depends on A, B and the numbers of the two blocks only:
 #
 # 1. Windows. Both patterns repeat after L, the least common multiple of their periods. If the axis has two such
 #    periods or more, its whole periods are found from the first one, with a count, and the rest of the axis is a
@@ -44,8 +44,8 @@ class Repeats(NamedTuple):
     steps: Indices  # (k, ..., 2)
 
 
-class Pieces(NamedTuple):
-    """What one block of an axis shares with the blocks of another cut; a row for each interval, which may repeat."""
+class AxisOverlaps(NamedTuple):
+    """Overlaps of one block of an axis with the blocks of another cut: a row per interval, which may repeat."""
 
     numbers: Indices  # (k,): the block of the other cut
     starts: Indices  # (k,)
@@ -58,29 +58,30 @@ class Pieces(NamedTuple):
         lengths = self.stops - self.starts
         return lengths if self.repeats is None else lengths * self.repeats.counts.prod(axis=1)
 
-    def some(self, chosen: Indices | NDArray[np.bool_]) -> "Pieces":
+    def some(self, chosen: Indices | NDArray[np.bool_]) -> "AxisOverlaps":
         """Return the rows *chosen*, by a mask or by their numbers."""
         repeats = self.repeats and Repeats(self.repeats.counts[chosen], self.repeats.steps[chosen])
-        return Pieces(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
+        return AxisOverlaps(self.numbers[chosen], self.starts[chosen], self.stops[chosen], repeats)
 
 
-def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = None) -> Pieces:
-    """Return what block *number* of *cut* shares with the blocks of the *other* cut of the same axis.
+def axis_overlaps(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = None) -> AxisOverlaps:
+    """Return the overlaps of block *number* of *cut* with the blocks of the *other* cut of the same axis.
 
     Parameters
     ----------
-    cut, number: a block of this cut
+    cut, number: cut of the axis, and number of a block of it
     other: another cut of the axis
-    allowed: the numbers, ascending, of the blocks of *other* that are asked about; None is all
+    allowed: block numbers of *other* to look at, ascending, shape (k,); None is all
 
     >>> from meshcomm.core.layouts.partition import Cut
-    >>> found = pieces(Cut(10, 2), 1, CyclicCut(10, 2, 1, 0))
-    >>> found.numbers.tolist(), found.starts.tolist(), found.repeats.counts.tolist(), found.repeats.steps.tolist()
+    >>> overlaps = axis_overlaps(Cut(10, 2), 1, CyclicCut(10, 2, 1, 0))
+    >>> rows, repeats = (overlaps.numbers.tolist(), overlaps.starts.tolist()), overlaps.repeats
+    >>> *rows, repeats.counts.tolist(), repeats.steps.tolist()
     ([0, 1], [6, 5], [[1, 2], [1, 3]], [[0, 2], [0, 2]])
     """
     if not (isinstance(cut, Consecutive) and isinstance(other, Consecutive)):
-        found = _common_runs(cut, number, other)
-        return found if allowed is None else found.some(np.isin(found.numbers, allowed))
+        result = _common_runs(cut, number, other)
+        return result if allowed is None else result.some(np.isin(result.numbers, allowed))
     start, stop = cut.interval(number)
     between = other.overlapping((start, stop))
     if allowed is None:
@@ -88,18 +89,18 @@ def pieces(cut: AnyCut, number: int, other: AnyCut, allowed: Indices | None = No
     else:
         numbers = allowed[(between.start <= allowed) & (allowed < between.stop)]
     starts, stops = other.ends(numbers)
-    found = Pieces(numbers, np.maximum(starts, start), np.minimum(stops, stop))
-    some = found.stops > found.starts
-    return found if some.all() else found.some(some)
+    result = AxisOverlaps(numbers, np.maximum(starts, start), np.minimum(stops, stop))
+    nonempty = result.stops > result.starts
+    return result if nonempty.all() else result.some(nonempty)
 
 
 @lru_cache(maxsize=4096)
 def shared_with(cut: AnyCut, number: int, other: AnyCut) -> tuple[Indices, Indices]:
     """Return the blocks of *other* that share elements with block *number* of *cut*, and how many with each."""
-    found = pieces(cut, number, other)
-    numbers, which = np.unique(found.numbers, return_inverse=True)
+    overlaps = axis_overlaps(cut, number, other)
+    numbers, which = np.unique(overlaps.numbers, return_inverse=True)
     lengths = np.zeros(len(numbers), dtype=np.intp)
-    np.add.at(lengths, which.reshape(-1), found.lengths)
+    np.add.at(lengths, which.reshape(-1), overlaps.lengths)
     return numbers, lengths
 
 
@@ -114,14 +115,14 @@ def shared(a: AnyCut, in_a: Indices, b: AnyCut, in_b: Indices) -> Indices:
         return b.before(in_b, stop) - b.before(in_b, start)
     if isinstance(b, Consecutive):
         return shared(b, in_b, a, in_a)
-    found = np.zeros(len(in_b), dtype=np.intp)
+    counts = np.zeros(len(in_b), dtype=np.intp)
     for number in np.unique(in_b).tolist():
         numbers, lengths = shared_with(b, number, a)
         rows = np.flatnonzero(in_b == number)
         at = np.minimum(np.searchsorted(numbers, in_a[rows]), max(0, len(numbers) - 1))
         if len(numbers):
-            found[rows] = np.where(numbers[at] == in_a[rows], lengths[at], 0)
-    return found
+            counts[rows] = np.where(numbers[at] == in_a[rows], lengths[at], 0)
+    return counts
 
 
 def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
@@ -135,24 +136,24 @@ def holders(cut: AnyCut, numbers: Indices, other: AnyCut) -> Indices:
     return np.array(counts, dtype=np.intp)[which.reshape(-1)]
 
 
-def most_pieces(cut: AnyCut, other: AnyCut) -> int:
-    """Return an upper bound on the rows that `pieces` gives for one block of *cut*.
+def max_overlaps(cut: AnyCut, other: AnyCut) -> int:
+    """Return an upper bound on the rows that `axis_overlaps` gives for one block of *cut*.
 
-    >>> most_pieces(CyclicCut(100, 2, 1, 0), CyclicCut(100, 2, 2, 0))
+    >>> max_overlaps(CyclicCut(100, 2, 1, 0), CyclicCut(100, 2, 2, 0))
     6
     """
     if isinstance(cut, Consecutive) and isinstance(other, Consecutive):
         return cut.most_overlapping(other)
     if not (isinstance(cut, CyclicCut) and isinstance(other, CyclicCut)):
         return min(3 * other.blocks, cut.longest)
-    most = 0
+    bound = 0
     for window in _windows(cut, other):
         length, runs = window.stop - window.start, -(-(window.stop - window.start) // cut.period)
         if _is_run_by_run(cut, other):
-            most += runs * ((cut.block - 1) // other.block + 2)
+            bound += runs * ((cut.block - 1) // other.block + 2)
         else:
-            most += 3 * (runs * other.blocks if cut.period > other.period else -(-length // other.block))
-    return min(most, cut.longest)
+            bound += 3 * (runs * other.blocks if cut.period > other.period else -(-length // other.block))
+    return min(bound, cut.longest)
 
 
 def nested(a: AnyCut, b: AnyCut) -> bool:
@@ -163,14 +164,14 @@ def nested(a: AnyCut, b: AnyCut) -> bool:
     return bool((a.starts(numbers) == b.starts(numbers * (b.blocks // a.blocks))).all())
 
 
-_MOST_PIECES = 1 << 26
-"""Rows of `pieces`. So many need some gigabytes; only two cyclic cuts of a very long axis can have them."""
+_MAX_OVERLAPS = 1 << 26
+"""Rows of `axis_overlaps`. So many need some gigabytes; only two cyclic cuts of a very long axis can have them."""
 
 # -- cyclic cuts ------------------------------------------------------------------------------------------------------
 
 
 class _Window(NamedTuple):
-    """A stretch of the axis that begins with a common period of two cuts, and is there several *times*."""
+    """An interval of the axis that begins with a common period of two cuts, and occurs several *times*."""
 
     start: int
     stop: int
@@ -192,8 +193,8 @@ def _is_run_by_run(a: CyclicCut, b: CyclicCut) -> bool:
     return longer.block < shorter.period
 
 
-def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
-    """Return `pieces` if one cut is cyclic, or both are."""
+def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> AxisOverlaps:
+    """Return `axis_overlaps` if one cut is cyclic, or both are."""
     one = np.array([number], dtype=np.intp)
     if isinstance(cut, Consecutive):
         assert isinstance(other, CyclicCut)
@@ -202,17 +203,17 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
     if isinstance(other, Consecutive):
         numbers = np.arange(other.blocks, dtype=np.intp)
         return _ordered([_runs_within(*other.ends(numbers), cut, one, numbers)])
-    if most_pieces(cut, other) > _MOST_PIECES:
+    if max_overlaps(cut, other) > _MAX_OVERLAPS:
         raise ShapeError(
             f"{cut} and {other} of one axis have no common period within it, and share too many runs to plan with: "
-            f"more than {_MOST_PIECES}; relayout to blocks of another size, or to another layout, first"
+            f"more than {_MAX_OVERLAPS}; relayout to blocks of another size, or to another layout, first"
         )
-    found = []
+    overlaps = []
     for window in _windows(cut, other):
         if _is_run_by_run(cut, other):
             inside = _run_by_run(cut, one, other, window)
         elif cut.period > other.period:
-            starts, stops = _own_runs(cut, one, window)
+            starts, stops = _device_runs(cut, one, window)
             numbers = np.arange(other.blocks, dtype=np.intp)
             inside = _runs_within(starts[:, None], stops[:, None], other, numbers, numbers)
         else:
@@ -221,33 +222,33 @@ def _common_runs(cut: AnyCut, number: int, other: AnyCut) -> Pieces:
             inside = _runs_within(starts, stops, cut, one, other.owners(short))
         assert inside.repeats is not None
         inside.repeats.counts[:, 0], inside.repeats.steps[:, 0] = window.times, window.period
-        found.append(inside)
-    return _ordered(found)
+        overlaps.append(inside)
+    return _ordered(overlaps)
 
 
-def _own_runs(cut: CyclicCut, one: Indices, window: _Window) -> tuple[Indices, Indices]:
+def _device_runs(cut: CyclicCut, one: Indices, window: _Window) -> tuple[Indices, Indices]:
     """Return starts and stops of the runs of one device in *window*, which begins with a period."""
     starts = np.arange(window.start + int(cut.firsts(one)[0]), window.stop, cut.period, dtype=np.intp)
     return starts, np.minimum(starts + cut.block, window.stop)
 
 
-def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window) -> Pieces:
-    """Return what the runs of one device in *window* share with the single runs of the other cut: 2 of the proof."""
-    starts, stops = _own_runs(cut, one, window)
-    most = (cut.block - 1) // other.block + 2
-    short = starts[:, None] // other.block + np.arange(most, dtype=np.intp)
+def _run_by_run(cut: CyclicCut, one: Indices, other: CyclicCut, window: _Window) -> AxisOverlaps:
+    """Return the overlaps of one device's runs in *window* with the single runs of the other cut: 2 of the proof."""
+    starts, stops = _device_runs(cut, one, window)
+    count = (cut.block - 1) // other.block + 2
+    short = starts[:, None] // other.block + np.arange(count, dtype=np.intp)
     first = np.maximum(starts[:, None], short * other.block)
     last = np.minimum(stops[:, None], (short + 1) * other.block)
-    some = first < last
-    return _once(other.owners(short[some]), first[some], last[some])
+    nonempty = first < last
+    return _once(other.owners(short[nonempty]), first[nonempty], last[nonempty])
 
 
-def _once(numbers: Indices, starts: Indices, stops: Indices) -> Pieces:
+def _once(numbers: Indices, starts: Indices, stops: Indices) -> AxisOverlaps:
     repeats = Repeats(np.ones((len(starts), 2), dtype=np.intp), np.zeros((len(starts), 2), dtype=np.intp))
-    return Pieces(numbers, starts, stops, repeats)
+    return AxisOverlaps(numbers, starts, stops, repeats)
 
 
-def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indices, numbers: Indices) -> Pieces:
+def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indices, numbers: Indices) -> AxisOverlaps:
     """Return the runs of *devices* of a cyclic cut within intervals, three rows at most for each: 3 of the proof.
 
     All arguments are broadcast against each other; *numbers* says what number a row gets.
@@ -257,8 +258,8 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
     run, period = cut.block, cut.period
     first = np.maximum(0, -((firsts + run - 1 - starts) // period))  # the first run that ends after the start
     last = (stops - firsts - 1) // period  # the last run that begins before the stop
-    some = (first <= last) & (starts < stops)
-    starts, stops, firsts, numbers, first, last = (a[some] for a in (starts, stops, firsts, numbers, first, last))
+    inside = (first <= last) & (starts < stops)
+    starts, stops, firsts, numbers, first, last = (a[inside] for a in (starts, stops, firsts, numbers, first, last))
     begin, end = firsts + first * period, firsts + last * period + run
     alone = first == last
     head, tail = ~alone & (begin < starts), ~alone & (end > stops)
@@ -267,20 +268,21 @@ def _runs_within(starts: Indices, stops: Indices, cut: CyclicCut, devices: Indic
     single = _once(numbers[alone], np.maximum(begin, starts)[alone], np.minimum(end, stops)[alone])
     heads = _once(numbers[head], starts[head], begin[head] + run)
     tails = _once(numbers[tail], end[tail] - run, stops[tail])
-    from_here = (firsts + first * period)[whole]
-    middle = _once(numbers[whole], from_here, from_here + run)
+    begins = (firsts + first * period)[whole]
+    middle = _once(numbers[whole], begins, begins + run)
     assert middle.repeats is not None
     middle.repeats.counts[:, 1] = (last - first + 1)[whole]
     middle.repeats.steps[:, 1] = period
     return _joined([single, heads, middle, tails])
 
 
-def _joined(found: Sequence[Pieces]) -> Pieces:
-    numbers, starts, stops = (np.concatenate([each[i] for each in found]) for i in range(3))
-    repeats = [each.repeats for each in found if each.repeats is not None]
-    return Pieces(numbers, starts, stops, Repeats(*(np.concatenate(each) for each in zip(*repeats, strict=True))))
+def _joined(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
+    numbers, starts, stops = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    repeats = [part.repeats for part in parts if part.repeats is not None]
+    counts, steps = (np.concatenate(arrays) for arrays in zip(*repeats, strict=True))
+    return AxisOverlaps(numbers, starts, stops, Repeats(counts, steps))
 
 
-def _ordered(found: Sequence[Pieces]) -> Pieces:
-    joined = _joined(found)
+def _ordered(parts: Sequence[AxisOverlaps]) -> AxisOverlaps:
+    joined = _joined(parts)
     return joined.some(np.lexsort((joined.starts, joined.numbers)))

@@ -2,7 +2,7 @@
 
 By default the rule is that of :func:`numpy.array_split`: the first blocks are one element longer than the others, as
 many of them as there are elements left over, and blocks may be empty. A `ChosenCut` has the boundaries that somebody
-chose. Blocks that are dealt round are in :mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all
+chose. Cyclic cuts are in :mod:`meshcomm.core.layouts.cyclic`. No other file does this arithmetic: all
 code asks a cut, by itself or through ``Layout.cut``. One axis is solved here; a box in N dimensions is a product of
 intervals.
 
@@ -23,7 +23,7 @@ Interval: TypeAlias = tuple[int, int]  # start, stop
 
 
 class Runs(NamedTuple):
-    """What a device holds of an axis: runs of *block* elements, one every *period* elements, *length* elements in all.
+    """Elements of an axis on one device: runs of *block* elements, one every *period* elements, *length* in all.
 
     The last run may be shorter. *first* is where the first one begins.
     """
@@ -35,16 +35,17 @@ class Runs(NamedTuple):
 
 
 Span: TypeAlias = Interval | Runs
-"""What a device holds of one axis."""
+"""The elements of one axis on a device."""
 
 
 _FEW = 8  # blocks: for fewer ones Python is faster than NumPy, measured
 
 
 class AxisCut:
-    """What every cut of an axis answers, of the blocks of devices by their numbers: consecutive ones, or dealt round.
+    """A cut of an axis into the blocks of devices, by their numbers: consecutive, or cyclic.
 
-    `span` is what a device holds: one interval, or runs. What is asked of many blocks at once takes arrays.
+    `Consecutive` and `CyclicCut` have the same methods; those that they call of each other are declared
+    here. Questions about many blocks at once take arrays.
     """
 
     __slots__ = ()
@@ -54,20 +55,10 @@ class AxisCut:
     blocks: int
     """The number of blocks."""
     is_consecutive: bool
-    """Whether each block is one stretch of the axis; that of a block-cyclic axis is not."""
-
-    @property
-    def undealt(self) -> "Consecutive":
-        """The cut into as many consecutive blocks."""
-        raise NotImplementedError
-
-    @property
-    def period(self) -> int:
-        """The elements after which the same device has its next run."""
-        raise NotImplementedError
+    """Whether each block is one interval of the axis; that of a block-cyclic axis is not."""
 
     def span(self, number: int) -> Span:
-        """Return what the device with this *number* holds."""
+        """Return the elements of the device with this *number*: one interval, or runs."""
         raise NotImplementedError
 
     def intervals(self, number: int, start: int = 0, stop: int | None = None) -> list[Interval]:
@@ -86,54 +77,8 @@ class AxisCut:
         """
         return indices_of(self.span(number))
 
-    def find(self, indices: Indices) -> tuple[Indices, Indices]:
-        """Return the numbers of the blocks that hold these elements, and where they are in them."""
-        raise NotImplementedError
-
-    def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is."""
-        raise NotImplementedError
-
-    def flipped(self) -> "AxisCut | None":
-        """Return how the axis is cut in reverse order, if the devices are in reverse order, too; None if it cannot."""
-        raise NotImplementedError
-
-    def repeated(self, times: int) -> "AxisCut":
-        """Return how the axis is cut if each element is there so many *times*, where it was."""
-        raise NotImplementedError
-
-    def before(self, numbers: Indices, index: Indices | int) -> Indices:
-        """Return how many of the elements before *index* each block holds."""
-        raise NotImplementedError
-
-    def lengths(self, numbers: Indices) -> Indices:
-        """Return the number of elements in each of many blocks."""
-        raise NotImplementedError
-
-    def runs_of(self, length: int) -> int:
-        """Return how many runs of consecutive elements a block of *length* elements has."""
-        raise NotImplementedError
-
-    @property
-    def runs(self) -> int:
-        """How many runs of consecutive elements of one block the axis has. Empty blocks have none."""
-        raise NotImplementedError
-
-    def run(self, number: int) -> tuple[int, int, int]:
-        """Return ``(start, stop, block)`` of run *number*."""
-        raise NotImplementedError
-
-    def runs_within(self, start: int, stop: int) -> range:
-        """Return the numbers of the runs that share an index with ``start:stop``, which is not empty."""
-        raise NotImplementedError
-
-    def common(self, number: int, other: "AxisCut", its_number: int) -> float:
+    def common(self, number: int, other: "AxisCut", other_number: int) -> float:
         """Return how many elements block *number* and a block of another cut share; about, if one is block-cyclic."""
-        raise NotImplementedError
-
-    @property
-    def shortest(self) -> int:
-        """The number of elements in the shortest block."""
         raise NotImplementedError
 
     @property
@@ -143,7 +88,7 @@ class AxisCut:
 
 
 class Consecutive(AxisCut):
-    """What every cut into consecutive blocks answers, from the four answers of its rule.
+    """The answers of every cut into consecutive blocks, from the four answers of its rule.
 
     `start` and `block_of` are the rule for one number, `starts` and `blocks_of` for many numbers at once.
     """
@@ -181,18 +126,18 @@ class Consecutive(AxisCut):
     def find(self, indices: Indices) -> tuple[Indices, Indices]:
         """Return the numbers of the blocks that hold these elements, and where they are in them.
 
-        >>> [each.tolist() for each in Cut(7, 3).find(np.array([2, 3, 6]))]
+        >>> [array.tolist() for array in Cut(7, 3).find(np.array([2, 3, 6]))]
         [[0, 1, 2], [2, 0, 1]]
         """
         numbers = self.blocks_of(indices)
         return numbers, indices - self.starts(numbers)
 
     def around(self, start: int, stop: int) -> Interval:
-        """Return the ends of a stretch with ``start:stop`` that begins with a run, and can stay where it is: all."""
+        """Return the ends of an interval around ``start:stop`` that can stay where it is: those of the axis."""
         return 0, self.length
 
     def flipped(self) -> "ChosenCut":
-        """Return how the axis is cut in reverse order, if the devices are in reverse order, too.
+        """Return the cut of the axis in reverse order, with the devices in reverse order, too.
 
         >>> Cut(5, 2).flipped()
         ChosenCut(boundaries=(0, 2, 5))
@@ -200,7 +145,7 @@ class Consecutive(AxisCut):
         return ChosenCut(tuple(self.length - start for start in reversed(self.all_starts())))
 
     def repeated(self, times: int) -> "ChosenCut":
-        """Return how the axis is cut if each element is there so many *times*, where it was.
+        """Return the cut of the axis with each element repeated so many *times*, where it was.
 
         >>> Cut(5, 2).repeated(2)
         ChosenCut(boundaries=(0, 6, 10))
@@ -209,6 +154,11 @@ class Consecutive(AxisCut):
 
     def filled_before(self, numbers: Indices) -> Indices:
         """Return how many of the blocks before each of these *numbers* have elements."""
+        raise NotImplementedError
+
+    @property
+    def shortest(self) -> int:
+        """The number of elements in the shortest block."""
         raise NotImplementedError
 
     def all_starts(self) -> list[int]:
@@ -290,15 +240,15 @@ class Consecutive(AxisCut):
         """
         return self.blocks_of(starts), self.blocks_of(np.maximum(stops - 1, starts))
 
-    def common(self, number: int, other: AxisCut, its_number: int) -> float:
+    def common(self, number: int, other: AxisCut, other_number: int) -> float:
         """Return how many elements block *number* and a block of another cut share; about, if that is block-cyclic.
 
         >>> Cut(7, 2).common(0, Cut(7, 3), 1)
         1
         """
         if not isinstance(other, Consecutive):
-            return other.common(its_number, self, number)
-        (start, stop), (first, last) = self.interval(number), other.interval(its_number)
+            return other.common(other_number, self, number)
+        (start, stop), (first, last) = self.interval(number), other.interval(other_number)
         return max(0, min(stop, last) - max(start, first))
 
     def most_overlapping(self, other: "Consecutive") -> int:
@@ -310,12 +260,12 @@ class Consecutive(AxisCut):
         return min(other.blocks, self.longest, (self.longest - 1) // max(1, other.shortest) + 2)
 
 
-class _Even(NamedTuple):
+class _LengthAndBlocks(NamedTuple):
     length: int
     blocks: int
 
 
-class Cut(_Even, Consecutive):
+class Cut(_LengthAndBlocks, Consecutive):
     """An axis of *length* elements that is cut into consecutive *blocks*, as numpy.array_split cuts.
 
     >>> cut = Cut(7, 3)
@@ -383,11 +333,11 @@ class Cut(_Even, Consecutive):
         return self.blocks == 1 or pieces == 1 or self.length % blocks in (0, 1, blocks - 1)
 
 
-class _Chosen(NamedTuple):
+class _Boundaries(NamedTuple):
     boundaries: tuple[int, ...]
 
 
-class ChosenCut(_Chosen, Consecutive):
+class ChosenCut(_Boundaries, Consecutive):
     """An axis that is cut at chosen *boundaries*: ascending, from 0 to the length. Blocks may be empty.
 
     >>> cut = ChosenCut((0, 4, 4, 6))
@@ -421,8 +371,8 @@ class ChosenCut(_Chosen, Consecutive):
         return starts
 
     def blocks_of(self, indices: Indices) -> Indices:
-        found = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
-        return np.minimum(found, self.blocks - 1)
+        numbers = np.searchsorted(_arrays(self.boundaries)[0], indices, side="right").astype(np.intp) - 1
+        return np.minimum(numbers, self.blocks - 1)
 
     def filled_before(self, numbers: Indices) -> Indices:
         filled: Indices = _arrays(self.boundaries)[1][numbers]
@@ -506,7 +456,7 @@ def indices_of(span: Span) -> Indices:
 
 
 def local_indices(span: Span, indices: Indices) -> Indices:
-    """Return where elements lie in a block that is *span*, from their global *indices*, which it holds."""
+    """Return where elements lie in a block with this *span*, from their global *indices*, which it holds."""
     if not isinstance(span, Runs):
         return indices - span[0]
     rounds, inside = np.divmod(indices - span.first, span.period)
@@ -514,7 +464,7 @@ def local_indices(span: Span, indices: Indices) -> Indices:
 
 
 def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slice]:
-    """Return what a block that is *span* holds of the indices *begin* to *end*, from *begin* on, and where in it.
+    """Return the indices *begin* to *end* that a block with this *span* has: counted from *begin*, and in the block.
 
     *end* is at most the length of the axis.
 
@@ -526,13 +476,13 @@ def held_within(span: Span, begin: int, end: int) -> tuple[Indices | slice, slic
         high = max(low, min(span[1], end))
         return slice(low - begin, high - begin), slice(low - span[0], high - span[0])
     beyond = np.arange(begin, end, dtype=np.intp) - span.first
-    held = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
-    first = int(local_indices(span, held[:1] + begin)[0]) if len(held) else 0
-    return held, slice(first, first + len(held))
+    offsets = np.flatnonzero((beyond >= 0) & (beyond % span.period < span.block)).astype(np.intp)
+    first = int(local_indices(span, offsets[:1] + begin)[0]) if len(offsets) else 0
+    return offsets, slice(first, first + len(offsets))
 
 
 def global_indices(span: Span, indices: Indices) -> Indices:
-    """Return the global indices of elements from where they lie in a block that is *span*: `local_indices` reversed.
+    """Return the global indices of elements from where they lie in a block with this *span*: `local_indices` reversed.
 
     >>> global_indices(Runs(3, 4, 3, 6), np.array([2, 3])).tolist()
     [5, 9]
@@ -544,7 +494,7 @@ def global_indices(span: Span, indices: Indices) -> Indices:
 
 
 def local_steps(span: Span, steps: Indices) -> Indices:
-    """Return how far apart elements lie in a block that is *span*, if they are *steps* apart in the global array.
+    """Return how far apart elements lie in a block with this *span*, if they are *steps* apart in the global array.
 
     A step is either a multiple of the period, or stays within a run.
     """

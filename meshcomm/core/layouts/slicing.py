@@ -1,4 +1,4 @@
-"""Indices of NumPy without arrays: a stretch, one index, or a new axis for each axis."""
+"""Indices of NumPy without arrays: a slice, one index, or a new axis for each axis."""
 
 import operator
 from typing import NamedTuple, TypeAlias
@@ -9,7 +9,7 @@ from meshcomm.core._arguments import counted, quote
 from meshcomm.core._types import Shape
 
 
-class Stretch(NamedTuple):
+class AxisSlice(NamedTuple):
     """The elements start, start + step, ... of an axis, *length* of them."""
 
     start: int
@@ -20,7 +20,7 @@ class Stretch(NamedTuple):
     def slice(self) -> slice:
         """The slice that takes these elements.
 
-        >>> np.arange(5)[Stretch(3, 4, -1).slice].tolist()
+        >>> np.arange(5)[AxisSlice(3, 4, -1).slice].tolist()
         [3, 2, 1, 0]
         """
         if self.length == 0:
@@ -29,22 +29,22 @@ class Stretch(NamedTuple):
         return slice(self.start, stop if stop >= 0 else None, self.step)
 
 
-Item: TypeAlias = int | Stretch | None
-"""One index of an axis, which drops it; a stretch of it; or a new axis of length 1."""
+Item: TypeAlias = int | AxisSlice | None
+"""One index of an axis, which drops it; a slice of it; or a new axis of length 1."""
 
 Items: TypeAlias = tuple[Item, ...]
 """An index: an item for each axis in order, and new axes between them."""
 
 
-def parsed(index: object, shape: Shape) -> Items:
+def parsed_index(index: object, shape: Shape) -> Items:
     """Return an *index* of an array of *shape*; ``IndexError`` for what is no basic index, or out of bounds.
 
-    >>> parsed((Ellipsis, -1, None), (4, 5, 6))
-    (Stretch(start=0, length=4, step=1), Stretch(start=0, length=5, step=1), 5, None)
+    >>> parsed_index((Ellipsis, -1, None), (4, 5, 6))
+    (AxisSlice(start=0, length=4, step=1), AxisSlice(start=0, length=5, step=1), 5, None)
     """
-    given: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
-    ellipses = len([each for each in given if each is Ellipsis])
-    taken = len([each for each in given if each is not None]) - ellipses
+    entries: tuple[object, ...] = index if isinstance(index, tuple) else (index,)
+    ellipses = len([entry for entry in entries if entry is Ellipsis])
+    taken = len([entry for entry in entries if entry is not None]) - ellipses
     if taken > len(shape):
         raise IndexError(
             f"too many indices: {quote(index)} has {taken} for the {counted(len(shape), 'axis')} of shape {shape}"
@@ -53,15 +53,15 @@ def parsed(index: object, shape: Shape) -> Items:
         raise IndexError(f"index {quote(index)} has {ellipses} ellipses (...); one at most")
     rest = (slice(None),) * (len(shape) - taken)
     if ellipses:
-        at = next(number for number, each in enumerate(given) if each is Ellipsis)
-        full = (*given[:at], *rest, *given[at + 1 :])
+        at = next(number for number, entry in enumerate(entries) if entry is Ellipsis)
+        full = (*entries[:at], *rest, *entries[at + 1 :])
     else:
-        full = (*given, *rest)
+        full = (*entries, *rest)
     items: list[Item] = []
     axis = 0
-    for each in full:
-        items.append(None if each is None else _item(each, axis, shape[axis]))
-        axis += each is not None
+    for entry in full:
+        items.append(None if entry is None else _item(entry, axis, shape[axis]))
+        axis += entry is not None
     return tuple(items)
 
 
@@ -71,7 +71,7 @@ def _item(index: object, axis: int, length: int) -> Item:
             start, stop, step = index.indices(length)
         except (TypeError, ValueError) as error:
             raise type(error)(f"axis {axis}: {quote(index)}: {error}") from None
-        return Stretch(start, len(range(start, stop, step)), step)
+        return AxisSlice(start, len(range(start, stop, step)), step)
     if isinstance(index, bool | np.bool_):
         raise IndexError(f"axis {axis}: index {index} is a bool; a mask is a tensor or an array of bool, with axes")
     try:

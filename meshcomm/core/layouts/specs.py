@@ -1,4 +1,4 @@
-"""Sharding specs beyond names: an axis cut at chosen boundaries, or in blocks dealt round.
+"""Sharding specs beyond names: an axis cut at chosen boundaries, or cyclically.
 
 A spec is a tuple of mesh dimensions. `Cuts` and `Cyclic` are such tuples that also say how these cut the axis. So code
 that hands specs on, from an operand to a result, hands on how axes are cut.
@@ -105,8 +105,8 @@ class Cuts(CutSpec):
     Parameters
     ----------
     dims: the name of a mesh dimension, or a tuple of names, the first one slowest
-    boundaries: where the blocks begin, and where the last one ends
-    sizes: the lengths of the blocks, instead of *boundaries*
+    boundaries: starts of the blocks, and the end of the last one
+    sizes: lengths of the blocks, instead of *boundaries*
 
     >>> import meshcomm as mc
     >>> mesh = mc.Mesh(range(3), {"x": 3})
@@ -128,22 +128,22 @@ class Cuts(CutSpec):
             lengths = _integers("sizes", sizes)
             if any(length < 0 for length in lengths):
                 raise LayoutError(f"Cuts: sizes {quote(lengths)} have a negative length; lengths are zero or more")
-            found = (0, *accumulate(lengths))
+            rule = (0, *accumulate(lengths))
         else:
             assert boundaries is not None
-            found = _integers("boundaries", boundaries)
-        if len(found) < 2 or found[0] != 0:
+            rule = _integers("boundaries", boundaries)
+        if len(rule) < 2 or rule[0] != 0:
             raise LayoutError(
-                f"Cuts: boundaries {quote(found)} must begin with 0 and have one entry more than blocks; "
+                f"Cuts: boundaries {quote(rule)} must begin with 0 and have one entry more than blocks; "
                 "lengths go to sizes="
             )
-        for block, (start, stop) in enumerate(pairwise(found)):
+        for block, (start, stop) in enumerate(pairwise(rule)):
             if stop < start:
                 ends = f"{quote(start)} to {quote(stop)}"
                 raise LayoutError(f"Cuts: block {block} would go from {ends}; boundaries must not decrease")
-        if found[-1] >= LONGEST:
-            raise LayoutError(f"Cuts: an axis of {quote(found[-1])} elements is too long")
-        return cls.made(names, found)
+        if rule[-1] >= LONGEST:
+            raise LayoutError(f"Cuts: an axis of {quote(rule[-1])} elements is too long")
+        return cls.made(names, rule)
 
     @property
     def boundaries(self) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ class Cuts(CutSpec):
 
 
 class Cyclic(CutSpec):
-    """A sharding spec: the axis is cut into blocks of *block* elements that are dealt round, as in ScaLAPACK.
+    """A sharding spec: blocks of *block* elements that go to the devices in turn, as in ScaLAPACK.
 
     Block j goes to device ``(j + offset) % devices`` along the mesh dimensions; the last block may be shorter. A
     device holds all its blocks side by side, in order, in one C-contiguous array: ScaLAPACK's local array. HPF calls
@@ -202,7 +202,7 @@ class Cyclic(CutSpec):
     Parameters
     ----------
     dims: the name of a mesh dimension, or a tuple of names, the first one slowest
-    block: the elements of a block; 1 or more, also more than the axis has
+    block: number of elements of a block, 1 or more; it may exceed the length of the axis
     offset: the device along *dims* that gets the first block
 
     >>> import meshcomm as mc
@@ -283,8 +283,8 @@ def spec_of(names: Names, cut: AnyCut) -> Names:
     return Cuts(names, cut.all_starts()) if cut.is_consecutive else Cyclic(names, cut.block, cut.offset)
 
 
-def is_stretch(had: Names, has: Names) -> bool:
-    """Return whether a block of an axis that is cut by *has* is one stretch of that of an axis cut by *had*."""
+def is_interval(had: Names, has: Names) -> bool:
+    """Return whether a block of an axis cut by *has* is one interval of the block cut by *had*."""
     return had == has or not (isinstance(had, Cyclic) or isinstance(has, Cyclic))
 
 
@@ -319,9 +319,9 @@ def specs_of_blocks(
 
     Parameters
     ----------
-    axes: the mesh dimensions that shard each axis
-    numbers: for each device, the number of its block along each axis
-    shapes: for each device, the shape of its block
+    axes: mesh dimensions that shard each axis
+    numbers: block numbers of each device, one per axis
+    shapes: shape of the block of each device
 
     >>> specs_of_blocks([("x",)], [(0,), (1,)], [(3,), (1,)])
     [Cuts('x', (0, 3, 4))]
@@ -338,21 +338,21 @@ def specs_of_blocks(
         )
     specs: list[Names] = []
     for axis, names in enumerate(axes):
-        found: dict[int, tuple[int, int]] = {}  # per block: its length, and a device that has it
-        for device, (its_numbers, shape) in enumerate(zip(numbers, listed, strict=True)):
+        blocks: dict[int, tuple[int, int]] = {}  # per block: its length, and a device that has it
+        for device, (block_numbers, shape) in enumerate(zip(numbers, listed, strict=True)):
             if len(shape) != len(axes):
                 raise LayoutError(
                     f"device {device} has a block of shape {shape}, with {counted(len(shape), 'axis')}; "
                     "the specs are for "
                     f"{len(axes)}"
                 )
-            length, first = found.setdefault(its_numbers[axis], (shape[axis], device))
+            length, first = blocks.setdefault(block_numbers[axis], (shape[axis], device))
             if length != shape[axis]:
                 raise LayoutError(
                     f"along axis {axis}, devices {first} and {device} hold the same elements, but their blocks have "
                     f"{length} and {shape[axis]}"
                 )
-        sizes = [found[number][0] for number in sorted(found)]
+        sizes = [blocks[number][0] for number in sorted(blocks)]
         specs.append(Cuts(names, sizes=sizes) if names else ())
     return specs
 
@@ -368,13 +368,13 @@ def parsed_rule(names: Names, text: str) -> CutSpec:
     """
     kind, opening, rest = text.partition("(")
     numbers, closing, after = rest.partition(")")
-    given = numbers.split(";")
-    if not opening or not closing or after or kind not in _RULES or not all(_is_number(number) for number in given):
+    fields = numbers.split(";")
+    if not opening or not closing or after or kind not in _RULES or not all(_is_number(number) for number in fields):
         meant = "" if kind in _RULES else suggestion(kind, _RULES)
         raise LayoutError(
             f"{quote(text)} is no rule of a spec; it is cuts(0;...;LENGTH) or cyclic(BLOCK;OFFSET){meant}"
         )
-    values = [int(number) for number in given]
+    values = [int(number) for number in fields]
     if kind == "cuts":
         return Cuts(names, values)
     if len(values) > 2:

@@ -1,6 +1,6 @@
 """The protobuf wire format (proto3): plain values in, bytes out, and back.
 
-A :class:`Message` declares its fields; :func:`encode` and :func:`decode` move between a dict of plain values and
+A :class:`MessageType` declares its fields; :func:`encode` and :func:`decode` move between a dict of plain values and
 bytes, without the ``protobuf`` package. Decoding takes linear time and raises :class:`WireError` for anything
 malformed. :func:`as_message` returns a real protobuf message where the package is installed, else a
 :class:`PlainMessage`.
@@ -24,7 +24,7 @@ class WireError(ValueError):
 
 
 @dataclass(frozen=True)
-class Enum:
+class EnumType:
     """An enumeration inside a message: its values, numbered from zero."""
 
     name: str
@@ -32,7 +32,7 @@ class Enum:
 
 
 @dataclass(frozen=True)
-class Message:
+class MessageType:
     """A message type: its full name, and its fields in ascending order of their numbers."""
 
     name: str
@@ -41,54 +41,54 @@ class Message:
 
 @dataclass(frozen=True)
 class Field:
-    """A field: kind is ``"int64"``, ``"bool"``, ``"string"``, ``"bytes"``, an :class:`Enum` or a :class:`Message`."""
+    """A field of a message; its kind is ``"int64"``, ``"bool"``, ``"string"``, ``"bytes"``, or a type of above."""
 
     number: int
     name: str
-    kind: str | Enum | Message
+    kind: str | EnumType | MessageType
     repeated: bool = False
 
     @property
     def is_varint(self) -> bool:
         """Whether a value is one number on the wire."""
-        return isinstance(self.kind, Enum) or self.kind in ("int64", "bool")
+        return isinstance(self.kind, EnumType) or self.kind in ("int64", "bool")
 
     @property
     def default(self) -> Any:
         """The value of a field that is absent."""
         if self.repeated:
             return []
-        if isinstance(self.kind, Message):
+        if isinstance(self.kind, MessageType):
             return decode(self.kind, b"")
-        return 0 if isinstance(self.kind, Enum) else _DEFAULTS[self.kind]
+        return 0 if isinstance(self.kind, EnumType) else _DEFAULTS[self.kind]
 
 
-def encode(message: Message, values: Values) -> bytes:
+def encode(message: MessageType, values: Values) -> bytes:
     """Return *values* as the bytes of a *message*; absent fields and default values are left out.
 
-    >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
+    >>> point = MessageType("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
     >>> encode(point, {"name": "a", "at": [1, 300]})
     b'\\n\\x01a\\x12\\x03\\x01\\xac\\x02'
     """
     return b"".join(_encode_field(field, values[field.name]) for field in message.fields if field.name in values)
 
 
-def decode(message: Message, data: bytes) -> Values:
+def decode(message: MessageType, data: bytes) -> Values:
     """Return the value of every field of *message* in *data*, or raise WireError.
 
     As in protobuf, the last value counts if a scalar is given twice, an embedded message given twice is merged,
     repeated numbers may be packed or not, and unknown fields are skipped. Groups, long deprecated, are refused.
 
-    >>> point = Message("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
+    >>> point = MessageType("Point", (Field(1, "name", "string"), Field(2, "at", "int64", repeated=True)))
     >>> decode(point, b"\\x12\\x03\\x01\\xac\\x02")
     {'name': '', 'at': [1, 300]}
     """
     fields = {field.number: field for field in message.fields}
-    found: dict[int, list[Any]] = {number: [] for number in fields}
+    payloads: dict[int, list[Any]] = {number: [] for number in fields}
     for number, wire_type, payload in _payloads(data):
         if number in fields:
-            found[number].extend(_decode_payload(fields[number], wire_type, payload))
-    return {field.name: _field_value(field, found[field.number]) for field in message.fields}
+            payloads[number].extend(_decode_payload(fields[number], wire_type, payload))
+    return {field.name: _field_value(field, payloads[field.number]) for field in message.fields}
 
 
 def as_bytes(proto: object) -> bytes:
@@ -104,7 +104,7 @@ def as_bytes(proto: object) -> bytes:
     raise WireError(f"{type(proto).__name__} is neither bytes nor a message with SerializeToString()")
 
 
-def as_message(message: Message, values: Values) -> Any:
+def as_message(message: MessageType, values: Values) -> Any:
     """Return *values* as a real protobuf message if the protobuf package is installed, else a PlainMessage."""
     data = encode(message, values)
     real = _protobuf_class(message)
@@ -116,7 +116,7 @@ class PlainMessage:
 
     A field has the name and the value that it has in a real message; a repeated one is a tuple.
 
-    >>> PlainMessage(Message("Point", (Field(2, "x", "int64"),)), b"\\x10\\x05")
+    >>> PlainMessage(MessageType("Point", (Field(2, "x", "int64"),)), b"\\x10\\x05")
     Point(x=5)
     >>> _.x
     5
@@ -124,7 +124,7 @@ class PlainMessage:
 
     __slots__ = ("_data", "_message")
 
-    def __init__(self, message: Message, data: bytes) -> None:
+    def __init__(self, message: MessageType, data: bytes) -> None:
         self._message = message
         self._data = data
 
@@ -159,7 +159,7 @@ class PlainMessage:
 
 
 def _readable(field: Field, value: Any) -> Any:
-    return PlainMessage(field.kind, encode(field.kind, value)) if isinstance(field.kind, Message) else value
+    return PlainMessage(field.kind, encode(field.kind, value)) if isinstance(field.kind, MessageType) else value
 
 
 def _encode_field(field: Field, value: Any) -> bytes:
@@ -167,7 +167,7 @@ def _encode_field(field: Field, value: Any) -> bytes:
         if field.is_varint:  # proto3 packs repeated numbers
             return _delimited(field, b"".join(map(_varint, value))) if value else b""
         return b"".join(_delimited(field, _payload_bytes(field, one)) for one in value)
-    if isinstance(field.kind, Message):  # presence counts: an empty embedded message is written
+    if isinstance(field.kind, MessageType):  # presence counts: an empty embedded message is written
         return _delimited(field, encode(field.kind, value))
     if not value:
         return b""
@@ -177,7 +177,7 @@ def _encode_field(field: Field, value: Any) -> bytes:
 
 
 def _payload_bytes(field: Field, value: Any) -> bytes:
-    if isinstance(field.kind, Message):
+    if isinstance(field.kind, MessageType):
         return encode(field.kind, value)
     return value.encode() if isinstance(value, str) else bytes(value)
 
@@ -270,13 +270,13 @@ def _text(field: Field, payload: bytes) -> str:
         raise WireError(f"field {field.number} ({field.name}) is not UTF-8: {error}") from None
 
 
-def _field_value(field: Field, found: list[Any]) -> Any:
-    """Return the value of a field from all values *found* for it."""
-    if not isinstance(field.kind, Message):
-        return found if field.repeated else found[-1] if found else field.default
+def _field_value(field: Field, values: list[Any]) -> Any:
+    """Return the value of a field from the *values* of all its occurrences."""
+    if not isinstance(field.kind, MessageType):
+        return values if field.repeated else values[-1] if values else field.default
     if field.repeated:
-        return [decode(field.kind, payload) for payload in found]
-    return decode(field.kind, b"".join(found))  # joining the bytes of messages is how protobuf merges them
+        return [decode(field.kind, payload) for payload in values]
+    return decode(field.kind, b"".join(values))  # joining the bytes of messages is how protobuf merges them
 
 
 @cache
@@ -291,21 +291,21 @@ def _pool() -> Any:
 
 
 @cache
-def _protobuf_class(message: Message) -> Any:
+def _protobuf_class(message: MessageType) -> Any:
     """Return the real protobuf class of *message*, or None without the protobuf package."""
     pool = _pool()
     if pool is None:
         return None
     from google.protobuf.message_factory import GetMessageClass
 
-    embedded = [field.kind for field in message.fields if isinstance(field.kind, Message)]
+    embedded = [field.kind for field in message.fields if isinstance(field.kind, MessageType)]
     for kind in embedded:
         _protobuf_class(kind)  # registers it
     pool.Add(_file_descriptor(message, embedded))
     return GetMessageClass(pool.FindMessageTypeByName(message.name))
 
 
-def _file_descriptor(message: Message, embedded: list[Message]) -> Any:
+def _file_descriptor(message: MessageType, embedded: list[MessageType]) -> Any:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
     package, _, name = message.name.rpartition(".")
@@ -315,9 +315,9 @@ def _file_descriptor(message: Message, embedded: list[Message]) -> Any:
     for field in message.fields:
         label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
         added = declared.field.add(name=field.name, number=field.number, label=label)
-        if isinstance(field.kind, Message):
+        if isinstance(field.kind, MessageType):
             added.type, added.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".{field.kind.name}"
-        elif isinstance(field.kind, Enum):
+        elif isinstance(field.kind, EnumType):
             added.type, added.type_name = FieldDescriptorProto.TYPE_ENUM, f".{message.name}.{field.kind.name}"
             enum = declared.enum_type.add(name=field.kind.name)
             for number, value in enumerate(field.kind.values):
@@ -327,5 +327,5 @@ def _file_descriptor(message: Message, embedded: list[Message]) -> Any:
     return file
 
 
-def _file_name(message: Message) -> str:
+def _file_name(message: MessageType) -> str:
     return f"meshcomm/{message.name}.proto"

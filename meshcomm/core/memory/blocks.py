@@ -36,12 +36,12 @@ def new_bytes(size: int) -> Bytes:
     if size >= POOL_WHOLE_FROM:
         step = 1 << (size.bit_length() - 5)
         length = -(-size // step) * step
-    found: Bytes | None = None if pools.shared is None else pools.shared.allocate(length)
-    if found is None:
+    block: Bytes | None = None if pools.shared is None else pools.shared.allocate(length)
+    if block is None:
         if size <= POOLED_FROM:
             return np.empty(size, dtype=np.uint8)
-        found = pools.allocate_unshared(length)
-    return found if length == size else found[:size]
+        block = pools.allocate_unshared(length)
+    return block if length == size else block[:size]
 
 
 def new_block(shape: Shape, dtype: DType) -> Array:

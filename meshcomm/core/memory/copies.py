@@ -20,7 +20,7 @@ class Strided(NamedTuple):
     extents: Indices  # (k, ndim)
 
 
-class Loops(NamedTuple):
+class BoxLoops(NamedTuple):
     """Boxes in the indices of a block. Each axis of a box is one loop, or several, one inside the other."""
 
     starts: Indices  # (k, ndim): where each box begins
@@ -29,17 +29,17 @@ class Loops(NamedTuple):
 
 
 def strided(
-    region: int, shape: Shape | None, itemsize: int, loops: Loops, order: tuple[int, ...] | None = None
+    region: int, shape: Shape | None, itemsize: int, loops: BoxLoops, order: tuple[int, ...] | None = None
 ) -> Strided:
     """Return where boxes lie in a block.
 
     Parameters
     ----------
-    region: the number of the region that is the block
-    shape: that of the block; None is a block without boxes
+    region: number of the region that is the block
+    shape: shape of the block; None is a block without boxes
     itemsize: bytes of an element
-    loops: the boxes, in the indices of the block
-    order: for each axis of *shape*, which axis of the memory it is; None if they are in one order
+    loops: boxes, in the indices of the block
+    order: for each axis of *shape*, the axis of the memory that it is; None if they are in one order
     """
     boxes, ndim, depth = loops.extents.shape
     lengths = shape or (1,) * ndim
@@ -52,11 +52,11 @@ def strided(
     return Strided(regions, loops.starts @ strides, in_bytes, loops.extents.reshape(boxes, ndim * depth))
 
 
-def concatenated(found: Sequence[Strided], ndim: int) -> Strided:
-    """Return all boxes of *ndim* axes, or loops, that were *found*, perhaps none."""
+def concatenated(parts: Sequence[Strided], ndim: int) -> Strided:
+    """Return the boxes of all *parts*, perhaps none, with *ndim* axes or loops."""
     none, nothing = np.zeros(0, dtype=np.intp), np.zeros((0, ndim), dtype=np.intp)
     empty = Strided(none, none, nothing, nothing)
-    return Strided(*(np.concatenate(columns) for columns in zip(empty, *found, strict=True)))
+    return Strided(*(np.concatenate(columns) for columns in zip(empty, *parts, strict=True)))
 
 
 def as_byte_boxes(sides: Sequence[Strided], itemsizes: Sequence[int]) -> tuple[Strided, int]:
@@ -72,9 +72,9 @@ def as_byte_boxes(sides: Sequence[Strided], itemsizes: Sequence[int]) -> tuple[S
     strides, extents = np.ones((2, len(regions), ndim), dtype=np.intp)
     start = 0
     for boxes, itemsize in zip(sides, itemsizes, strict=True):
-        count, own = boxes.extents.shape
+        count, axes = boxes.extents.shape
         if count:
-            rows, columns = slice(start, start + count), slice(ndim - 1 - own, ndim - 1)
+            rows, columns = slice(start, start + count), slice(ndim - 1 - axes, ndim - 1)
             strides[rows, columns] = boxes.strides
             extents[rows, columns] = boxes.extents
             extents[rows, -1] = itemsize

@@ -101,7 +101,7 @@ def unshare() -> None:
     shared = None
 
 
-def own() -> Pool:
+def own_pool() -> Pool:
     """Return the pool of this process that others can map; there must be one."""
     assert shared is not None
     return shared

@@ -12,7 +12,7 @@ from meshcomm.core.memory.blocks import NOTHING
 Buffer: TypeAlias = Callable[[str, int], Bytes]
 """From the name of a use, and a number of bytes, to a buffer."""
 
-_kept = threading.local()
+_buffers = threading.local()
 _NONE = NOTHING, NOTHING
 
 
@@ -26,14 +26,14 @@ def scratch(use: str, size: int) -> Bytes:
 
     Buffers within the default scratch limit are kept from call to call; larger ones are made each time.
     """
-    kept, last = getattr(_kept, use, _NONE)
+    buffer, last = getattr(_buffers, use, _NONE)
     if len(last) == size:  # loops ask for the same again and again
         return last
-    if len(kept) < size:
-        kept = pools.allocate_unshared(size)
-    last = kept[:size]
-    if len(kept) <= DEFAULT_SCRATCH:
-        setattr(_kept, use, (kept, last))
+    if len(buffer) < size:
+        buffer = pools.allocate_unshared(size)
+    last = buffer[:size]
+    if len(buffer) <= DEFAULT_SCRATCH:
+        setattr(_buffers, use, (buffer, last))
     return last
 
 
@@ -44,15 +44,15 @@ def shared_scratch(size: int) -> Bytes | None:
     """
     if size == 0:
         return NOTHING
-    kept: Bytes | None = getattr(_kept, "shared", None)
-    if kept is None or len(kept) < size:
-        kept = pools.allocate(size)
-        if kept is None:
+    buffer: Bytes | None = getattr(_buffers, "shared", None)
+    if buffer is None or len(buffer) < size:
+        buffer = pools.allocate(size)
+        if buffer is None:
             return None
-        _kept.shared = kept
-    return kept[:size]
+        _buffers.shared = buffer
+    return buffer[:size]
 
 
 def forget_scratch() -> None:
     """Give back what is kept for this thread."""
-    _kept.__dict__.clear()
+    _buffers.__dict__.clear()

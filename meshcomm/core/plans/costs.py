@@ -14,33 +14,34 @@ from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.plans.step import AllGather, Slice, Step
 
 
-def looked_at(step: Step) -> list[int]:
-    """Return the devices that say what *step* costs: the first, a middle and the last.
+def costed_devices(step: Step) -> list[int]:
+    """Return the devices on which the cost of *step* is computed: the first, a middle and the last.
 
-    If none of them receives anything, as with an array smaller than its mesh, another one may: that which receives the
-    most says it, too. It takes longer to find.
+    If none of them receives anything, as with an array smaller than its mesh, another one may: then the one that
+    receives the most is added. It takes longer to find.
     """
     size = len(step.ranks)
-    few = sorted({0, size // 2, size - 1})
-    return few if step.received(np.array(few, dtype=np.intp))[0].any() else [*few, step.busiest]
+    devices = sorted({0, size // 2, size - 1})
+    receives = step.received(np.array(devices, dtype=np.intp))[0].any()
+    return devices if receives else [*devices, step.busiest]
 
 
 def seconds(step: Step, machine: Machine) -> float:
-    """Return the cost of *step* by the model: that of the costliest device that is looked at."""
+    """Return the cost of *step* by the model: that of the costliest of `costed_devices`."""
     if isinstance(step, Slice):
         return 0.0
-    return max(machine.seconds(step_load(step, machine, device)) for device in looked_at(step))
+    return max(machine.seconds(step_load(step, machine, device)) for device in costed_devices(step))
 
 
 def step_load(step: Step, machine: Machine, device: int) -> Load:
     """Return the work of *device* in *step*."""
     boxes = step.receives(device)
     sizes, devices = boxes.sizes * step.itemsize, step.members(device, boxes.peers)
-    own = devices == device
+    is_self = devices == device
     ranks = np.array([step.ranks[int(d)] for d in devices] + [step.ranks[device]], dtype=np.intp)
     nodes = machine.node_of(ranks)
-    on_node = (nodes[:-1] == nodes[-1]) & ~own
-    off_node = ~on_node & ~own
+    on_node = (nodes[:-1] == nodes[-1]) & ~is_self
+    off_node = ~on_node & ~is_self
     # In one round, scratch holds all that is packed and unpacked. Boxes for the device itself are copied.
     through_scratch = (replace(step, rounds=1) if step.rounds > 1 else step).traffic(one(device)).scratch[0]
     messages, off_node_messages = float(on_node.sum()) * step.rounds, float(off_node.sum()) * step.rounds
@@ -51,7 +52,7 @@ def step_load(step: Step, machine: Machine, device: int) -> Load:
         off_node_exchanges=float(step.rounds if off_node_messages else 0),
         off_node_messages=off_node_messages,
         off_node_bytes=float(sizes[off_node].sum()),
-        passed_bytes=float(sizes[own].sum() + through_scratch),
+        passed_bytes=float(sizes[is_self].sum() + through_scratch),
     )
 
 
@@ -59,7 +60,7 @@ ALWAYS: bool | None = None
 """Whether all exchanges between nodes go through aggregators, or none; by default those for which it pays."""
 
 
-class Costs(NamedTuple):
+class OffNodeCosts(NamedTuple):
     """The cost, in seconds by the model, of what a step exchanges between nodes: direct, or through aggregators."""
 
     direct: float
@@ -69,7 +70,7 @@ class Costs(NamedTuple):
 def relay_pays(step: Step, machine: Machine) -> bool:
     """Return whether *step* goes through aggregators on nodes whose ranks share memory: the same on all ranks.
 
-    It does if that costs less than half by the model, on the costliest device that is looked at. Less than half,
+    It does if that costs less than half by the model, on the costliest of `costed_devices`. Less than half,
     because ranks that wait for each other once more may come late or share a processor, which the model leaves out. A
     step in rounds does not: it has to keep to the scratch limit.
     """
@@ -80,45 +81,45 @@ def relay_pays(step: Step, machine: Machine) -> bool:
 
 @lru_cache(maxsize=1024)
 def _pays(step: Step, machine: Machine) -> bool:
-    found = [costs(step, machine, device) for device in looked_at(step)]
-    return 2 * max(each.through for each in found) < max(each.direct for each in found)
+    costs = [off_node_costs(step, machine, device) for device in costed_devices(step)]
+    return 2 * max(cost.through for cost in costs) < max(cost.direct for cost in costs)
 
 
 def predicted_seconds(steps: Iterable[Step], machine: Machine) -> float:
     """Return the cost of *steps* by the model, each on its way between nodes: direct, or through aggregators.
 
-    The costliest device that is looked at counts in each step.
+    The costliest of `costed_devices` counts in each step.
     """
     return sum(_relayed(step, machine) if relay_pays(step, machine) else seconds(step, machine) for step in steps)
 
 
 def _relayed(step: Step, machine: Machine) -> float:
-    found = []
-    for device in looked_at(step):
-        direct, through = costs(step, machine, device)
-        found.append(machine.seconds(step_load(step, machine, device)) - direct + through)
-    return max(found)
+    times = []
+    for device in costed_devices(step):
+        direct, through = off_node_costs(step, machine, device)
+        times.append(machine.seconds(step_load(step, machine, device)) - direct + through)
+    return max(times)
 
 
-def costs(step: Step, machine: Machine, device: int) -> Costs:
-    """Return the costs of what *device* receives from other nodes, if its local peers receive as much."""
+def off_node_costs(step: Step, machine: Machine, device: int) -> OffNodeCosts:
+    """Return the costs of the messages to *device* from other nodes, if its local peers receive as much."""
     received = step.receives(device)
     sizes, nodes = received.sizes * step.itemsize, _nodes_of(step, machine, device, received.peers)
     group = _nodes_of(step, machine, device, np.arange(step.group_size, dtype=np.intp))
-    here = int(group[step.position_of(device)])
-    off_node = (nodes != here) & (sizes > 0)
+    node = int(group[step.position_of(device)])
+    off_node = (nodes != node) & (sizes > 0)
     messages, nbytes = int(off_node.sum()), int(sizes[off_node].sum())
     packed = nbytes * (step.packs + step.unpacks)
     direct = machine.seconds(Load(0, 0, 0, 1 if messages else 0, messages, nbytes, packed))
     if not messages:
-        return Costs(direct, direct)
-    others, local = len(np.unique(nodes[off_node])), int((group == here).sum())
+        return OffNodeCosts(direct, direct)
+    others, local = len(np.unique(nodes[off_node])), int((group == node).sum())
     turns = ceil(others / local)
     # In a gather all ranks of the node need the same.
     crossing = nbytes if isinstance(step, AllGather) else nbytes * local
     handed = 2 * min(local, others)  # to aggregators, and from them
     # The ranks of a node wait for each other twice: before the messages and after them.
-    return Costs(direct, machine.seconds(Load(2, handed, 2 * nbytes, 1, turns, turns * crossing / others, 0)))
+    return OffNodeCosts(direct, machine.seconds(Load(2, handed, 2 * nbytes, 1, turns, turns * crossing / others, 0)))
 
 
 def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> Indices:
@@ -127,4 +128,4 @@ def _nodes_of(step: Step, machine: Machine, device: int, positions: Indices) -> 
     ranks = step.ranks
     if isinstance(ranks, range):
         return machine.node_of(devices + ranks.start)
-    return machine.node_of(np.array([ranks[each] for each in devices.tolist()], dtype=np.intp))
+    return machine.node_of(np.array([ranks[member] for member in devices.tolist()], dtype=np.intp))

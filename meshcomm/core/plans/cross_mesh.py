@@ -59,7 +59,7 @@ that senders and receivers agree.
 #    overlap its block T, and the intersections of these B with T are disjoint and make up T: it receives each element
 #    once. A sender p holds one B, and finds all q with f(B, q) = p. The box is the intersection of B and T for both.
 #    As p holds only one B and q only one T, a pair exchanges at most one intersection: one box, or the rows of several
-#    that `overlaps.pieces` gives to both in one order.
+#    that `overlaps.axis_overlaps` gives to both in one order.
 #
 # The tests compare both sides in thousands of random cases: tests/plans/test_cross_mesh.py.
 
@@ -71,15 +71,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Indices, Ranks
-from meshcomm.core.layouts.boxes import Box, Boxes, box_size, contiguous, from_pieces, no_boxes
+from meshcomm.core.layouts.boxes import Box, Boxes, are_contiguous, box_size, boxes_of_overlaps, no_boxes
 from meshcomm.core.layouts.coordinates import devices_with, numbers_of, one, replica_count, replica_numbers
 from meshcomm.core.layouts.cyclic import AnyCut, CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
-from meshcomm.core.layouts.overlaps import pieces
+from meshcomm.core.layouts.overlaps import axis_overlaps
 from meshcomm.core.layouts.partition import Consecutive
 from meshcomm.core.layouts.refinement import devices_of, listed_ranks, ranks_of, union
-from meshcomm.core.plans.step import AllToAll, Traffic
+from meshcomm.core.plans.step import AllToAll, StepTraffic
 
 
 @dataclass(frozen=True, repr=False)
@@ -134,8 +134,8 @@ class AllToAllBetween(AllToAll):
         return self._box(self.target, device)
 
     def _box(self, layout: Layout, device: int) -> Box | None:
-        there = int(devices_of(layout.mesh, one(self.ranks[device]))[0])
-        return layout.block_box(self.shape, there) if there >= 0 else None
+        in_mesh = int(devices_of(layout.mesh, one(self.ranks[device]))[0])
+        return layout.block_box(self.shape, in_mesh) if in_mesh >= 0 else None
 
     def group_of(self, device: int) -> tuple[int, ...]:
         return self.group_assignment[0]
@@ -149,12 +149,13 @@ class AllToAllBetween(AllToAll):
     def receives(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.target_box(device)
         if box is None or not box_size(box):
-            return no_boxes(len(self.shape), self._deals_round)
-        mine = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
-        cuts = zip(self._cuts(self.target), mine.tolist(), self._cuts(self.source), strict=True)
-        found = [pieces(cut, number, other) for cut, number, other in cuts]
-        rows, boxes = from_pieces(found)
-        numbers = np.stack([axis.numbers[rows[:, i]] for i, axis in enumerate(found)], axis=1) if found else rows
+            return no_boxes(len(self.shape), self._is_cyclic)
+        target_numbers = numbers_of(self.target, devices_of(self.target.mesh, one(rank)))[0]
+        cuts = zip(self._cuts(self.target), target_numbers.tolist(), self._cuts(self.source), strict=True)
+        overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = boxes_of_overlaps(overlaps)
+        columns = [overlap.numbers[rows[:, axis]] for axis, overlap in enumerate(overlaps)]
+        numbers = np.stack(columns, axis=1) if columns else rows
         senders = self._serving(rank, numbers)
         if not self.machine.one_node:
             senders = self._nearest(rank, numbers, senders)
@@ -166,26 +167,26 @@ class AllToAllBetween(AllToAll):
     def sends(self, device: int) -> Boxes:
         rank, box = self.ranks[device], self.held_box(device)
         if box is None or not box_size(box):
-            return no_boxes(len(self.shape), self._deals_round)
-        held = numbers_of(self.source, devices_of(self.source.mesh, one(rank)))
-        ranges = [self._wanted_by(axis, number) for axis, number in enumerate(held[0].tolist())]
+            return no_boxes(len(self.shape), self._is_cyclic)
+        numbers = numbers_of(self.source, devices_of(self.source.mesh, one(rank)))
+        ranges = [self._wanted_by(axis, number) for axis, number in enumerate(numbers[0].tolist())]
         asking = self._served(rank, ranges)
-        asking = asking[~self._holds(asking, held)[0]]
+        asking = asking[~self._holds(asking, numbers)[0]]
         if not self.machine.one_node:
-            asking = self._nodes_first(rank, held, ranges, asking)
+            asking = self._nodes_first(rank, numbers, ranges, asking)
         if self._wants(one(rank), ranges)[0]:
             asking = np.append(asking, rank)
-        return self._boxes_for(asking, held[0].tolist())
+        return self._boxes_for(asking, numbers[0].tolist())
 
-    def _boxes_for(self, asking: Indices, held: list[int]) -> Boxes:
-        """Return what the ranks *asking* get of the block of the source with the numbers *held*."""
-        cuts = zip(self._cuts(self.source), held, self._cuts(self.target), strict=True)
-        found = [pieces(cut, number, other) for cut, number, other in cuts]
-        rows, boxes = from_pieces(found)
+    def _boxes_for(self, asking: Indices, numbers: list[int]) -> Boxes:
+        """Return what the ranks *asking* get of the source's block number *numbers*, one along each axis."""
+        cuts = zip(self._cuts(self.source), numbers, self._cuts(self.target), strict=True)
+        overlaps = [axis_overlaps(cut, number, other) for cut, number, other in cuts]
+        rows, boxes = boxes_of_overlaps(overlaps)
         wanted = numbers_of(self.target, devices_of(self.target.mesh, asking))
         of_box, of_rank = np.zeros(len(rows), dtype=np.intp), np.zeros(len(asking), dtype=np.intp)
         for axis, n in enumerate(self.target.shape):
-            of_box = of_box * n + found[axis].numbers[rows[:, axis]]
+            of_box = of_box * n + overlaps[axis].numbers[rows[:, axis]]
             of_rank = of_rank * n + wanted[:, axis]
         order = np.argsort(of_box, kind="stable")  # boxes of one block of the target follow one another
         first, last = (np.searchsorted(of_box[order], of_rank, side=side) for side in ("left", "right"))
@@ -197,21 +198,21 @@ class AllToAllBetween(AllToAll):
         peers = np.repeat(self._positions(asking), counts)
         return boxes.some(order[needed])._replace(peers=peers, which=which.reshape(-1))
 
-    def traffic(self, devices: Indices) -> Traffic:
-        found = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
-        return Traffic(*found.reshape(-1, 5).T)
+    def traffic(self, devices: Indices) -> StepTraffic:
+        rows = np.array([self._traffic_of(int(device)) for device in devices], dtype=np.intp)
+        return StepTraffic(*rows.reshape(-1, 5).T)
 
     def _traffic_of(self, device: int) -> tuple[int, ...]:
-        held, target = self.held_box(device), self.target_box(device)
+        source, target = self.held_box(device), self.target_box(device)
         receives, sends = self.receives(device), self.sends(device)
         sizes, others = receives.sizes * self.itemsize, receives.peers != device
         sent = np.unique(sends.which[sends.peers != device])
         packed = unpacked = 0
-        if held is not None and not contiguous(held, sends.some(sent)):
+        if source is not None and not are_contiguous(source, sends.some(sent)):
             packed = int(sends.sizes[sent].sum()) * self.itemsize
-        if target is not None and not contiguous(target, receives.some(np.flatnonzero(others))):
+        if target is not None and not are_contiguous(target, receives.some(np.flatnonzero(others))):
             unpacked = int(sizes[others].sum())
-        blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (held, target)]
+        blocks = [box_size(box) * self.itemsize if box is not None else 0 for box in (source, target)]
         scratch = self._in_rounds(one(packed), one(unpacked))[0]
         return int(sizes[others].sum()), len(np.unique(receives.peers[others])), int(scratch), *blocks
 
@@ -223,8 +224,8 @@ class AllToAllBetween(AllToAll):
         return target - np.where((before >= 0) & (after >= 0), common, 0), target
 
     @cached_property
-    def _deals_round(self) -> bool:
-        return any(_deals_round(self.shape, layout) for layout in (self.source, self.target))
+    def _is_cyclic(self) -> bool:
+        return any(_has_cyclic_axis(self.shape, layout) for layout in (self.source, self.target))
 
     def _cuts(self, layout: Layout) -> list[AnyCut]:
         return [layout.cut(axis, n) for axis, n in enumerate(self.shape)]
@@ -238,8 +239,8 @@ class AllToAllBetween(AllToAll):
     def _holds(self, ranks: Indices, numbers: Indices) -> NDArray[np.bool_]:
         """Return for each block of the source, given by its *numbers*, which of *ranks* hold it: a row per block."""
         devices = devices_of(self.source.mesh, ranks)
-        held = numbers_of(self.source, devices)
-        same: NDArray[np.bool_] = (numbers[:, None, :] == held[None, :, :]).all(axis=2)
+        device_numbers = numbers_of(self.source, devices)
+        same: NDArray[np.bool_] = (numbers[:, None, :] == device_numbers[None, :, :]).all(axis=2)
         return same & (devices >= 0)
 
     def _wants(self, ranks: Indices, ranges: list[range]) -> NDArray[np.bool_]:
@@ -266,11 +267,11 @@ class AllToAllBetween(AllToAll):
     def _serving(self, rank: int, numbers: Indices) -> Indices:
         """Return the ranks whose turn it is to serve *rank* with the blocks of these *numbers*: 3 of the proof."""
         device = devices_of(self.target.mesh, one(rank))
-        mine = numbers_of(self.target, device)[0]
+        wanted = numbers_of(self.target, device)[0]
         needed, index = np.ones(len(numbers), dtype=np.intp), np.zeros(len(numbers), dtype=np.intp)
         for axis in range(len(self.shape)):
             first, last = self._wanted(axis, numbers)
-            needed, index = needed * (last - first + 1), index * (last - first + 1) + mine[axis] - first
+            needed, index = needed * (last - first + 1), index * (last - first + 1) + wanted[axis] - first
         turn = replica_numbers(self.target, device)[0] * needed + index
         replicas = turn * replica_count(self.source) // (needed * replica_count(self.target))
         return ranks_of(self.source.mesh, devices_with(self.source, numbers, replicas))
@@ -282,8 +283,8 @@ class AllToAllBetween(AllToAll):
         asking = needed * replica_count(self.target)
         turns = np.arange(-(-replica * asking // replicas), -(-(replica + 1) * asking // replicas), dtype=np.intp)
         copies, index = np.divmod(turns, needed)
-        found = np.unravel_index(index, [len(r) for r in ranges]) if ranges else ()
-        numbers = [number + r.start for number, r in zip(found, ranges, strict=True)]
+        offsets = np.unravel_index(index, [len(r) for r in ranges]) if ranges else ()
+        numbers = [number + r.start for number, r in zip(offsets, ranges, strict=True)]
         wanted = np.stack(numbers, axis=1) if numbers else np.zeros((len(turns), 0), dtype=np.intp)
         return ranks_of(self.target.mesh, devices_with(self.target, wanted, copies))
 
@@ -293,40 +294,40 @@ class AllToAllBetween(AllToAll):
         holds = self._holds(local, numbers)
         holders = holds.sum(axis=1)
         devices = devices_of(self.target.mesh, local)
-        its_numbers, asks = numbers_of(self.target, devices), ~holds & (devices >= 0)
+        local_numbers, asks = numbers_of(self.target, devices), ~holds & (devices >= 0)
         for axis in range(len(self.shape)):
             first, last = self._wanted(axis, numbers)
-            asks &= (first[:, None] <= its_numbers[:, axis]) & (its_numbers[:, axis] <= last[:, None])
+            asks &= (first[:, None] <= local_numbers[:, axis]) & (local_numbers[:, axis] <= last[:, None])
         before = asks[:, : int(np.searchsorted(local, rank))].sum(axis=1)
         turn = before % np.maximum(holders, 1)
         chosen = (holds & (holds.cumsum(axis=1) == turn[:, None] + 1)).argmax(axis=1)
         return np.where(holders > 0, local[chosen], otherwise)
 
-    def _nodes_first(self, rank: int, held: Indices, ranges: list[range], asking: Indices) -> Indices:
+    def _nodes_first(self, rank: int, numbers: Indices, ranges: list[range], asking: Indices) -> Indices:
         """Return the ranks that *rank* serves, but for itself: 5b and 5c of the proof.
 
         Parameters
         ----------
-        rank: the sender
-        held: the numbers of its block, in one row
-        ranges: the numbers of the target's blocks that overlap it, along each axis
-        asking: the ranks that it is its turn to serve
+        rank: rank of the sender
+        numbers: block numbers of the sender, shape (1, ndim)
+        ranges: per axis, the numbers of the target's blocks that overlap the sender's
+        asking: ranks that the sender serves by turns: 3 of the proof
         """
         nodes, node_of = np.unique(self.machine.node_of(asking), return_inverse=True)
-        elsewhere = asking[~self._have_holders(nodes, held)[node_of.reshape(-1)]]
+        elsewhere = asking[~self._have_holders(nodes, numbers)[node_of.reshape(-1)]]
         local = self.machine.ranks_on(int(self.machine.node_of(one(rank))[0]))
-        holds = self._holds(local, held)[0]
+        holds = self._holds(local, numbers)[0]
         wants = np.flatnonzero(self._wants(local, ranges) & ~holds)
         holders = local[holds]
         return np.concatenate([elsewhere, local[wants[holders[np.arange(len(wants)) % len(holders)] == rank]]])
 
-    def _have_holders(self, nodes: Indices, held: Indices) -> NDArray[np.bool_]:
-        """Return on which of *nodes* some rank holds the block of the source with the numbers *held*."""
+    def _have_holders(self, nodes: Indices, numbers: Indices) -> NDArray[np.bool_]:
+        """Return on which of *nodes* some rank holds the source's block of these *numbers*, one row."""
         ranks = [self.machine.ranks_on(int(node)) for node in nodes]
         if not ranks:
             return np.zeros(0, dtype=bool)
         first = np.cumsum([0, *map(len, ranks[:-1])])
-        return np.logical_or.reduceat(self._holds(np.concatenate(ranks), held)[0], first)
+        return np.logical_or.reduceat(self._holds(np.concatenate(ranks), numbers)[0], first)
 
     def __repr__(self) -> str:
         rounds = f" in {self.rounds} rounds" if self.rounds > 1 else ""
@@ -334,14 +335,14 @@ class AllToAllBetween(AllToAll):
         return f"AllToAll between meshes (direct){rounds}: {source} -> {target}"
 
 
-def _deals_round(shape: tuple[int, ...], layout: Layout) -> bool:
+def _has_cyclic_axis(shape: tuple[int, ...], layout: Layout) -> bool:
     """Return whether some axis of an array of *shape* has a cyclic cut."""
     return any(isinstance(layout.cut(axis, n), CyclicCut) for axis, n in enumerate(shape))
 
 
-def _may_be_strided(shape: tuple[int, ...], here: Layout, there: Layout) -> bool:
-    """Return whether boxes that the layout *there* cuts out of a block of *here* may not be consecutive in it."""
-    if _deals_round(shape, here) or _deals_round(shape, there):
+def _may_be_strided(shape: tuple[int, ...], layout: Layout, other: Layout) -> bool:
+    """Return whether boxes that the layout *other* cuts out of a block of *layout* may not be consecutive in it."""
+    if _has_cyclic_axis(shape, layout) or _has_cyclic_axis(shape, other):
         return True
-    cut = [axis for axis in range(len(shape)) if there.num_shards(axis) > 1]
-    return bool(cut) and any(here.cut(axis, shape[axis]).longest > 1 for axis in range(cut[-1]))
+    cut = [axis for axis in range(len(shape)) if other.num_shards(axis) > 1]
+    return bool(cut) and any(layout.cut(axis, shape[axis]).longest > 1 for axis in range(cut[-1]))

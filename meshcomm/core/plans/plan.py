@@ -24,7 +24,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Load, Machine
 from meshcomm.core.layouts.mistakes import no_layout, such_as
 from meshcomm.core.layouts.refinement import on_one_mesh, same_grid
-from meshcomm.core.plans.costs import looked_at, relay_pays, step_load
+from meshcomm.core.plans.costs import costed_devices, relay_pays, step_load
 from meshcomm.core.plans.cross_mesh import AllToAllBetween
 from meshcomm.core.plans.relabel import best_order, kept_elements
 from meshcomm.core.plans.search import Candidate, cheapest_steps, composed_path, priced_ways, steps_along
@@ -34,7 +34,7 @@ from meshcomm.errors import LayoutError, MeshError
 T = TypeVar("T")  # a tensor: plans know none
 
 
-class _Total(NamedTuple):
+class _PlanTotals(NamedTuple):
     bytes_moved: int
     messages: int
     peak_bytes: int
@@ -158,11 +158,8 @@ class Plan(FieldsOnly):
 
     @property
     def seconds(self) -> float:
-        """The cost of the plan over MPI by the model of its machine, on the slowest device that is looked at.
-
-        See `costs.looked_at` for which these are.
-        """
-        devices = {device for step in self.steps or (self.copy_step,) for device in looked_at(step)}
+        """The cost of the plan over MPI by the model of its machine, on the slowest of `costs.costed_devices`."""
+        devices = {device for step in self.steps or (self.copy_step,) for device in costed_devices(step)}
         return max(self.for_device(device).seconds for device in devices)
 
     @cached_property
@@ -188,17 +185,20 @@ class Plan(FieldsOnly):
 
     @cached_property
     def _relabelling(self) -> tuple[tuple[int, ...], int, int]:
-        kept = kept_elements(self.shape, self.source, self.target)
-        order = best_order(kept)
+        common = kept_elements(self.shape, self.source, self.target)
+        order = best_order(common)
         devices = np.arange(len(order), dtype=np.intp)
         sizes = sum(prod(self.target.block_shape(self.shape, device)) for device in devices.tolist())
-        now, best = int(np.trace(kept)), int(kept[np.array(order, dtype=np.intp), devices].sum())
+        now, best = int(np.trace(common)), int(common[np.array(order, dtype=np.intp), devices].sum())
         return order, (sizes - now) * self.dtype.itemsize, (sizes - best) * self.dtype.itemsize
 
     @property
     def copy_step(self) -> Step:
         """The last step of a plan that ends with a copy, or the copy of a plan without steps."""
-        return self.steps[-1] if self.steps else _slice_of(self)
+        if self.steps:
+            return self.steps[-1]
+        source, target = on_one_mesh(self.source, self.target) or (self.source, self.target)
+        return Slice(self.shape, self.dtype.itemsize, source, target, (), source)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plan):
@@ -225,7 +225,7 @@ class Plan(FieldsOnly):
         return hash(self._value)
 
     @cached_property
-    def _largest(self) -> _Total:
+    def _largest(self) -> _PlanTotals:
         return _total(self, self.compared_devices)
 
     if TYPE_CHECKING:  # meshcomm.tools.pictures.of_plans gives plans these methods
@@ -273,7 +273,10 @@ class DevicePlan(FieldsOnly):
         return self.plan.machine.seconds(self.load)
 
     def __repr__(self) -> str:
-        return _device_text(self)
+        return (
+            f"device {self.device} receives {bytes_text(self.bytes_moved)} in {counted(self.messages, 'message')} "
+            f"and holds at most {bytes_text(self.peak_bytes)} over MPI in this {self.plan!r}"
+        )
 
 
 def plan_relayout(  # noqa: PLR0917 - callers pass them by position
@@ -293,9 +296,9 @@ def plan_relayout(  # noqa: PLR0917 - callers pass them by position
 
     Parameters
     ----------
-    shape, dtype: of the global array
-    source: the layout before
-    target: the layout after, on a mesh over the same ranks or over others. MATCH takes its spec from *source*
+    shape, dtype: shape and dtype of the global array
+    source: layout before
+    target: layout after, on a mesh over the same ranks or over others. MATCH takes its spec from *source*
     max_scratch_bytes: the scratch limit: bytes that a device may use beyond its source and target block; by default
         32 MiB, or the minimum if that is more
     machine: the cost model; `relayout` uses ``meshcomm.machine_of(mesh)``
@@ -349,25 +352,19 @@ def plan_direct(
     return replace(plan, steps=steps_along(plan.shape, plan.dtype.itemsize, straight))
 
 
-def _total(plan: Plan, devices: Indices) -> _Total:
+def _total(plan: Plan, devices: Indices) -> _PlanTotals:
     """Return the largest over *devices* of bytes and messages received, and of bytes held over MPI."""
     steps = plan.steps or (plan.copy_step,)
-    received = messages = peak = held = np.zeros_like(devices)
+    received = messages = peak = between = np.zeros_like(devices)
     begin = steps[0].traffic(devices).source
     for step in steps:
         got, count, scratch, _, target = step.traffic(devices)
         received, messages = received + got, messages + count
         if isinstance(step, Slice) and step is not steps[-1]:
             continue  # the next step takes its boxes out of the block that is held
-        peak = np.maximum(peak, begin + held + scratch + target)
-        held = target
-    return _Total(int(received.max()), int(messages.max()), int(peak.max()))
-
-
-def _slice_of(plan: Plan) -> Step:
-    target = on_one_mesh(plan.source, plan.target)
-    assert target is not None
-    return Slice(plan.shape, plan.dtype.itemsize, target[0], target[1], (), target[0])
+        peak = np.maximum(peak, begin + between + scratch + target)
+        between = target
+    return _PlanTotals(int(received.max()), int(messages.max()), int(peak.max()))
 
 
 # -- as text: packing, the bytes held and the costs are those of exchanges over MPI -----------------------------------
@@ -386,14 +383,6 @@ def _text(plan: Plan) -> str:
         f" and holds at most {bytes_text(plan.peak_bytes)} over MPI"
     )
     return outline(_headline(plan), (_step_text(plan, step) for step in plan.steps), rows)
-
-
-def _device_text(plan: DevicePlan) -> str:
-    """Return the text of the plan of one device."""
-    return (
-        f"device {plan.device} receives {bytes_text(plan.bytes_moved)} in {counted(plan.messages, 'message')} "
-        f"and holds at most {bytes_text(plan.peak_bytes)} over MPI in this {plan.plan!r}"
-    )
 
 
 def _relabelling(plan: Plan) -> str:
@@ -421,11 +410,7 @@ def _step_text(plan: Plan, step: Step) -> str:
     groups = f"  [{counted(count, 'group')} of {step.group_size}]" if step.group_size > 1 else ""
     moved = step.traffic(plan.compared_devices)
     traffic = f"{bytes_text(int(moved.bytes_moved.max()))}, {counted(int(moved.messages.max()), 'message')}"
-    works = (
-        []
-        if isinstance(step, Slice)
-        else [w for w, does in (("packs", step.packs), ("unpacks", step.unpacks)) if does]
-    )
+    works = [] if isinstance(step, Slice) else ["packs"] * step.packs + ["unpacks"] * step.unpacks
     work = f"; {' and '.join(works)} over MPI" if works else ""
     through = "; between nodes through aggregators" if relay_pays(step, plan.machine) else ""
     return f"{step}{groups} {traffic}{work}{through}"

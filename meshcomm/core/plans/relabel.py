@@ -20,33 +20,33 @@ def kept_elements(shape: Shape, source: Layout, target: Layout) -> Indices:
     Row r is the rank that is device r of the target mesh now; column d is the block of device d.
     """
     devices = np.arange(target.mesh.size, dtype=np.intp)
-    held = devices_of(source.mesh, ranks_of(target.mesh, devices))
-    had, has = numbers_of(source, np.maximum(held, 0)), numbers_of(target, devices)
-    kept = np.ones((target.mesh.size, target.mesh.size), dtype=np.intp)
+    source_devices = devices_of(source.mesh, ranks_of(target.mesh, devices))
+    had, has = numbers_of(source, np.maximum(source_devices, 0)), numbers_of(target, devices)
+    counts = np.ones((target.mesh.size, target.mesh.size), dtype=np.intp)
     for axis, n in enumerate(shape):
-        (here, row), (there, column) = (np.unique(side[:, axis], return_inverse=True) for side in (had, has))
-        pairs = here.repeat(len(there)), np.tile(there, len(here))
-        common = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(len(here), len(there))
-        kept *= common[row.reshape(-1)][:, column.reshape(-1)]
-    kept[held < 0] = 0
-    return kept
+        (old, row), (new, column) = (np.unique(side[:, axis], return_inverse=True) for side in (had, has))
+        pairs = old.repeat(len(new)), np.tile(new, len(old))
+        common = shared(source.cut(axis, n), pairs[0], target.cut(axis, n), pairs[1]).reshape(len(old), len(new))
+        counts *= common[row.reshape(-1)][:, column.reshape(-1)]
+    counts[source_devices < 0] = 0
+    return counts
 
 
-def best_order(kept: Indices) -> tuple[int, ...]:
-    """Return which row should have each column so that the sum of what is kept is the largest.
+def best_order(counts: Indices) -> tuple[int, ...]:
+    """Return which row should have each column so that the sum of the *counts* that are taken is the largest.
 
-    That is the order that is there, if no other one keeps more. ``MeshcommError`` without SciPy.
+    That is the present order, if no other one has a larger sum. ``MeshcommError`` without SciPy.
 
     >>> best_order(np.array([[0, 5], [3, 1]]))
     (1, 0)
     """
-    if np.trace(kept) == kept.max(axis=0, initial=0).sum():
-        return tuple(range(len(kept)))
+    if np.trace(counts) == counts.max(axis=0, initial=0).sum():
+        return tuple(range(len(counts)))
     try:
         from scipy.optimize import linear_sum_assignment
     except ImportError:
         raise MeshcommError("relabel=True solves an assignment problem with SciPy: pip install scipy") from None
-    rows, columns = linear_sum_assignment(kept, maximize=True)
-    if kept[rows, columns].sum() == np.trace(kept):
-        return tuple(range(len(kept)))
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    if counts[rows, columns].sum() == np.trace(counts):
+        return tuple(range(len(counts)))
     return tuple(rows[np.argsort(columns)].tolist())

@@ -13,10 +13,10 @@
 #    (`ranks.hosts.agreed_machine`), so a file of constants or an environment variable that differs between ranks does
 #    not give them different machines. Nothing below reads the world of a mesh, which is no part of its value.
 #
-# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or what was
-#    called before. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs
-#    are taken on a few devices that follow from the step (`costs.looked_at`), not on "this" device. `lru_cache` only
-#    keeps results: whether an entry is kept or was dropped changes the time, not the result.
+# 2. No other input. Nothing below reads a clock, the environment, a random number, the rank that runs it, or earlier
+#    calls. The rank is an argument where it matters (`Step.sends`), which is after the plan is chosen. Costs are taken
+#    on a few devices that follow from the step (`costs.costed_devices`), not on "this" device. `lru_cache` only keeps
+#    results: whether an entry is kept or was dropped changes the time, not the result.
 #
 # 3. One order. `_ways` lists the composed way before the direct one. Along the composed way, the loops go over axes in
 #    order and over the dimensions of the mesh in its order. Sets are only asked whether they contain a name, or are
@@ -44,7 +44,7 @@ import numpy as np
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Names, Shape
-from meshcomm.core.layouts.coordinates import coarser, cut_by, decode, devices_along, effective, encode
+from meshcomm.core.layouts.coordinates import coarser, cut_over, devices_along, effective, ravel, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
@@ -74,10 +74,10 @@ def cheapest_steps(
 
     Parameters
     ----------
-    shape, itemsize: the lengths of the global array, and the bytes of an element
+    shape, itemsize: shape of the global array, and bytes of an element
     source, target: the layouts
-    limit: bytes of scratch; None is the default, or the minimum if that is more
-    machine: the constants of the cost model
+    limit: scratch limit in bytes; None is the default, or the minimum if that is more
+    machine: constants of the cost model
     """
     if source.mesh is target.mesh and source.mesh.size == 1:
         return ()
@@ -100,7 +100,7 @@ def _only_step(shape: Shape, itemsize: int, source: Layout, target: Layout) -> S
         return None  # with fewer elements than devices, each may hold what it wants
     if (source.largest_block(shape) + target.largest_block(shape)) * itemsize > DEFAULT_SCRATCH:
         return None
-    had, has = (next((a for a, names in enumerate(each.axes) if names), None) for each in (source, target))
+    had, has = (next((a for a, names in enumerate(layout.axes) if names), None) for layout in (source, target))
     if had is None or had == has or isinstance(source.axes[had], Cyclic):
         return None
     dims = (mesh.dims[0].name,)
@@ -157,9 +157,9 @@ def _ways(
 def steps_along(shape: Shape, itemsize: int, path: list[Layout]) -> Steps:
     """Return a step from each layout of *path* to the next one."""
     steps: list[Step] = []
-    for here, there in pairwise(path):
+    for before, after in pairwise(path):
         sliced = bool(steps) and isinstance(steps[-1], Slice)
-        steps.append(_step(shape, itemsize, here, there, steps[-1].held if sliced else here))
+        steps.append(_step(shape, itemsize, before, after, steps[-1].block_layout if sliced else before))
     return tuple(steps)
 
 
@@ -168,60 +168,60 @@ def composed_path(shape: Shape, source: Layout, target: Layout) -> list[Layout]:
 
     If there is no such way it is *source* and *target* only.
     """
-    here, goal = list(effective(source)), effective(target)
-    if tuple(here) == goal:
+    current, goal = list(effective(source)), effective(target)
+    if tuple(current) == goal:
         return [target]
-    if any(a != b and (isinstance(a, CutSpec) or isinstance(b, CutSpec)) for a, b in zip(here, goal, strict=True)):
+    if any(a != b and (isinstance(a, CutSpec) or isinstance(b, CutSpec)) for a, b in zip(current, goal, strict=True)):
         return [source, target]  # the composed way goes from names to names
-    mesh, visited = target.mesh, [tuple(here)]
-    _slice_where_possible(mesh, shape, here, goal)
-    if tuple(here) != visited[-1]:
-        visited.append(tuple(here))
-    while _move_one(mesh, shape, here, goal):
-        visited.append(tuple(here))
-    if not all(coarser(mesh, n, b, a) for n, a, b in zip(shape, here, goal, strict=True)):
+    mesh, visited = target.mesh, [tuple(current)]
+    _slice_where_possible(mesh, shape, current, goal)
+    if tuple(current) != visited[-1]:
+        visited.append(tuple(current))
+    while _move_one(mesh, shape, current, goal):
+        visited.append(tuple(current))
+    if not all(coarser(mesh, n, b, a) for n, a, b in zip(shape, current, goal, strict=True)):
         return [source, target]
-    if tuple(here) == goal:
+    if tuple(current) == goal:
         visited.pop()
     return [source, *(Layout(list(axes), mesh) for axes in visited[1:]), target]
 
 
-def _slice_where_possible(mesh: Mesh, shape: Shape, here: list[Names], goal: tuple[Names, ...]) -> None:
-    used = {name for names in here for name in names}
+def _slice_where_possible(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> None:
+    used = {name for names in current for name in names}
     for axis, names in enumerate(goal):
-        while len(here[axis]) < len(names) and names[: len(here[axis])] == here[axis]:
-            longer = names[: len(here[axis]) + 1]
-            if longer[-1] in used or not coarser(mesh, shape[axis], here[axis], longer):
+        while len(current[axis]) < len(names) and names[: len(current[axis])] == current[axis]:
+            longer = names[: len(current[axis]) + 1]
+            if longer[-1] in used or not coarser(mesh, shape[axis], current[axis], longer):
                 break
-            here[axis] = longer
+            current[axis] = longer
 
 
-def _move_one(mesh: Mesh, shape: Shape, here: list[Names], goal: tuple[Names, ...]) -> bool:
+def _move_one(mesh: Mesh, shape: Shape, current: list[Names], goal: tuple[Names, ...]) -> bool:
     """Move one mesh dimension from the axis that it shards to its axis in *goal*; return whether one can move."""
     for b, names in enumerate(goal):
-        length = len(here[b])
-        if length == len(names) or names[:length] != here[b]:
+        length = len(current[b])
+        if length == len(names) or names[:length] != current[b]:
             continue
         longer = names[: length + 1]
-        a = next((a for a, held in enumerate(here) if a != b and held[-1:] == longer[-1:]), None)
+        a = next((a for a, other in enumerate(current) if a != b and other[-1:] == longer[-1:]), None)
         if a is None:
             continue
-        if coarser(mesh, shape[a], here[a][:-1], here[a]) and coarser(mesh, shape[b], here[b], longer):
-            here[a], here[b] = here[a][:-1], longer
+        if coarser(mesh, shape[a], current[a][:-1], current[a]) and coarser(mesh, shape[b], current[b], longer):
+            current[a], current[b] = current[a][:-1], longer
             return True
     return False
 
 
-def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, held: Layout) -> Step:
+def _step(shape: Shape, itemsize: int, source: Layout, target: Layout, block_layout: Layout) -> Step:
     mesh = target.mesh
     axes = list(zip(shape, effective(source), effective(target), strict=True))
     spanned = {name for n, a, b in axes for name in a[_common(mesh, n, a, b) :]}
     dims = tuple(name for name, _ in mesh.dims if name in spanned)
     if not dims or 0 in shape or all(_holds(mesh, n, a, b) for n, a, b in axes):
-        return Slice(shape, itemsize, source, target, (), held)
+        return Slice(shape, itemsize, source, target, (), block_layout)
     if all(coarser(mesh, n, b, a) for n, a, b in axes):
-        return AllGather(shape, itemsize, source, target, dims, held)
-    return AllToAll(shape, itemsize, source, target, dims, held)
+        return AllGather(shape, itemsize, source, target, dims, block_layout)
+    return AllToAll(shape, itemsize, source, target, dims, block_layout)
 
 
 def _common(mesh: Mesh, n: int, a: Names, b: Names) -> int:
@@ -244,11 +244,11 @@ def _holds(mesh: Mesh, n: int, a: Names, b: Names) -> bool:
     by_rule = isinstance(a, CutSpec) or isinstance(b, CutSpec)
     if not b or (not by_rule and n >= max(devices_along(mesh, a), devices_along(mesh, b))):
         return False  # no block is empty, so some block of *b* is not in the block of *a* on its device
-    held, wanted, names = cut_by(mesh, n, a), cut_by(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
+    cut, new_cut, names = cut_over(mesh, n, a), cut_over(mesh, n, b), tuple(dict.fromkeys((*a, *b)))
     size, few = devices_along(mesh, names), 8
     for combinations in (np.arange(min(few, size), dtype=np.intp), np.arange(few, size, dtype=np.intp)):
-        coordinates = dict(decode(mesh, names, combinations))  # most often, the first few of them tell
-        here, there = encode(mesh, a, coordinates), encode(mesh, b, coordinates)
-        if (shared(held, here, wanted, there) < wanted.lengths(there)).any():
+        coordinates = dict(unravel(mesh, names, combinations))  # most often, the first few of them decide
+        numbers, new_numbers = ravel(mesh, a, coordinates), ravel(mesh, b, coordinates)
+        if (shared(cut, numbers, new_cut, new_numbers) < new_cut.lengths(new_numbers)).any():
             return False
     return True

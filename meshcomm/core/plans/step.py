@@ -14,25 +14,25 @@ import numpy as np
 
 from meshcomm.core._tuning import GATHERED_AT_ONCE, LARGEST_COUNT
 from meshcomm.core._types import FieldsOnly, Indices, Names, Ranks
-from meshcomm.core.layouts.boxes import Box, Boxes, from_pieces
+from meshcomm.core.layouts.boxes import Box, Boxes, boxes_of_overlaps
 from meshcomm.core.layouts.coordinates import (
     coarser,
     coordinates_of,
-    decode,
     effective,
     numbers_at,
     numbers_of,
+    unravel,
     used,
 )
 from meshcomm.core.layouts.cyclic import CyclicCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.overlaps import holders, most_pieces, pieces, shared
+from meshcomm.core.layouts.overlaps import axis_overlaps, holders, max_overlaps, shared
 from meshcomm.core.layouts.partition import most_in_a_round
 from meshcomm.core.layouts.specs import CutSpec
 
 
-class Traffic(NamedTuple):
+class StepTraffic(NamedTuple):
     """The bytes and messages that devices receive from others in one step, and the bytes that they hold.
 
     Each field is an array with an entry per device. Exchanges over MPI pack and unpack in *scratch*.
@@ -51,12 +51,12 @@ class Step(FieldsOnly):
 
     Parameters
     ----------
-    shape, itemsize: the lengths of the global array, and the bytes of an element
-    source, target: the layouts before and after
-    dims: the mesh dimensions along which the groups lie: devices exchange only within a group
-    held: the layout of the block that a device still holds. A slice moves nothing, so the step after it takes its
-        boxes out of the block from before the slice
-    rounds: a device packs and unpacks a share of each box in each round
+    shape, itemsize: shape of the global array, and bytes of an element
+    source, target: layouts before and after
+    dims: mesh dimensions along which the groups lie: devices exchange only within a group
+    block_layout: layout of the block from which a device takes its boxes. It is *source*, but after a slice, which
+        moves nothing, the layout before the slice
+    rounds: number of rounds; in each, a device packs and unpacks a share of each box
     """
 
     shape: tuple[int, ...]
@@ -64,7 +64,7 @@ class Step(FieldsOnly):
     source: Layout
     target: Layout
     dims: Names
-    held: Layout
+    block_layout: Layout
     rounds: int = 1
 
     @property
@@ -91,9 +91,9 @@ class Step(FieldsOnly):
     def packs(self) -> bool:
         """Whether a device packs its boxes to send them over MPI: they do not lie consecutively in its block."""
         mesh = self.mesh
-        axes = zip(self.shape, *map(effective, (self.held, self.source, self.target)), strict=True)
-        whole = [held == names and (self.permutes or coarser(mesh, n, cut, names)) for n, held, names, cut in axes]
-        return not self._consecutive(self.held, whole)
+        axes = zip(self.shape, *map(effective, (self.block_layout, self.source, self.target)), strict=True)
+        whole = [block == names and (self.permutes or coarser(mesh, n, cut, names)) for n, block, names, cut in axes]
+        return not self._consecutive(self.block_layout, whole)
 
     @cached_property
     def unpacks(self) -> bool:
@@ -107,7 +107,7 @@ class Step(FieldsOnly):
 
         *whole* says for each axis whether the boxes span the block along it.
         """
-        layouts = (self.held, self.source, self.target)
+        layouts = (self.block_layout, self.source, self.target)
         if any(isinstance(layout.cut(axis, n), CyclicCut) for layout in layouts for axis, n in enumerate(self.shape)):
             return False  # runs may lie apart, and there may be several boxes for a peer
         for axis, n in enumerate(self.shape):
@@ -129,11 +129,11 @@ class Step(FieldsOnly):
     @property
     def exchanges_intersections(self) -> bool:
         """Whether each device sends what its block shares with the new blocks of its group: no other one has it."""
-        return self.held is self.source and set(self.dims) <= used(self.source)
+        return self.block_layout is self.source and set(self.dims) <= used(self.source)
 
     def held_box(self, device: int) -> Box | None:
         """Return the box of the block that *device* holds before the step; None if it holds none."""
-        return self.held.block_box(self.shape, device)
+        return self.block_layout.block_box(self.shape, device)
 
     def target_box(self, device: int) -> Box | None:
         """Return the box of the block that *device* holds after the step; None if it holds none."""
@@ -164,10 +164,10 @@ class Step(FieldsOnly):
     def members(self, device: int, positions: Indices) -> Indices:
         """Return the devices at *positions* in the group of *device*."""
         first = device - sum(c * self.mesh.stride(n) for n, c in self._coordinates(device).items())
-        found = np.full_like(positions, first)
-        for name, coordinate in decode(self.mesh, self.dims, positions):
-            found += coordinate * self.mesh.stride(name)
-        return found
+        devices = np.full_like(positions, first)
+        for name, coordinate in unravel(self.mesh, self.dims, positions):
+            devices += coordinate * self.mesh.stride(name)
+        return devices
 
     def sends(self, device: int) -> Boxes:
         """Return the boxes, in global indices, that *device* sends to peers, itself included.
@@ -193,7 +193,7 @@ class Step(FieldsOnly):
 
     def kept(self, device: int) -> Boxes:
         """Return the boxes, in global indices, of its new block that *device* already holds, for itself."""
-        return self._boxes(self.target, device, self.held, coordinates_of(self.mesh, device))
+        return self._boxes(self.target, device, self.block_layout, coordinates_of(self.mesh, device))
 
     def _boxes(self, layout: Layout, device: int, other: Layout, fixed: dict[str, int]) -> Boxes:
         """Return what the block of *device* in *layout* shares with the blocks of the *other* layout.
@@ -201,15 +201,15 @@ class Step(FieldsOnly):
         Of these, only blocks whose coordinates are those that are *fixed* count. Peers are the positions of devices
         that hold the blocks.
         """
-        numbers, found = layout.block_numbers(device), []
+        numbers, overlaps = layout.block_numbers(device), []
         for axis, n in enumerate(self.shape):
             allowed = numbers_at(self.mesh, other.axes[axis], fixed)
-            found.append(pieces(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
-        rows, boxes = from_pieces(found)
+            overlaps.append(axis_overlaps(layout.cut(axis, n), numbers[axis], other.cut(axis, n), allowed))
+        rows, boxes = boxes_of_overlaps(overlaps)
         peers = np.zeros(len(rows), dtype=np.intp)
-        for axis, row in enumerate(found):
-            offsets = np.zeros_like(row.numbers)
-            for name, coordinate in decode(self.mesh, other.axes[axis], row.numbers):
+        for axis, overlap in enumerate(overlaps):
+            offsets = np.zeros_like(overlap.numbers)
+            for name, coordinate in unravel(self.mesh, other.axes[axis], overlap.numbers):
                 offsets += coordinate * self._group_strides.get(name, 0)
             peers += offsets[rows[:, axis]]
         if boxes.repeats is not None:  # a peer may get several boxes, which have to follow one another
@@ -217,7 +217,7 @@ class Step(FieldsOnly):
             peers, boxes = peers[order], boxes.some(order)
         return boxes._replace(peers=peers, which=np.arange(len(peers), dtype=np.intp))
 
-    def traffic(self, devices: Indices) -> Traffic:
+    def traffic(self, devices: Indices) -> StepTraffic:
         """Return the traffic of each of *devices*."""
         messages, has = np.ones_like(devices), numbers_of(self.target, devices)
         for axis, n in enumerate(self.shape):
@@ -230,7 +230,7 @@ class Step(FieldsOnly):
         sent = source - (0 if shares else overlap) if self.packs else np.zeros_like(devices)
         unpacked = (target if self.at_once else received) if self.unpacks else np.zeros_like(devices)
         messages = np.where(received > 0, messages - (overlap > 0), 0)
-        return Traffic(received, messages, self._in_rounds(sent, unpacked), source, target)
+        return StepTraffic(received, messages, self._in_rounds(sent, unpacked), source, target)
 
     def elements(self, before: Indices, after: Indices) -> tuple[Indices, Indices, Indices]:
         """Return the lengths of the blocks that devices have before and after the step, and of what both share.
@@ -260,23 +260,23 @@ class Step(FieldsOnly):
         """Return an upper bound on the scratch to pack *sent* bytes and unpack *unpacked* bytes, in rounds."""
         if self.rounds == 1:
             return sent + unpacked
-        most, scratch = self.most_boxes, np.zeros_like(sent)
-        for packed, boxes in ((sent, most.sent), (unpacked, most.received)):
+        bounds, scratch = self.box_bounds, np.zeros_like(sent)
+        for packed, boxes in ((sent, bounds.sent), (unpacked, bounds.received)):
             share = most_in_a_round(packed // self.itemsize, boxes, self.rounds)
             scratch += np.minimum(share * self.itemsize, packed)
         return scratch
 
     @cached_property
-    def most_boxes(self) -> "Most":
+    def box_bounds(self) -> "BoxBounds":
         """Upper bounds on the boxes and elements that any device packs and unpacks, by the layouts alone."""
         boxes = [1, 1]
         for axis, n in enumerate(self.shape):
             source, target = self.source.cut(axis, n), self.target.cut(axis, n)
-            boxes[0] *= most_pieces(source, target)
-            boxes[1] *= most_pieces(target, source)
+            boxes[0] *= max_overlaps(source, target)
+            boxes[1] *= max_overlaps(target, source)
         sent = self.source.largest_block(self.shape) if self.packs else 0
         received = self.target.largest_block(self.shape) if self.unpacks else 0
-        return Most(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
+        return BoxBounds(boxes[0] if sent else 0, boxes[1] if received else 0, sent, received)
 
     @cached_property
     def _group_strides(self) -> dict[str, int]:
@@ -301,7 +301,7 @@ class Step(FieldsOnly):
         return f"{type(self).__name__}{along}{self._detail}{rounds}: {source} -> {target}"
 
 
-class Most(NamedTuple):
+class BoxBounds(NamedTuple):
     """Upper bounds on the boxes and elements that any device packs to send, and unpacks when received."""
 
     sent: int
@@ -313,7 +313,7 @@ class Most(NamedTuple):
 class Slice(Step):
     """Every device already holds all that it needs, and keeps only that. Nothing is sent."""
 
-    def traffic(self, devices: Indices) -> Traffic:
+    def traffic(self, devices: Indices) -> StepTraffic:
         none = np.zeros_like(devices)
         return super().traffic(devices)._replace(bytes_moved=none, messages=none, scratch=none)
 
@@ -352,17 +352,17 @@ class AllToAll(Step):
 
     @cached_property
     def _moved(self) -> tuple[int | None, int | None]:
-        here = [a for a, names in enumerate(effective(self.source)) if set(names) & set(self.dims)]
-        there = [a for a, names in enumerate(effective(self.target)) if set(names) & set(self.dims)]
+        old_axes = [a for a, names in enumerate(effective(self.source)) if set(names) & set(self.dims)]
+        new_axes = [a for a, names in enumerate(effective(self.target)) if set(names) & set(self.dims)]
         others = [
             tuple(tuple(n for n in names if n not in self.dims) for names in effective(layout))
             for layout in (self.source, self.target)
         ]
-        if len(self.dims) != 1 or len(here) != 1 or len(there) != 1 or here == there or others[0] != others[1]:
+        if not len(self.dims) == len(old_axes) == len(new_axes) == 1 or old_axes == new_axes or others[0] != others[1]:
             return None, None
-        if isinstance(self.source.axes[here[0]], CutSpec) or isinstance(self.target.axes[there[0]], CutSpec):
+        if isinstance(self.source.axes[old_axes[0]], CutSpec) or isinstance(self.target.axes[new_axes[0]], CutSpec):
             return None, None
-        return here[0], there[0]
+        return old_axes[0], new_axes[0]
 
     @property
     def _detail(self) -> str:

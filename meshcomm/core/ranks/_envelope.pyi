@@ -1,7 +1,7 @@
 from types import TracebackType
 from typing import Generic, TypeVar
 
-from meshcomm.core.failures.watch import Team
+from meshcomm.core.failures.watch import WatchedTeam
 
 H = TypeVar("H")
 
@@ -12,7 +12,7 @@ class Turn:
     def end(self, reason: str) -> None: ...
 
 class Envelope(Generic[H]):
-    def __init__(self, operation: str, team: Team | None, number: int | None = None, here: H = ...) -> None: ...
+    def __init__(self, operation: str, team: WatchedTeam | None, number: int | None = None, here: H = ...) -> None: ...
     def __enter__(self) -> H: ...
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None

@@ -20,7 +20,7 @@ from meshcomm import errors
 from meshcomm.core._callers import program_line
 from meshcomm.core.failures import abort, host_signals, watchdog
 from meshcomm.core.failures.launchers import is_on
-from meshcomm.core.failures.messages import alike, some
+from meshcomm.core.failures.messages import ranks_by_value, ranks_text
 from meshcomm.core.failures.watch import kind, watch
 from meshcomm.core.ranks.call_log import next_digest
 from meshcomm.core.ranks.teams import Team
@@ -73,19 +73,19 @@ def agree(team: Team, call: str | None, error: Exception | None = None, value: i
         host_signals.note_told()  # of an error before: this rank goes on
     before = next_digest(team.call_digest, of_operation(team.turn.operation))
     digest = team.compare(fingerprint(call or ""))
-    mine = [digest, -digest, before, -before, error is not None, value]
+    values = [digest, -digest, before, -before, error is not None, value]
     if error is not None and team.world.guarded:
         abort.show_words()  # before the others know, and also if they never come: they leave it to this rank
     with watch.having(error):
         try:
-            most = communicator.allreduce_max(np.array(mine, dtype=np.int64)).tolist()
+            largest = communicator.allreduce_max(np.array(values, dtype=np.int64)).tolist()
         except Exception as problem:
             team.explain(problem)
             raise
-    if most[0] == -most[1] and not most[4]:
+    if largest[0] == -largest[1] and not largest[4]:
         team.refused = ""  # all ranks refused it
-        return int(most[5])
-    raise _wrong(team, call, error, in_step=most[2] == -most[3])
+        return int(largest[5])
+    raise _wrong(team, call, error, in_step=largest[2] == -largest[3])
 
 
 def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool) -> Exception:
@@ -99,34 +99,34 @@ def _wrong(team: Team, call: str | None, error: Exception | None, in_step: bool)
     if call is not None and len(call) >= 500:
         call = f"{call[:500]}... (fingerprint {fingerprint(call):x})"
     # The closest class that other ranks can raise, too; that of None is none.
-    name = next((each.__name__ for each in type(error).__mro__ if _named_class(each.__name__)), "")
+    name = next((cls.__name__ for cls in type(error).__mro__ if _named_class(cls.__name__)), "")
     # An error may quote bytes that are no valid text.
-    mine = [call, kind(team.turn.operation or ""), team.refused, name, str(error), _line()]
-    report = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in mine]).encode()
-    reports = [_Report(*json.loads(text)) for text in team.everyone.communicator().allgather(report)]
+    fields = [call, kind(team.turn.operation or ""), team.refused, name, str(error), _line()]
+    message = json.dumps([text and text.encode(errors="backslashreplace").decode() for text in fields]).encode()
+    reports = [_CallReport(*json.loads(text)) for text in team.everyone.communicator().allgather(message)]
     mismatch = None
-    if not in_step or len({its.call for its in reports if its.call is not None}) > 1:
+    if not in_step or len({report.call for report in reports if report.call is not None}) > 1:
         mismatch = CollectiveMismatch(_differences(team, reports))
         team.fail(mismatch)
     team.start_over()
-    first = next((number for number, its in enumerate(reports) if its.name), None)
+    first = next((number for number, report in enumerate(reports) if report.name), None)
     if first is None:
         assert mismatch is not None
         return mismatch
-    its = reports[first]
-    if error is not None and its.name == name:
+    report = reports[first]
+    if error is not None and report.name == name:
         shared = host_signals.note_shared(error, f"{name}: {error}", seen=True)
     else:
-        told_by = (_named_class(its.name) or MeshcommError)(f"{its.error} (seen by rank {team.ranks[first]})")
-        told_by.__cause__ = error
-        shared = host_signals.note_shared(told_by, f"{its.name}: {its.error}", seen=False)
+        relayed = (_named_class(report.name) or MeshcommError)(f"{report.error} (seen by rank {team.ranks[first]})")
+        relayed.__cause__ = error
+        shared = host_signals.note_shared(relayed, f"{report.name}: {report.error}", seen=False)
     if mismatch is not None:
         shared.add_note(str(mismatch))
     return shared
 
 
-class _Report(NamedTuple):
-    """What a rank tells of its call if something is wrong."""
+class _CallReport(NamedTuple):
+    """The call of a rank, and what is wrong with it, for the other ranks."""
 
     call: str | None
     operation: str
@@ -158,20 +158,20 @@ def compare_known(team: Team, error: Exception | None = None) -> None:
 
 def _named_class(name: str) -> type[Exception] | None:
     """Return the class of exceptions of that name which every rank has and can make of a text, or None."""
-    found = next(filter(None, (getattr(module, name, None) for module in (errors, builtins, np.linalg))), None)
-    if isinstance(found, type) and issubclass(found, Exception):
+    cls = next(filter(None, (getattr(module, name, None) for module in (errors, builtins, np.linalg))), None)
+    if isinstance(cls, type) and issubclass(cls, Exception):
         with suppress(TypeError):  # it needs more than a text, as UnicodeDecodeError does
-            found("")
-            return found
+            cls("")
+            return cls
     return None
 
 
-def _differences(team: Team, reports: "list[_Report]") -> str:
-    ranks_of = alike(team.ranks, map(str, reports))
+def _differences(team: Team, reports: "list[_CallReport]") -> str:
+    ranks_of = ranks_by_value(team.ranks, map(str, reports))
     if len(ranks_of) == 1:
         return (
             f"all ranks call {reports[0].call or reports[0].operation} now, but they made different calls before it. "
             "Run again with MESHCOMM_CHECK=1 to stop at the first difference"
         )
-    lines = [f"  {some(ranks)}: {text}" for text, ranks in ranks_of.items()]
+    lines = [f"  {ranks_text(ranks)}: {text}" for text, ranks in ranks_of.items()]
     return "ranks made different collective calls:\n" + "\n".join(lines)

@@ -143,20 +143,20 @@ class CallLog:
 
     def digest_after(self, noted: int) -> int | None:
         """Return what the digest was after so many calls; None if that is not remembered, or not so yet."""
-        return next((digest for its, digest, _ in list(self._digests) if its == noted), None)
+        return next((digest for count, digest, _ in list(self._digests) if count == noted), None)
 
     def history(self, calls: Container[int]) -> dict[int, Noted]:
         """Return what calls have noted, by their numbers: of *calls*, those that did. For other threads."""
-        found: dict[int, Noted] = {}
+        notes: dict[int, Noted] = {}
         digests, before = list(self._digests), 0
         keys = {call.number: key for key, call in self._prepared.copy().items()}
         oldest = digests[0][2] if digests and digests[0][0] > 1 else None
         for _, digest, call in digests:
             if call != oldest and call in calls:
-                its = found.get(call) or Noted(about=_about(before, digest, keys))
-                found[call] = its._replace(digests=(*its.digests, f"{digest % 2**64:x}"))
+                noted = notes.get(call) or Noted(about=_about(before, digest, keys))
+                notes[call] = noted._replace(digests=(*noted.digests, f"{digest % 2**64:x}"))
             before = digest
-        return found
+        return notes
 
     # -- prepared calls -----------------------------------------------------------------------------------------------
 
@@ -194,8 +194,8 @@ class CallLog:
         call.used, self._prepared[key] = self._clock, call
         if len(self._prepared) > PREPARED_PER_TEAM:
             oldest = sorted(self._prepared.items(), key=lambda item: item[1].used)
-            for each, _ in oldest[: 1 + PREPARED_PER_TEAM // 16]:
-                del self._prepared[each]
+            for old_key, _ in oldest[: 1 + PREPARED_PER_TEAM // 16]:
+                del self._prepared[old_key]
 
     def is_new(self, key: Hashable) -> bool:
         """Return whether *key* is asked about for the first time, of the last `PREPARED_PER_TEAM` ones. On every rank.
@@ -220,10 +220,9 @@ def next_digest(before: int, number: int) -> int:
     return hash((before, number)) >> 2
 
 
-def _about(before: int, digest: int, known: Mapping[int, Hashable]) -> str:
-    """Return the arguments of the *known* call that makes *digest* of the one *before*."""
-    keys = (key for number, key in known.items() if next_digest(before, number) == digest)
-    text = key_text(next(keys, None))
+def _about(before: int, digest: int, keys: Mapping[int, Hashable]) -> str:
+    """Return the arguments of the call, one of *keys* by number, that makes *digest* of the one *before*."""
+    text = key_text(next((key for number, key in keys.items() if next_digest(before, number) == digest), None))
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
 
 
@@ -243,7 +242,7 @@ def _text(argument: object) -> str:
         return f"{argument.specs_text} on {argument.mesh}"
     if isinstance(argument, str | Mesh | np.dtype):
         return str(argument)
-    if isinstance(argument, tuple) and not all(isinstance(each, int) for each in argument):
+    if isinstance(argument, tuple) and not all(isinstance(entry, int) for entry in argument):
         inside = ", ".join(filter(None, map(_text, argument)))
         return inside and f"({inside})"
     return quote(argument) if isinstance(argument, bool | int | float | complex | tuple) else ""

@@ -13,7 +13,7 @@ What a rank does about an error depends on when it finds it:
 
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 from meshcomm.core.failures import abort, host_signals
 from meshcomm.core.failures.watch import kind, watch
@@ -28,6 +28,8 @@ from meshcomm.core.ranks.teams import Location, Team
 from meshcomm.errors import MeshcommError
 
 R = TypeVar("R")
+Subject: TypeAlias = tuple[object, ...]
+"""The arguments of the functions of a `Collective` that describe and build a call."""
 
 _OUTSIDE: AbstractContextManager[None] = nullcontext()
 _WRONG = fingerprint("something is wrong with this call")  # in the digest of a known call in which a rank has an error
@@ -47,8 +49,8 @@ def collective(operation: str, mesh: Mesh, target: Mesh | None = None) -> Abstra
     ...     print(world.run(example))
     [0, 1]
     """
-    here = location_in(mesh) if target is None else location_between(mesh, target)
-    return _OUTSIDE if here is None else Envelope(operation, here.team, None, here)
+    location = location_in(mesh) if target is None else location_between(mesh, target)
+    return _OUTSIDE if location is None else Envelope(operation, location.team, None, location)
 
 
 @contextmanager
@@ -94,18 +96,18 @@ def join_and_raise(wrong: Exception, team: Team, exchange: Callable[[], object])
 
 
 def agree_on(team: Team, call: str | Callable[[R], str], make: Callable[[], R]) -> R:
-    """Return what *make* returns; what it raises on one rank, all ranks raise. Collective over *team*.
+    """Return the result of *make*. An exception of it on one rank, all ranks raise. Collective over *team*.
 
-    *call* is what the ranks compare; it may be a function of what *make* returns.
+    *call* is the text that the ranks compare; it may be a function of the result.
     """
     try:
-        made = make()
-        text = call if isinstance(call, str) else call(made)
+        result = make()
+        text = call if isinstance(call, str) else call(result)
     except Exception as error:
         agreement.agree(team, call if isinstance(call, str) else None, error)
         raise
     agreement.agree(team, text)
-    return made
+    return result
 
 
 class Collective(Generic[R]):
@@ -135,7 +137,7 @@ class Collective(Generic[R]):
         operation: str,
         meshes: tuple[Mesh, Mesh],
         key: Hashable,
-        subject: tuple[object, ...],
+        subject: Subject,
         arguments: tuple[object, ...],
         *,
         error: Exception | None = None,
@@ -144,72 +146,72 @@ class Collective(Generic[R]):
 
         Parameters
         ----------
-        operation: what the watchdog and messages call it
-        meshes: from which mesh to which: the same twice, if there is one
-        key: what tells this call from others, for this rank; None for a call that is agreed on each time
-        subject: what the call is about, for *describe*, *build* and *outside*
-        arguments: of the function that runs the call
-        error: what this rank has found wrong, maybe alone. It takes part in a known call before it raises that
+        operation: name of the call for the watchdog and for messages
+        meshes: source and target mesh; the same twice, if there is one
+        key: key of the call among those of this rank; None for a call that is agreed on each time
+        subject: arguments of *describe*, *build* and *outside*
+        arguments: arguments of the function that runs the call
+        error: error that this rank, maybe alone, has found. It takes part in a known call before it raises it
         """
         mesh, target = meshes
-        here: Location | None
+        location: Location | None
         if target is mesh:  # as location_in does, without its call: this is on the way of every relayout
-            here = (bound_world(mesh) or current_world() or common_world()).here().location(mesh)
+            location = (bound_world(mesh) or current_world() or common_world()).here().location(mesh)
         else:
-            here = location_between(mesh, target)
-        if here is None:
+            location = location_between(mesh, target)
+        if location is None:
             if error is not None:
                 raise error
             if self._outside is not None:
                 self._outside(*subject)
             return None
-        with Envelope(operation, here.team):
-            run = self.prepared(here.team, key, subject, here, error=error)
+        with Envelope(operation, location.team):
+            run = self.prepared(location.team, key, subject, location, error=error)
             if error is not None:
-                join_and_raise(error, here.team, lambda: run(*arguments))
+                join_and_raise(error, location.team, lambda: run(*arguments))
             return run(*arguments)
 
     def prepared(
-        self, team: Team, key: Hashable, subject: tuple[object, ...], here: object, *, error: Exception | None = None
+        self, team: Team, key: Hashable, subject: Subject, location: object, *, error: Exception | None = None
     ) -> Callable[..., R]:
-        """Return what runs a call on which all ranks of *team* have agreed. Collective over the team.
+        """Return the function that runs a call on which all ranks of *team* have agreed. Collective over the team.
 
-        Arguments are those of `__call__`, and *here* for *build*. All ranks raise the *error* of one of them if they
-        agree on the call now.
+        Arguments are those of `__call__`, and *location* for *build*. All ranks raise the *error* of one of them if
+        they agree on the call now.
         """
         if watch.recorder is not None:
             watch.recorder.describe(key, self._describe, subject)
         form: Hashable = None
         if key is not None and not agreement.checks_every_call():
-            known = team.recall(key)
-            if known is not None:
+            prepared_call = team.recall(key)
+            if prepared_call is not None:
                 if team.turn.depth > 1:  # the same call within different ones
                     team.call_digest ^= of_operation(team.turn.operation)
                 if team.comparison_due:
                     agreement.compare_known(team, error)
-                return known.run
+                return prepared_call.run
             form = None if self._form is None else self._form(*subject)
-            known = None if form is None else team.recall(form)
-            if known is not None:
-                return self._of_known_form(team, key, subject, known, error)
+            prepared_call = None if form is None else team.recall(form)
+            if prepared_call is not None:
+                return self._of_known_form(team, key, subject, prepared_call, error)
         run: Callable[..., R] | None = None
         try:
             _ = team.machine  # which a plan depends on, agreed on when the team first communicates
-            kept = team.kept(key) if key is not None else None
+            prepared_call = team.kept(key) if key is not None else None
             if error is None:
-                run = kept.run if kept is not None else self._build(*subject, here)
+                run = prepared_call.run if prepared_call is not None else self._build(*subject, location)
         except Exception as problem:
             error = error or problem
         call = self._text(team, subject)
         agreement.agree(team, call, error)
         assert run is not None
-        for each in (key, form):
-            if each is not None:
-                team.remember(each, PreparedCall(run, fingerprint(call)))
+        for new_key in (key, form):
+            if new_key is not None:
+                team.remember(new_key, PreparedCall(run, fingerprint(call)))
         return run
 
     def _of_known_form(
-        self, team: Team, key: Hashable, subject: tuple[object, ...], known: PreparedCall, error: Exception | None
+        self, team: Team, key: Hashable, subject: Subject, prepared_call: PreparedCall, error: Exception | None
     ) -> Callable[..., R]:
         """Return what runs a new call as it has run others of its form, and note what the call is about."""
         call = self._text(team, subject)
@@ -217,9 +219,9 @@ class Collective(Generic[R]):
         team.note(number)
         if team.comparison_due:
             agreement.agree(team, call, error)
-        team.remember(key, PreparedCall(known.run, number))
-        return known.run
+        team.remember(key, PreparedCall(prepared_call.run, number))
+        return prepared_call.run
 
-    def _text(self, team: Team, subject: tuple[object, ...]) -> str:
+    def _text(self, team: Team, subject: Subject) -> str:
         text = self._describe(*subject)
         return text if team.turn.depth <= 1 else f"{text}, within {kind(team.turn.operation or '')}"

@@ -11,8 +11,8 @@ anew each time takes longer than to move a small one: two buffers, their address
 # messages of one sender and one tag in the order in which they were started, whichever requests they belong to. So the
 # n-th message from a to b is received by the n-th receive of b from a: it belongs to the same exchange, also while
 # several are in flight, and although each rank takes any of its idle channels. A rank that waits for an exchange waits
-# for its own requests only, so ranks may wait in any order. Ranks that make different calls mix up messages; the
-# header in each message tells them (`meshcomm.core.transport.comparison`).
+# for its own requests only, so ranks may wait in any order. Ranks that make different calls mix up messages; they find
+# that by the header in each message (`meshcomm.core.transport.comparison`).
 
 from collections.abc import Callable
 from functools import partial
@@ -24,12 +24,12 @@ import numpy as np
 from meshcomm.core._tuning import IDLE_CHANNELS
 from meshcomm.core._types import Bytes
 from meshcomm.core.failures.watch import watch
-from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, bytes_of
+from meshcomm.core.ranks.communicator import UNTIMED, Communicator, Side, message_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI as MPI_
 
-    from meshcomm.core.failures.recorder import Peers
+    from meshcomm.core.failures.recorder import Waits
 
 _TAG = 2  # other messages have the tags 0 and 1
 
@@ -43,10 +43,10 @@ class MPIChannels:
 
     Parameters
     ----------
-    mpi: the module
-    comm: the communicator
-    communicator: ours
-    send, receive: what goes to the ranks, and comes from them
+    mpi: the module ``mpi4py.MPI``
+    comm: communicator of MPI
+    communicator: the same as a communicator of ours
+    send, receive: counts and offsets of the messages to the ranks, and from them
     """
 
     def __init__(
@@ -59,19 +59,19 @@ class MPIChannels:
 
     def take(self) -> "MPIChannel":
         """Return a channel that is idle, to be started now."""
-        channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._made())
+        channel = self.idle.pop() if self.idle else MPIChannel(self._mpi, self, *self._new_channel())
         recorder, channel.peers = watch.recorder, ()
         if recorder is not None:
             to, sources = (np.flatnonzero(counts).tolist() for counts, *_ in (self._send, self._receive))
             channel.peers = (recorder.in_pairs("MPI_Startall", self._communicator, to, sources).posted(),)
         return channel
 
-    def _made(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
+    def _new_channel(self) -> "tuple[Bytes, Bytes, list[MPI_.Prequest]]":
         (counts, offsets, size), (into_counts, into_offsets, into_size) = self._send, self._receive
         data, into = np.empty(size, dtype=np.uint8), np.empty(into_size, dtype=np.uint8)
         comm, receive, send = self._comm, (into, into_counts, into_offsets), (data, counts, offsets)
         requests = [
-            start([bytes_of(side, rank), self._mpi.BYTE], rank, _TAG)
+            start([message_of(side, rank), self._mpi.BYTE], rank, _TAG)
             for side, start in ((receive, comm.Recv_init), (send, comm.Send_init))
             for rank in np.flatnonzero(side[1]).tolist()
         ]
@@ -94,7 +94,7 @@ class MPIChannel:
     ) -> None:
         self.send, self.receive = send, receive
         self._channels, self._requests = channels, requests
-        self.peers: tuple[Peers, ...] = ()  # while somebody records
+        self.peers: tuple[Waits, ...] = ()  # while somebody records
         self._test_all, self._wait_all = mpi.Request.Testall, mpi.Request.Waitall
         # No method: calls of Python functions are what a small exchange takes its time for.
         self.start: Callable[[], None] = partial(mpi.Prequest.Startall, requests)

@@ -41,7 +41,7 @@ class Comparison(Protocol):
         """Wait until it is complete, and return whether all ranks brought the same number."""
 
 
-class Numbers(Protocol):
+class NumberMessages(Protocol):
     """A number that goes from this rank to some others, and theirs to it, again and again."""
 
     def start(self, number: int) -> None:
@@ -110,7 +110,7 @@ class Communicator(ABC):
     def start_comparison(self, number: int) -> Comparison:
         """Begin to compare a *number* of 63 bits with those of all ranks, and return at once."""
 
-    def numbers(self, to: list[int], sources: list[int]) -> Numbers:
+    def numbers(self, to: list[int], sources: list[int]) -> NumberMessages:
         """Return how to send numbers to the ranks *to*, and receive those of *sources*. Not collective."""
         raise NotImplementedError("simulated ranks compare numbers in reductions, which cost them nothing")
 
@@ -122,23 +122,23 @@ class Communicator(ABC):
     def allgather(self, message: bytes) -> list[bytes]:
         """Return the message of every rank; they may differ in length."""
 
-    def told(self, message: object) -> list[Json]:
-        """Return what every rank tells, which is whatever JSON can hold. Never pickles.
+    def allgather_json(self, message: object) -> list[Json]:
+        """Return the message of every rank, which is a value that JSON can hold. Never pickles.
 
-        ``TypeError`` on all ranks if JSON cannot hold what one of them tells.
+        ``TypeError`` on all ranks if JSON cannot hold one of them.
         """
         try:
             text = as_json_text(message)
         except TypeError as error:
             text = _REFUSED + str(error).encode()
-        texts = self.told_texts(text)
-        refused = next((each for each in texts if each.startswith(_REFUSED)), None)
+        texts = self.allgather_texts(text)
+        refused = next((received for received in texts if received.startswith(_REFUSED)), None)
         if refused is not None:
             raise TypeError(refused.removeprefix(_REFUSED).decode())
         return list(map(json.loads, texts))
 
-    def told_texts(self, text: bytes) -> list[bytes]:
-        """Return the text of every rank, which `as_json_text` has made."""
+    def allgather_texts(self, text: bytes) -> list[bytes]:
+        """Return the text of every rank, as `as_json_text` makes it."""
         if watch.recorder is not None:
             watch.recorder.agreed()
         return self.allgather(text)
@@ -147,8 +147,8 @@ class Communicator(ABC):
     def gather(self, message: bytes, root: int) -> list[bytes]:
         """Return the message of every rank on rank *root*, and an empty list elsewhere; they may differ in length."""
 
-    def told_to(self, root: int, message: object) -> list[Json]:
-        """Return on rank *root* what every rank tells, as `told` does; elsewhere an empty list."""
+    def gather_json(self, root: int, message: object) -> list[Json]:
+        """Return the message of every rank on rank *root*, as `allgather_json` does; elsewhere an empty list."""
         if watch.recorder is not None:
             watch.recorder.agreed()
         return [json.loads(text) for text in self.gather(as_json_text(message), root)]
@@ -185,7 +185,7 @@ _REFUSED = b"\0"
 
 
 def as_json_text(message: object) -> bytes:
-    """Return what a rank tells others. ``TypeError`` for what JSON cannot hold: the others would wait in vain.
+    """Return *message* as bytes. ``TypeError`` for what JSON cannot hold: the other ranks would wait in vain.
 
     >>> as_json_text([1, "text"])
     b'[1, "text"]'
@@ -199,7 +199,7 @@ def memory_for(lengths: NDArray[np.int64]) -> Buffers:
     return np.empty(sum(counts), dtype=np.uint8), counts, (np.cumsum(lengths) - lengths).tolist()
 
 
-def bytes_of(memory: Buffers, rank: int) -> Bytes:
+def message_of(memory: Buffers, rank: int) -> Bytes:
     """Return what is sent to *rank*, or received from it, in *memory*."""
     data, counts, offsets = memory
     return data[offsets[rank] : offsets[rank] + counts[rank]]
@@ -207,4 +207,4 @@ def bytes_of(memory: Buffers, rank: int) -> Bytes:
 
 def messages_in(memory: Buffers) -> list[bytes]:
     """Return the messages that were received in *memory*."""
-    return [bytes_of(memory, rank).tobytes() for rank in range(len(memory[1]))]
+    return [message_of(memory, rank).tobytes() for rank in range(len(memory[1]))]

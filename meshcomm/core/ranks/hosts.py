@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from meshcomm.core._types import Ranks
-from meshcomm.core.failures.messages import alike, some
+from meshcomm.core.failures.messages import ranks_by_value, ranks_text
 from meshcomm.core.layouts.machine import Machine, checked_constants, node_map
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.sizes import WHOLE
@@ -48,13 +48,13 @@ def compared_settings(communicator: Communicator, ranks: Ranks) -> list[str]:
     ``MeshError`` on all ranks if an environment variable differs between them.
     """
     mine = [os.uname().nodename, *(os.environ.get(name) or None for name in ALIKE)]
-    told = communicator.told(mine)
+    settings = communicator.allgather_json(mine)
     for number, name in enumerate(ALIKE, 1):
-        values = alike(ranks, [its[number] for its in told])
+        values = ranks_by_value(ranks, [row[number] for row in settings])
         if len(values) > 1:
-            texts = [f"{'not set' if it is None else repr(it)} on {some(its)}" for it, its in values.items()]
+            texts = [f"{repr(value) if value else 'not set'} on {ranks_text(of)}" for value, of in values.items()]
             raise MeshError(f"{name} must be the same on all ranks, but it is {', and '.join(texts)}")
-    return [its[0] for its in told]
+    return [row[0] for row in settings]
 
 
 def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, bool]:
@@ -68,12 +68,12 @@ def agreed_machine(communicator: Communicator, ranks: Ranks) -> tuple[Machine, b
             mine["constants"] = stored_constants()
         except MeshError as error:
             mine["error"] = str(error)
-    told = communicator.told(mine)
-    if "error" in told[0]:
-        raise MeshError(told[0]["error"])
-    nodes = first_on_host([its["host"] for its in told])
+    facts = communicator.allgather_json(mine)
+    if "error" in facts[0]:
+        raise MeshError(facts[0]["error"])
+    nodes = first_on_host([row["host"] for row in facts])
     of = node_map(np.array(ranks, dtype=np.intp), np.array(nodes, dtype=np.intp))
-    return Machine(**told[0]["constants"], nodes=of), _oversubscribed(nodes, [its["processors"] for its in told])
+    return Machine(**facts[0]["constants"], nodes=of), _oversubscribed(nodes, [row["processors"] for row in facts])
 
 
 def first_on_host(hosts: list[str]) -> list[int]:
@@ -93,9 +93,9 @@ def _oversubscribed(nodes: list[int], processors: list[list[int]]) -> bool:
     (False, True)
     """
     usable: dict[int, set[int]] = {}
-    for node, its in zip(nodes, processors, strict=True):
-        usable.setdefault(node, set()).update(its)
-    return any(nodes.count(node) > len(found) for node, found in usable.items())
+    for node, of_rank in zip(nodes, processors, strict=True):
+        usable.setdefault(node, set()).update(of_rank)
+    return any(nodes.count(node) > len(of_node) for node, of_node in usable.items())
 
 
 def stored_constants() -> dict[str, float]:

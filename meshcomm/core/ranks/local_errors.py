@@ -71,5 +71,5 @@ def _mesh_of(argument: object) -> Mesh | None:
 def _team_of(mesh: Mesh) -> Team | None:
     """Return the ranks of *mesh*; None if this rank is outside, or has no world yet in which it could call them."""
     world = bound_world(mesh) or current_world() or (common_world() if open_worlds() else None)
-    here = None if world is None else world.here().location(mesh)
-    return None if here is None else here.team
+    location = None if world is None else world.here().location(mesh)
+    return None if location is None else location.team

@@ -90,13 +90,13 @@ def _complete(
     pairs = mesh_dims.items() if isinstance(mesh_dims, Mapping) else mesh_dims
     if not isinstance(pairs, Iterable):
         raise MeshError(f"mesh dimensions are pairs of a name and a size, not {pairs!r}")
-    given = list(pairs)
+    listed = list(pairs)
     unknown = [
         number
-        for number, pair in enumerate(given)
+        for number, pair in enumerate(listed)
         if isinstance(pair, list | tuple) and len(pair) == 2 and type(pair[1]) is int and pair[1] == -1
     ]
-    dims = canonical_dims([(pair[0], 1) if number in unknown else pair for number, pair in enumerate(given)])
+    dims = canonical_dims([(pair[0], 1) if number in unknown else pair for number, pair in enumerate(listed)])
     if not unknown:
         return dims
     names = [dims[number].name for number in unknown]
@@ -144,8 +144,8 @@ def default_mesh(mesh: Mesh) -> DefaultMesh:
     >>> get_default_mesh()
     """
     if not isinstance(mesh, Mesh):
-        its = getattr(mesh, "mesh", None)
-        instead = "pass its .mesh" if isinstance(its, Mesh) else "create_mesh([('x', -1)]) makes a mesh of all ranks"
+        has_mesh = isinstance(getattr(mesh, "mesh", None), Mesh)
+        instead = "pass its .mesh" if has_mesh else "create_mesh([('x', -1)]) makes a mesh of all ranks"
         raise MeshError(f"Expect `mesh` to be `Mesh`, got {type(mesh)}, {quote(mesh)}: {instead}")
     return DefaultMesh(mesh)
 
@@ -193,8 +193,8 @@ def required_default_mesh(instead: str) -> Mesh:
 
 def location_in(mesh: Mesh) -> Location | None:
     """Return this process's team and device in *mesh*, or None if it is outside."""
-    here: World = mesh.world.here()
-    return here.location(mesh)
+    world: World = mesh.world.here()
+    return world.location(mesh)
 
 
 def location_between(source: Mesh, target: Mesh) -> Location | None:
@@ -206,8 +206,8 @@ def location_between(source: Mesh, target: Mesh) -> Location | None:
         return location_in(target)
     if source.world is not target.world:
         raise MeshError(f"a relayout stays in one world, but the {source} and the {target} are in different ones")
-    here: World = target.world.here()
-    return here.location_between(source, target)
+    world: World = target.world.here()
+    return world.location_between(source, target)
 
 
 def world_of(comm: "MPI.Intracomm | None") -> World:

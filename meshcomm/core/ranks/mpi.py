@@ -35,8 +35,8 @@ from meshcomm.core.ranks.communicator import (
     Communicator,
     Pending,
     Side,
-    bytes_of,
     memory_for,
+    message_of,
     messages_in,
 )
 from meshcomm.core.ranks.teams import Team, World
@@ -54,15 +54,15 @@ _LONGEST_NAME = 40  # letters, in the name of a communicator; longer lists of ra
 _NUMBER_TAG = 1  # other messages have the tag 0
 
 
-class _Operation:
+class _MPIRequests:
     """Nonblocking operations of MPI that end together, and the memory that they use, which is `in_flight`.
 
     Parameters
     ----------
-    test, wait: of MPI
-    waits_in: the function of MPI that *wait* is
-    memory: in use until they have ended
-    timed: tells whoever records that they have begun
+    test, wait: functions of MPI that test the requests, and wait for them
+    waits_in: name of the function *wait*
+    memory: memory that is in use until they have ended
+    timed: timer of the recorder, which hears that they have begun; None while nobody records
     """
 
     __slots__ = ("_memory", "_peers", "_test", "_wait", "_waits_in")
@@ -91,7 +91,7 @@ class _Operation:
         timed()
 
 
-class _Comparison(_Operation):
+class _MPIComparison(_MPIRequests):
     """Numbers of all ranks on their way to be compared: the largest, and the largest of their negatives."""
 
     __slots__ = ()
@@ -102,23 +102,23 @@ class _Comparison(_Operation):
         return bool(largest == -of_negatives)
 
 
-class _Numbers:
+class _MPINumberMessages:
     """Numbers in persistent requests, which cost half of what a reduction does, and of what new messages do."""
 
-    def __init__(self, own: Indices, others: Indices, sources: list[int], requests: "list[MPI_.Prequest]") -> None:
-        self._own, self._others, self._requests = own, others, requests
+    def __init__(self, number: Indices, others: Indices, sources: list[int], requests: "list[MPI_.Prequest]") -> None:
+        self._number, self._others, self._requests = number, others, requests
         self._sources = np.array(sources, dtype=np.intp)
         self._start_all, self._wait_all = mpi().Prequest.Startall, mpi().Request.Waitall
 
     def start(self, number: int) -> None:
-        self._own[0] = number
+        self._number[0] = number
         self._start_all(self._requests)
 
     def differing(self) -> list[int]:
         timed = watch.recorder.timer("MPI_Waitall") if watch.recorder else UNTIMED
         self._wait_all(self._requests)
         timed()
-        differ: list[int] = self._sources[self._others[self._sources] != self._own].tolist()
+        differ: list[int] = self._sources[self._others[self._sources] != self._number].tolist()
         return differ
 
 
@@ -130,14 +130,14 @@ def _countable(data: Bytes) -> list[Bytes]:
 def _with_bytes(counts: Counts, first: int) -> list[int]:
     """Return the ranks with bytes, from *first* on and around."""
     if isinstance(counts, list):  # there are few
-        some = [rank for rank, count in enumerate(counts) if count]
+        ranks = [rank for rank, count in enumerate(counts) if count]
     else:
-        some = np.flatnonzero(counts).tolist()
-    cut = bisect_left(some, first)
-    return some[cut:] + some[:cut]
+        ranks = np.flatnonzero(counts).tolist()
+    cut = bisect_left(ranks, first)
+    return ranks[cut:] + ranks[:cut]
 
 
-def _made(make: Callable[[], C]) -> C:
+def _created(make: Callable[[], C]) -> C:
     """Return a new communicator; ``MeshError`` if MPI has none left."""
     try:
         return make()
@@ -174,7 +174,7 @@ class MPICommunicator(Communicator):
         timed = watch.recorder.together("MPI_Ialltoallv", self, receive[1]) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Ialltoallv(message, received)
-        return _Operation(request.Test, request.Wait, "MPI_Wait", memory, timed)
+        return _MPIRequests(request.Test, request.Wait, "MPI_Wait", memory, timed)
 
     def start_messages(self, send: Buffers, receive: Buffers) -> Pending:
         requests, memory = [], (send, receive)
@@ -183,9 +183,9 @@ class MPICommunicator(Communicator):
         timed = watch.recorder.in_pairs("MPI_Isend", self, *ends) if watch.recorder else None
         for side, start in (receive, self._comm.Irecv), (send, self._comm.Isend):
             for rank in _with_bytes(side[1], self.rank):
-                requests += [start([message, self._byte], rank) for message in _countable(bytes_of(side, rank))]
+                requests += [start([message, self._byte], rank) for message in _countable(message_of(side, rank))]
         test, wait = partial(self._test_all, requests), partial(self._wait_all, requests)
-        return _Operation(test, wait, "MPI_Waitall", memory, timed)
+        return _MPIRequests(test, wait, "MPI_Waitall", memory, timed)
 
     def permute(self, data: Bytes, to: int | None, into: Bytes, source: int | None) -> None:
         requests, memory = [], (data, into)
@@ -212,31 +212,31 @@ class MPICommunicator(Communicator):
         timed()
         return result
 
-    def start_comparison(self, number: int) -> _Comparison:
+    def start_comparison(self, number: int) -> _MPIComparison:
         memory = numbers, largest = np.array([number, -number], dtype=np.int64), np.empty(2, dtype=np.int64)
         timed = watch.recorder.together("MPI_Iallreduce", self) if watch.recorder else None
         in_flight[id(memory)] = memory
         request = self._comm.Iallreduce(numbers, largest, self._max)
-        return _Comparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
+        return _MPIComparison(request.Test, request.Wait, "MPI_Wait", memory, timed)
 
-    def numbers(self, to: list[int], sources: list[int]) -> _Numbers:
-        comm, own = self._comm, self._own_number
+    def numbers(self, to: list[int], sources: list[int]) -> _MPINumberMessages:
+        comm, own_number = self._comm, self._own_number
         if not len(self._other_numbers):
             self._other_numbers = np.zeros(self.size, dtype=np.int64)
         others = self._other_numbers
         for rank in {*to}.difference(self._sends):
-            self._sends[rank] = comm.Send_init(own, rank, _NUMBER_TAG)
+            self._sends[rank] = comm.Send_init(own_number, rank, _NUMBER_TAG)
         for rank in {*sources}.difference(self._receives):
             self._receives[rank] = comm.Recv_init(others[rank : rank + 1], rank, _NUMBER_TAG)
         receives, sends = (self._receives[rank] for rank in sources), (self._sends[rank] for rank in to)
-        return _Numbers(own, others, sources, [*receives, *sends])
+        return _MPINumberMessages(own_number, others, sources, [*receives, *sends])
 
     def channels(self, send: Side, receive: Side) -> MPIChannels:
-        made = MPIChannels(mpi(), self._comm, self, send, receive)
+        channels = MPIChannels(mpi(), self._comm, self, send, receive)
         if len(self._channels) == CHANNELS_PER_GROUP:
             self._channels.popleft().close()
-        self._channels.append(made)
-        return made
+        self._channels.append(channels)
+        return channels
 
     def allgather(self, message: bytes) -> list[bytes]:
         lengths = np.empty(self.size, dtype=np.int64)
@@ -290,11 +290,11 @@ class MPICommunicator(Communicator):
 
     def split(self, color: int, key: int) -> "MPICommunicator":
         self._splits += 1
-        return MPICommunicator(_made(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
+        return MPICommunicator(_created(lambda: self._comm.Split(color, key)), f"{self.name}/{self._splits}.{color}")
 
     def side_channel(self) -> SideChannel:
         """Return a channel for messages besides all calls. Collective over its ranks."""
-        return SideChannel(mpi(), _made(self._comm.Dup))
+        return SideChannel(mpi(), _created(self._comm.Dup))
 
     def progress(self) -> None:
         self._comm.Iprobe()
@@ -345,13 +345,13 @@ class MPIWorld(World):
     def connect(self, ranks: range | tuple[int, ...]) -> Communicator:
         name = _new_name(self.ranks_in_comm_world(ranks))
         if len(ranks) == self.size:
-            return MPICommunicator(_made(self._comm.Dup), name)
+            return MPICommunicator(_created(self._comm.Dup), name)
         everyone = self._comm.Get_group()
-        some = everyone.Incl(list(ranks))
+        group = everyone.Incl(list(ranks))
         try:
-            return MPICommunicator(_made(lambda: self._comm.Create_group(some)), name)
+            return MPICommunicator(_created(lambda: self._comm.Create_group(group)), name)
         finally:
-            some.Free()
+            group.Free()
             everyone.Free()
 
     def device_in(self, mesh: Mesh) -> int | None:
@@ -391,11 +391,11 @@ class MPIWorld(World):
 
 
 def _ranks_in_comm_world(comm: "MPI_.Intracomm") -> Ranks:
-    here, everyone = comm.Get_group(), mpi().COMM_WORLD.Get_group()
+    group, everyone = comm.Get_group(), mpi().COMM_WORLD.Get_group()
     try:
-        ranks = tuple(here.Translate_ranks(None, everyone))
+        ranks = tuple(group.Translate_ranks(None, everyone))
     finally:
-        here.Free()
+        group.Free()
         everyone.Free()
     return range(comm.size) if ranks == (*range(comm.size),) else ranks
 
@@ -421,10 +421,10 @@ lasting_failures: list[str] = []
 
 def plain_operation(op: object) -> object:
     """Return the name of one of MPI's operations, such as ``sum`` for ``MPI.SUM``; anything else as it is."""
-    known = sys.modules.get("mpi4py.MPI")
-    if known is None or not isinstance(op, known.Op):
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or not isinstance(op, module.Op):
         return op
-    return next((name for name in ("sum", "prod", "min", "max") if op == getattr(known, name.upper())), op)
+    return next((name for name in ("sum", "prod", "min", "max") if op == getattr(module, name.upper())), op)
 
 
 @cache
@@ -479,7 +479,7 @@ def mpi_world(comm: "MPI_.Intracomm | None" = None) -> MPIWorld:
         )
     world: MPIWorld | None = comm.Get_attr(_keyval())
     if world is None:
-        world = MPIWorld(_made(comm.Dup), ours=True)
+        world = MPIWorld(_created(comm.Dup), ours=True)
         _worlds.append(world)
         comm.Set_attr(_keyval(), world)
     return world

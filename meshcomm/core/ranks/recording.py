@@ -1,4 +1,4 @@
-"""What this rank does, told to those who count or trace it.
+"""What this rank does, reported to those who count or trace it.
 
 While nobody listens, `watch.recorder` is None: each call and each exchange tests this attribute, and does no more.
 """
@@ -11,7 +11,7 @@ from typing import final
 import numpy as np
 
 from meshcomm.core._types import Counts
-from meshcomm.core.failures.recorder import NOBODY, NOTHING, Arrival, InMemory, Needed, Peers, Stream, Timer, Traffic
+from meshcomm.core.failures.recorder import NOBODY, NOTHING, Arrival, InMemory, Needed, Stream, Timer, Traffic, Waits
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory._rendezvous import measure_times
 from meshcomm.core.ranks.simulate import SimulatedRank, current_rank
@@ -28,9 +28,9 @@ class Span:
 
     Parameters
     ----------
-    operation: what the rank does, with the name that the user gave it
-    stack: the calls of this thread that go on; the first one is what the user called
-    listeners: who hears of it
+    operation: operation of the call, with the name that the user gave it
+    stack: calls of this thread that go on; the first one is what the user called
+    listeners: listeners that hear of it
     """
 
     __slots__ = ("began", "ended", "listeners", "operation", "stack", "text", "traffic")
@@ -65,7 +65,7 @@ class Listener:
     def exchanged(self, operation: str, way: str, interval: tuple[int, int], traffic: Traffic) -> None:
         """Hear of an exchange of data within the call *operation* of the user."""
 
-    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Peers) -> None:
+    def spent(self, kind: str, what: str, interval: tuple[int, int], peers: Waits) -> None:
         """Hear of time within a call: a kind, "mpi", "wait", "copy" or "user", and what the rank did with whom."""
 
     def numbered(self, numbers: dict[str, int]) -> None:
@@ -102,31 +102,31 @@ class Recorder:
         rank = current_rank()
         listener.numbered(dict(self._numbers))
         self._listeners[rank] = (*self._listeners.get(rank, ()), listener)
-        self._changed()
+        self._listeners_changed()
 
     def remove(self, listener: Listener) -> None:
         """Tell *listener* no more."""
-        for rank, found in list(self._listeners.items()):
-            left = tuple(each for each in found if each is not listener)
+        for rank, listeners in list(self._listeners.items()):
+            left = tuple(other for other in listeners if other is not listener)
             if left:
                 self._listeners[rank] = left
             else:
                 del self._listeners[rank]
-        self._changed()
+        self._listeners_changed()
 
-    def _changed(self) -> None:
-        self._traces = any(listener.traces for found in self._listeners.values() for listener in found)
+    def _listeners_changed(self) -> None:
+        self._traces = any(listener.traces for listeners in self._listeners.values() for listener in listeners)
         self._texts.clear()
         measure_times(self._traces)
         watch.recorder = self if self._listeners else None
 
-    def _here(self) -> tuple[Listener, ...]:
+    def _heard_by(self) -> tuple[Listener, ...]:
         listeners, rank = self._listeners, current_rank()
         return listeners.get(None, ()) if rank is None else (*listeners.get(None, ()), *listeners.get(rank, ()))
 
     def begin(self, operation: str) -> Span:
         """Return a call that begins. The caller puts it on its stack."""
-        return Span(operation, self._thread.stack, self._here())
+        return Span(operation, self._thread.stack, self._heard_by())
 
     def describe(self, key: Hashable, describe: Callable[..., str], subject: tuple[object, ...]) -> None:
         """Say what the call that goes on is about, if a trace wants to know: what *describe* makes of *subject*."""
@@ -147,17 +147,17 @@ class Recorder:
             span.traffic = span.traffic.plus(traffic)
         operation = stack[0].operation if stack else ""
         interval = began, monotonic_ns()
-        for listener in self._here():
+        for listener in self._heard_by():
             listener.exchanged(operation, way, interval, traffic)
 
-    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Peers = NOBODY) -> None:
+    def spent(self, kind: str, what: str, began: int, ended: int | None = None, peers: Waits = NOBODY) -> None:
         """Tell how this rank spent the time since *began*, or until it *ended*."""
         if self._traces:
             interval = began, monotonic_ns() if ended is None else ended
-            for listener in self._here():
+            for listener in self._heard_by():
                 listener.spent(kind, what, interval, peers)
 
-    def timer(self, what: str, peers: Peers = NOBODY) -> Timer:
+    def timer(self, what: str, peers: Waits = NOBODY) -> Timer:
         """Return what to call when *what*, which now begins in MPI, is over."""
         return Timer(self, what, peers)
 
@@ -165,7 +165,7 @@ class Recorder:
         """Return the timer of a collective operation. It needs the ranks with *counts* of bytes, by default all."""
         if not self._traces or not communicator.name:
             return Timer(self, what, NOBODY)
-        positions = range(communicator.size) if counts is None else self._some(np.flatnonzero(counts).tolist())
+        positions = range(communicator.size) if counts is None else self._shared_tuple(np.flatnonzero(counts).tolist())
         return Timer(self, what, self._in_stream(communicator.name, communicator.rank, positions))
 
     def in_pairs(self, what: str, communicator: Stream, to: Iterable[int], sources: Iterable[int]) -> Timer:
@@ -174,12 +174,12 @@ class Recorder:
             return Timer(self, what, NOBODY)
         name, rank = communicator.name, communicator.rank
         sent, received = (
-            [f"{name}: {rank} to {each}" for each in to],
-            [f"{name}: {each} to {rank}" for each in sources],
+            [f"{name}: {rank} to {peer}" for peer in to],
+            [f"{name}: {peer} to {rank}" for peer in sources],
         )
         arrivals = tuple(Arrival(stream, self._next(stream), 0) for stream in sent)
         return Timer(
-            self, what, Peers(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
+            self, what, Waits(arrivals, tuple(Needed(stream, self._next(stream), (0,)) for stream in received))
         )
 
     def shared(self, times: tuple[int, int, int, int] | None, group: InMemory, peers: Sequence[int]) -> None:
@@ -190,23 +190,23 @@ class Recorder:
         if times is None:
             return
         began, ready, copied, left = times
-        communicator, rendezvous, known = group.opened, group.rendezvous, NOBODY
+        communicator, rendezvous, dependencies = group.opened, group.rendezvous, NOBODY
         if communicator is not None and communicator.name and rendezvous is not None:
             stream = f"{communicator.name} in the memory of {rendezvous.members[0]}"
-            known = self._in_stream(stream, rendezvous.position, self._some(peers))
-        self.spent("wait", WAITS, began, ready, known)
+            dependencies = self._in_stream(stream, rendezvous.position, self._shared_tuple(peers))
+        self.spent("wait", WAITS, began, ready, dependencies)
         self.spent("copy", "copy", ready, copied)
         self.spent("wait", "wait until the others have copied", copied, left)
 
-    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Peers:
+    def _in_stream(self, stream: str, position: int, positions: Sequence[int]) -> Waits:
         number = self._next(stream)
-        return Peers((Arrival(stream, number, position),), (Needed(stream, number, positions),))
+        return Waits((Arrival(stream, number, position),), (Needed(stream, number, positions),))
 
     def _next(self, stream: str) -> int:
         number = self._numbers[stream] = self._numbers.get(stream, 0) + 1
         return number
 
-    def _some(self, positions: Sequence[int]) -> tuple[int, ...]:
+    def _shared_tuple(self, positions: Sequence[int]) -> tuple[int, ...]:
         """Return *positions* as one tuple for all operations that have the same ones."""
         if len(self._positions) > _MOST_TEXTS:
             self._positions.clear()
@@ -214,13 +214,13 @@ class Recorder:
 
     def job_ends(self) -> None:
         """Tell that the job ends before the program does."""
-        for found in list(self._listeners.values()):
-            for listener in found:
+        for listeners in list(self._listeners.values()):
+            for listener in listeners:
                 listener.job_ends()
 
     def agreed(self) -> None:
         """Tell that this rank exchanged a few bytes with others to agree on a call."""
-        for listener in self._here():
+        for listener in self._heard_by():
             listener.agreed()
 
 

@@ -8,11 +8,11 @@ blocks if at least one of the two blocks is in a pool.
 default is half of the memory that they can have; 0 turns sharing off. It is read when ranks first open a
 rendezvous.
 
-Ranks open a rendezvous in three steps, in each of which all tell all others something. After each step all ranks know
-the same, so all agree on what comes next:
+Ranks open a rendezvous in three steps, each an all_gather. After each step all ranks know the same, so all agree on
+what comes next:
 
 1. where each rank runs, and why it cannot share memory, if so (`Introduction`)
-2. where its pool is, and its lines in it (`Offer`)
+2. where its pool is, and its lines in it (`PoolOffer`)
 3. whether it could map the pools of its local peers
 """
 
@@ -21,10 +21,10 @@ from collections.abc import Sequence
 from typing import TypedDict
 
 from meshcomm.core._units import bytes_text
-from meshcomm.core.failures.messages import alike
+from meshcomm.core.failures.messages import ranks_by_value
 from meshcomm.core.memory._pool import Mapping, Memory
 from meshcomm.core.memory._rendezvous import Rendezvous
-from meshcomm.core.memory.pools import all_memory, own, reservable, share, unshare
+from meshcomm.core.memory.pools import all_memory, own_pool, reservable, share, unshare
 from meshcomm.core.ranks.communicator import Communicator
 from meshcomm.core.ranks.hosts import this_host
 from meshcomm.core.ranks.sizes import size_in
@@ -45,7 +45,7 @@ class Introduction(TypedDict):
     error: str  # what all ranks have to raise, or nothing
 
 
-class Offer(TypedDict):
+class PoolOffer(TypedDict):
     """How others find the pool of a rank, and its lines in the new rendezvous."""
 
     obstacle: str  # why there is no offer, or nothing; then the rest means nothing
@@ -71,24 +71,25 @@ def open_rendezvous(
     for each other, they let MPI make progress.
     """
     me = communicator.rank
-    everyone: list[Introduction] = communicator.told(_introduction())
-    error = next((its["error"] for its in everyone if its["error"]), None)
+    everyone: list[Introduction] = communicator.allgather_json(_introduction())
+    error = next((other["error"] for other in everyone if other["error"]), None)
     if error is not None:
         raise MeshcommError(error)
-    groups = list(alike(range(len(everyone)), [(its["host"], its["processes"]) for its in everyone]).values())
+    hosts = [(other["host"], other["processes"]) for other in everyone]
+    groups = list(ranks_by_value(range(len(everyone)), hosts).values())
     peers = next(group for group in groups if me in group)
     if all(_obstacle(everyone, group) for group in groups):  # all ranks see the same
         _note(_obstacle(everyone, peers))
         return None, None
     offer = _offer(_obstacle(everyone, peers), _neighbours(everyone, me))
-    offers: list[Offer] = communicator.told(offer)
+    offers: list[PoolOffer] = communicator.allgather_json(offer)
     memories, obstacle = _mapped([(everyone[rank]["pid"], offers[rank]) for rank in peers], peers.index(me))
-    obstacles: list[str] = communicator.told(obstacle)
+    obstacles: list[str] = communicator.allgather_json(obstacle)
     nodes = _nodes(groups, obstacles)
     reason = next((obstacles[peer] for peer in peers if obstacles[peer]), "")
     if reason:
         if offer["lines"] >= 0:
-            own().close_lines(offer["lines"])
+            own_pool().close_lines(offer["lines"])
         _note(reason)
         if _why_not != "":  # no other ranks share with this one either
             unshare()
@@ -98,13 +99,13 @@ def open_rendezvous(
     clock = max(offers[rank]["clock"] for rank in peers)
     _note("")
     names = [ranks[rank] for rank in peers]
-    return Rendezvous(own(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
+    return Rendezvous(own_pool(), memories, lines, peers.index(me), clock, peers, names, communicator.progress), nodes
 
 
 def describe() -> str:
     """Say whether the ranks of this node share memory, and how much, or why not."""
     if _why_not == "":
-        return f"up to {bytes_text(own().share)} per rank, of which {bytes_text(own().used)} are in use"
+        return f"up to {bytes_text(own_pool().share)} per rank, of which {bytes_text(own_pool().used)} are in use"
     introduction = _introduction()
     if introduction["error"]:
         return f"error: {introduction['error']}"
@@ -151,7 +152,7 @@ def _nodes(groups: list[list[int]], obstacles: list[str]) -> tuple[int, ...] | N
 
 def _neighbours(everyone: Sequence[Introduction], rank: int) -> int:
     """Return how many ranks use the memory of this host, also those that the launcher says are there."""
-    hosts = [its["host"] for its in everyone]
+    hosts = [other["host"] for other in everyone]
     launched = [os.environ.get(name, "") for name in ("MPI_LOCALNRANKS", "OMPI_COMM_WORLD_LOCAL_SIZE")]
     return max(hosts.count(hosts[rank]), *(int(text) for text in launched if text.isdigit()), 1)
 
@@ -168,7 +169,7 @@ def _obstacle(everyone: Sequence[Introduction], peers: list[int]) -> str:
     return ""
 
 
-def _offer(obstacle: str, ranks: int) -> Offer:
+def _offer(obstacle: str, ranks: int) -> PoolOffer:
     """Return how others find the pool of this process and its lines in a new rendezvous, or why they cannot.
 
     The pool gets an equal share for each of *ranks*, the number of ranks on the node.
@@ -181,12 +182,12 @@ def _offer(obstacle: str, ranks: int) -> Offer:
         else:
             lines, token = pool.open_lines(), pool.token.hex()
             if lines >= 0:
-                return Offer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
+                return PoolOffer(obstacle="", lines=lines, fd=pool.fd, size=pool.size, token=token, clock=pool.clock)
             obstacle = "there is no free space for the lines of another rendezvous"
-    return Offer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
+    return PoolOffer(obstacle=obstacle, lines=-1, fd=-1, size=0, token="", clock=0)
 
 
-def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str]:
+def _mapped(offers: list[tuple[int, PoolOffer]], me: int) -> tuple[list[Memory], str]:
     """Return the memory of the ranks with these processes and offers, or why one of them cannot be mapped."""
     obstacle = next((offer["obstacle"] for _, offer in offers if offer["obstacle"]), "")
     if obstacle:
@@ -194,13 +195,13 @@ def _mapped(offers: list[tuple[int, Offer]], me: int) -> tuple[list[Memory], str
     memories: list[Memory] = []
     for position, (process, offer) in enumerate(offers):
         try:
-            memories.append(own() if position == me else _mapping(process, offer))
+            memories.append(own_pool() if position == me else _mapping(process, offer))
         except OSError as error:
             return [], f"the memory of process {process} cannot be mapped ({error})"
     return memories, ""
 
 
-def _mapping(process: int, offer: Offer) -> Mapping:
+def _mapping(process: int, offer: PoolOffer) -> Mapping:
     """Return the pool of another process; ``OSError`` if there is none."""
     token = offer["token"]
     if token not in _mappings:

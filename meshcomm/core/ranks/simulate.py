@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple, cast
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._tuning import MOST_PAUSES, POLL_TO
 from meshcomm.core.failures import stacks
-from meshcomm.core.failures.messages import explain_none, in_calls, some
+from meshcomm.core.failures.messages import explain_none, in_calls, ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.communicator import Communicator
@@ -172,7 +172,7 @@ class SimulatedWorld:
             raise culprit.error
         if self._waiting:
             ended = [rank.rank for rank in self._ranks if not rank.cancelled]
-            lines = [*self._waiting, *([f"{some(ended)} returned"] if ended else [])]
+            lines = [*self._waiting, *([f"{ranks_text(ended)} returned"] if ended else [])]
             raise CollectiveMismatch("\n  ".join(["simulated ranks wait for each other in vain:", *lines]))
         return [rank.result for rank in self._ranks]
 
@@ -198,11 +198,11 @@ class SimulatedWorld:
 
         Parameters
         ----------
-        key: names the rendezvous, the same on all members
-        operation: the same on all members, or they have made different calls
-        members: the ranks that take part
-        payload: what this rank brings
-        complete: the last rank to arrive calls it, on what each one brought
+        key: key of the rendezvous, the same on all members
+        operation: name of the operation, the same on all members, or they have made different calls
+        members: ranks that take part
+        payload: value that this rank brings
+        complete: function that the last rank to arrive calls with the values of all members
         """
         rank = self.here()
         if rank.cancelled:
@@ -284,7 +284,7 @@ class _Cancelled(BaseException):
     """Ends a simulated rank that waits for what cannot come; no ``except Exception`` should stop it."""
 
 
-class _Local(threading.local):
+class _ThreadState(threading.local):
     """Where the calling thread is."""
 
     def __init__(self) -> None:
@@ -292,7 +292,7 @@ class _Local(threading.local):
         self.stack: list[SimulatedWorld] = []
 
 
-_local = _Local()
+_local = _ThreadState()
 
 
 def current_world() -> SimulatedWorld | None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshcomm.core._types import Bytes
-from meshcomm.core.ranks.communicator import Buffers, Communicator, Comparison, Pending, bytes_of
+from meshcomm.core.ranks.communicator import Buffers, Communicator, Comparison, Pending, message_of
 from meshcomm.errors import CollectiveMismatch
 
 P = TypeVar("P")
@@ -86,7 +86,7 @@ class SimulatedCommunicator(Communicator):
     def _exchange(self, brought: list[tuple[Buffers, Buffers]]) -> None:
         for i, (send, _) in enumerate(brought):
             for j, (_, receive) in enumerate(brought):
-                self._deliver(bytes_of(send, j), i, bytes_of(receive, i), j)
+                self._deliver(message_of(send, j), i, message_of(receive, i), j)
 
     def start_alltoallv(self, send: Buffers, receive: Buffers) -> Pending:
         return self._arrive("alltoallv", (send, receive), self._exchange)
@@ -106,7 +106,7 @@ class SimulatedCommunicator(Communicator):
         def complete(brought: list[tuple[Bytes, Buffers]]) -> None:
             for j, (_, into) in enumerate(brought):
                 for i, (data, _) in enumerate(brought):
-                    self._deliver(data, i, bytes_of(into, i), j)
+                    self._deliver(data, i, message_of(into, i), j)
 
         self._together("allgatherv", (send, receive), complete)
 
@@ -162,8 +162,8 @@ class SimulatedCommunicator(Communicator):
     def split(self, color: int, key: int) -> "SimulatedCommunicator":
         def complete(brought: list[tuple[int, int]]) -> dict[int, tuple[int, ...]]:
             members: dict[int, list[tuple[int, int]]] = {}
-            for rank, (its_color, its_key) in zip(self._members, brought, strict=True):
-                members.setdefault(its_color, []).append((its_key, rank))
+            for rank, (rank_color, rank_key) in zip(self._members, brought, strict=True):
+                members.setdefault(rank_color, []).append((rank_key, rank))
             return {c: tuple(rank for _, rank in sorted(pairs)) for c, pairs in members.items()}
 
         members = self._together("split", (color, key), complete)

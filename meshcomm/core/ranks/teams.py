@@ -131,9 +131,9 @@ class World(ABC):
 
         ``MeshError`` as for `location`.
         """
-        here = self.location(target)
+        in_target = self.location(target)
         if same_devices(source, target):
-            return here
+            return in_target
         self.location(source)  # its ranks must be there, too
         pair = source, target
         return self._locations[pair] if pair in self._locations else self._find(pair, ranks_between(source, target))
@@ -141,21 +141,21 @@ class World(ABC):
     def _find(self, key: Mesh | tuple[Mesh, Mesh], ranks: Ranks) -> Location | None:
         """Return where this process is among *ranks*, and keep it for *key*."""
         ascending = ranks if isinstance(ranks, range) else tuple(sorted(ranks))
-        found = Location(self.team(ascending), ranks.index(self.rank)) if self.rank in ranks else None
-        self._locations[key] = found
+        location = Location(self.team(ascending), ranks.index(self.rank)) if self.rank in ranks else None
+        self._locations[key] = location
         if len(self._locations) > PREPARED_PER_TEAM:
             self._locations.popitem(last=False)
-        return found
+        return location
 
     def team(self, ranks: Ranks) -> "Team":
         """Return the team of *ranks*, ascending, this rank among them."""
         if len(ranks) == ranks[-1] - ranks[0] + 1:
             ranks = range(ranks[0], ranks[-1] + 1)  # one form for each set of ranks
         if ranks not in self._teams:
-            made = Team(self, ranks)
+            new_team = Team(self, ranks)
             for other in self._teams.values():
-                made.end_with(other)
-            self._teams[ranks] = made
+                new_team.end_with(other)
+            self._teams[ranks] = new_team
         return self._teams[ranks]
 
     def close_on(self, mesh: Mesh) -> bool:
@@ -173,7 +173,7 @@ class World(ABC):
     def leave(self, team: "Team") -> None:
         """Forget *team* and free its communicators. Collective over the team."""
         self._teams.pop(team.ranks, None)
-        for mesh in [mesh for mesh, its in self._locations.items() if its and its.team is team]:
+        for mesh in [mesh for mesh, location in self._locations.items() if location and location.team is team]:
             del self._locations[mesh]
         team.free()
         for other in self._teams.values():
@@ -215,7 +215,7 @@ class World(ABC):
     def close(self) -> None:
         """Free every communicator that this world opened. Collective over the world."""
         # In one order on all ranks, which may have asked for their teams in any: else ranks would wait crosswise.
-        for team in sorted(self._teams.values(), key=lambda each: tuple(each.ranks)):
+        for team in sorted(self._teams.values(), key=lambda team: tuple(team.ranks)):
             self.leave(team)
 
 
@@ -310,7 +310,7 @@ class Team(CallLog):
                 self.oversubscribed = oversubscribed or self.world.takes_turns
             return communicator
         if len(self._groups) >= self._limit:
-            oldest = min(self._groups.values(), key=lambda held: held.used)
+            oldest = min(self._groups.values(), key=lambda group: group.used)
             del self._groups[oldest.key]
             oldest.free()
         base = self.everyone.communicator()
@@ -363,10 +363,10 @@ class Team(CallLog):
         self._end(self.wrong or error)
 
     def _end(self, error: BaseException) -> None:
-        here, elsewhere = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))
-        self.turn.end(here)
+        why, why_smaller = why_over(error, self.refused, self.ranks, self.world.has_mesh_on(self))
+        self.turn.end(why)
         if isinstance(error, CollectiveMismatch):
-            self._differed = elsewhere
+            self._differed = why_smaller
             for other in self.world.open_or_not():
                 other.end_with(self)
 
@@ -383,21 +383,21 @@ class Team(CallLog):
         """Let calls be made again that only the end of *other* kept from being made: its ranks have closed it."""
         if self._ended_with is other:
             self._ended_with, self.turn = None, Turn()
-            for each in self.world.open_or_not():
-                self.end_with(each)
+            for team in self.world.open_or_not():
+                self.end_with(team)
 
     def resource(self, key: Hashable, make: Callable[[], R]) -> R:
         """Return what is kept for *key*, else what *make* returns. Collective over the team.
 
         It is freed with the team, or at the limit if it was used longest ago.
         """
-        held: Any = self._resources.pop(key, None)
-        if held is None:
-            held = make()
-        self._resources[key] = held
+        resource: Any = self._resources.pop(key, None)
+        if resource is None:
+            resource = make()
+        self._resources[key] = resource
         if len(self._resources) > RESOURCES_PER_TEAM:
             self._resources.pop(next(iter(self._resources))).free()
-        return held  # type: ignore[no-any-return]
+        return resource  # type: ignore[no-any-return]
 
     def free(self) -> None:
         """Free every communicator of the team. Collective over the team.
@@ -461,10 +461,10 @@ class Group:
 
     Parameters
     ----------
-    team: the ranks of all rows
-    key: names the assignment, the same on all ranks of the team
-    color: the number of the row
-    members: the ranks of the row in the world
+    team: ranks of all rows
+    key: key of the assignment, the same on all ranks of the team
+    color: number of the row
+    members: ranks of the row in the world
     """
 
     def __init__(self, team: Team, key: Hashable, color: int, members: tuple[int, ...]) -> None:

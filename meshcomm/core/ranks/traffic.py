@@ -11,12 +11,12 @@ from meshcomm.core.ranks.teams import Team
 
 
 def traffic_from(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices) -> Traffic:
-    """Return what a rank of *team* receives from other *ranks* of the world: *sizes* in bytes, one for each."""
-    found = np.asarray(sizes, dtype=np.int64)
-    some = found > 0
+    """Return the traffic to a rank of *team* from other *ranks* of the world; *sizes* are in bytes, one per rank."""
+    nbytes = np.asarray(sizes, dtype=np.int64)
+    received = nbytes > 0
     nodes = team.machine.node_of(np.asarray([*ranks, team.world.rank], dtype=np.intp))
-    off_node = some & (nodes[:-1] != nodes[-1])
-    return Traffic(int(some.sum()), int(found.sum()), int(off_node.sum()), int(found[off_node].sum()))
+    off_node = received & (nodes[:-1] != nodes[-1])
+    return Traffic(int(received.sum()), int(nbytes.sum()), int(off_node.sum()), int(nbytes[off_node].sum()))
 
 
 def note_received(team: Team, ranks: Sequence[int] | Indices, sizes: Sequence[int] | Indices, began: int) -> None:

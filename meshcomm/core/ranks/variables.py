@@ -29,9 +29,9 @@ def _check_folder(variable: str, what: str) -> None:
     """Raise ``MeshcommError`` if *variable* names a folder in which *what* cannot be written. Makes nothing."""
     folder = folder_in(variable)
     if folder is not None:
-        there = next(each for each in (folder.absolute(), *folder.absolute().parents) if os.path.exists(each))
-        why = "it is a file, or in one" if not there.is_dir() else os.strerror(errno.EACCES)
-        if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.exists(path))
+        why = "it is a file, or in one" if not existing.is_dir() else os.strerror(errno.EACCES)
+        if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
             raise MeshcommError(f"{variable}={folder}: no {what} can be written there: {why}")
 
 
@@ -53,7 +53,7 @@ _CHECKS: dict[str, Callable[[], object]] = {
 
 
 def misspelt() -> dict[str, str]:
-    """Return the environment variables that look like ours and are wrong; for each, what is wrong with it.
+    """Return the environment variables that look like ours and are wrong, each with its problem.
 
     Their names may be misspelt, or in small letters; a switch may be neither on nor off; and a value may be none that
     the variable can have.
@@ -61,16 +61,16 @@ def misspelt() -> dict[str, str]:
     values = {**_RAISE, **_CHECKS}
     if abort.comm_world()[0] > 0:
         del values[hosts.MACHINE_FILE]  # the first rank reads the file for all, and the others need none
-    found = {name: line for name, read in values.items() if (line := _wrong_value(read))}
+    problems = {name: line for name, read in values.items() if (line := _wrong_value(read))}
     for name, value in sorted(os.environ.items()):
         if name in SWITCHES and value.strip().lower() not in ("", *launchers.ON, *launchers.OFF):
-            found[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"
+            problems[name] = f"{name} is a switch, and {quote(value)} counts as 1: set it to 1 or 0"
         if name.upper().startswith(_OURS) and name not in KNOWN:
             stem = name.upper().removeprefix(_OURS)
-            close = get_close_matches(stem, [known.removeprefix(_OURS) for known in KNOWN], 1)
+            close = get_close_matches(stem, [variable.removeprefix(_OURS) for variable in KNOWN], 1)
             meant = f"; is it {_OURS}{close[0]}?" if close else f"; there are {', '.join(sorted(KNOWN))}"
-            found[name] = f"no environment variable of meshcomm is called {name}{meant}"
-    return found
+            problems[name] = f"no environment variable of meshcomm is called {name}{meant}"
+    return problems
 
 
 def _wrong_value(read: Callable[[], object]) -> str:
@@ -82,17 +82,17 @@ def _wrong_value(read: Callable[[], object]) -> str:
 
 
 def set_aside() -> list[str]:
-    """Return what `misspelt` finds, and let this process go on as if it were mended: nothing else tells it again.
+    """Return the problems of `misspelt`, and let this process go on as if they were mended: they are reported once.
 
     A switch is set to what it counts as. The other variables are removed, so that their defaults hold.
     """
-    found = misspelt()
-    for name in found:
+    problems = misspelt()
+    for name in problems:
         if name in SWITCHES:
             os.environ[name] = "1"
         else:
             del os.environ[name]
-    return list(found.values())
+    return list(problems.values())
 
 
 @cache
@@ -106,13 +106,13 @@ def is_trace_possible() -> bool:
 
 @cache
 def report_misspelt() -> None:
-    """Print what `misspelt` finds, on the first rank, once; but not what something else tells.
+    """Print the problems of `misspelt` on the first rank, once, but not those that are reported elsewhere.
 
-    If there are other ranks, calls raise what is wrong with a value. Each host tells if it cannot write a trace.
+    If there are other ranks, calls raise an error for a wrong value. Each host reports that it cannot write a trace.
     """
     rank, size = abort.comm_world()
-    told = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
+    reported_elsewhere = {TRACE_FOLDER, *(_RAISE if size > 1 else ())}
     if rank == 0:
         for name, line in misspelt().items():
-            if name not in told:
+            if name not in reported_elsewhere:
                 abort.say(line)

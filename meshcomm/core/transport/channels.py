@@ -1,7 +1,7 @@
 """Exchanges between the same blocks, again and again: on a node they start without waiting, by a `Channel`.
 
-A channel is opened once for some blocks. Each rank tells all others where its blocks are in its pool, so that all know
-alike which ranks copy and which exchange messages.
+A channel is opened once for some blocks. An all_gather says where the blocks of each rank are in its pool, so that all
+know alike which ranks copy and which exchange messages.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from meshcomm.core.ranks.teams import Group
 from meshcomm.core.transport.exchange import Exchanged
 
 
-class Offer(TypedDict):
+class ChannelOffer(TypedDict):
     """Where a rank has its blocks and its lines in its pool."""
 
     blocks: list[int]
@@ -30,14 +30,14 @@ class Offer(TypedDict):
     """That of the pool."""
 
 
-class Opened(NamedTuple):
-    """What is opened for the ranks of a group.
+class OpenedChannel(NamedTuple):
+    """A channel for the ranks of a group, and who exchanges messages instead.
 
     Parameters
     ----------
-    channel: None on a rank that cannot copy
-    others: the positions of the ranks with which this rank exchanges messages
-    copies, sends: whether any rank of the group copies, or exchanges messages; the same on all ranks
+    channel: the channel; None on a rank that cannot copy
+    others: positions of the ranks with which this rank exchanges messages
+    copies, sends: whether any rank of the group copies, and whether any exchanges messages; the same on all ranks
     """
 
     channel: Channel | None
@@ -46,33 +46,34 @@ class Opened(NamedTuple):
     sends: bool
 
 
-def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[Bytes]) -> Opened:
+def open_channel(group: Group, tensors: Sequence[Exchanged], blocks: Sequence[Bytes]) -> OpenedChannel:
     """Return a channel for the exchange of *tensors* from *blocks* to the same blocks. Collective over the group."""
     communicator, everyone = group.communicator(), np.arange(len(group.members), dtype=np.intp)
-    nodes, rendezvous, here = group.nodes, group.rendezvous, tensors[0].position
+    nodes, rendezvous, position = group.nodes, group.rendezvous, tensors[0].position
     if nodes is None:  # on all ranks
-        return Opened(None, everyone, copies=False, sends=True)
-    peers = [] if rendezvous is None else _peers(tensors, rendezvous.members, here)
+        return OpenedChannel(None, everyone, copies=False, sends=True)
+    peers = [] if rendezvous is None else _peers(tensors, rendezvous.members, position)
     offer = None if rendezvous is None else _offer(_pool(rendezvous), blocks, peers)
-    offers: list[Offer | None] = communicator.told(offer)
-    unable = {node for node, its in zip(nodes, offers, strict=True) if its is None}
+    offers: list[ChannelOffer | None] = communicator.allgather_json(offer)
+    unable = {node for node, other in zip(nodes, offers, strict=True) if other is None}
     copies, sends = not unable.issuperset(nodes), bool(unable) or len(set(nodes)) > 1
-    if rendezvous is None or nodes[here] in unable:
+    if rendezvous is None or nodes[position] in unable:
         if rendezvous is not None and offer is not None:
             give_back(_pool(rendezvous), offer["lines"])
-        return Opened(None, everyone, copies, sends)
-    channel = _channel(rendezvous, tensors, peers, {rank: its for rank, its in enumerate(offers) if its is not None})
-    return Opened(channel, np.flatnonzero(np.array(nodes) != nodes[here]), copies, sends)
+        return OpenedChannel(None, everyone, copies, sends)
+    shared = {rank: other for rank, other in enumerate(offers) if other is not None}
+    channel = _channel(rendezvous, tensors, peers, shared)
+    return OpenedChannel(channel, np.flatnonzero(np.array(nodes) != nodes[position]), copies, sends)
 
 
-def _peers(tensors: Sequence[Exchanged], members: Sequence[int], here: int) -> list[int]:
+def _peers(tensors: Sequence[Exchanged], members: Sequence[int], position: int) -> list[int]:
     """Return the positions of the local peers with which this rank has bytes to exchange."""
-    found: set[int] = set()
+    positions: set[int] = set()
     for tensor in tensors:
         for boxes in (tensor.sends, tensor.receives):
-            some = np.flatnonzero(np.all(boxes.stops > boxes.starts, axis=1))  # not the empty ones
-            found.update(boxes.peers[np.isin(boxes.which, some)].tolist())
-    return sorted((found & set(members)) - {here})
+            nonempty = np.flatnonzero(np.all(boxes.stops > boxes.starts, axis=1))  # not the empty ones
+            positions.update(boxes.peers[np.isin(boxes.which, nonempty)].tolist())
+    return sorted((positions & set(members)) - {position})
 
 
 def _pool(rendezvous: Rendezvous) -> Pool:
@@ -82,44 +83,44 @@ def _pool(rendezvous: Rendezvous) -> Pool:
     return pool
 
 
-def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> Offer | None:
+def _offer(pool: Pool, blocks: Sequence[Bytes], peers: Sequence[int]) -> ChannelOffer | None:
     """Return where the blocks of this rank are, and its lines, which it reserves; None if it cannot share them."""
     at = [pool.locate(block) if len(block) else 0 for block in blocks]
-    found = None if min(at) < 0 else reserve(pool, len(peers))
-    if found is None:
+    reserved = None if min(at) < 0 else reserve(pool, len(peers))
+    if reserved is None:
         return None
-    lines, slots = found
-    return Offer(blocks=at, lines=lines, slots=dict(zip(map(str, peers), slots, strict=True)), clock=pool.clock)
+    lines, slots = reserved
+    return ChannelOffer(blocks=at, lines=lines, slots=dict(zip(map(str, peers), slots, strict=True)), clock=pool.clock)
 
 
 def _channel(
-    rendezvous: Rendezvous, tensors: Sequence[Exchanged], peers: Sequence[int], offers: dict[int, Offer]
+    rendezvous: Rendezvous, tensors: Sequence[Exchanged], peers: Sequence[int], offers: dict[int, ChannelOffer]
 ) -> Channel:
-    here, members, described = tensors[0].position, rendezvous.members, []
+    position, members, described = tensors[0].position, rendezvous.members, []
     for peer in peers:
-        its = offers[peer]
+        peer_offer = offers[peer]
         memory = rendezvous.memories[members.index(peer)]
         described.append(
             (
                 memory,
-                its["lines"][0],
-                its["slots"][str(here)],
-                its["blocks"],
-                _copies(tensors, peer, here),
-                _copies(tensors, here, peer),
+                peer_offer["lines"][0],
+                peer_offer["slots"][str(position)],
+                peer_offer["blocks"],
+                _copies(tensors, peer, position),
+                _copies(tensors, position, peer),
             )
         )
-    mine, names = offers[here], [rendezvous.names[members.index(position)] for position in (here, *peers)]
-    epoch = max(its["clock"] for its in offers.values())
-    return Channel(_pool(rendezvous), mine["lines"], mine["blocks"], described, epoch, names)
+    own_offer, names = offers[position], [rendezvous.names[members.index(member)] for member in (position, *peers)]
+    epoch = max(peer_offer["clock"] for peer_offer in offers.values())
+    return Channel(_pool(rendezvous), own_offer["lines"], own_offer["blocks"], described, epoch, names)
 
 
 def _copies(tensors: Sequence[Exchanged], sender: int, receiver: int) -> BoxCopies | None:
     """Return the copies from the blocks of one rank to those of another; this rank is one of both."""
     froms, tos = [], []
     for region, tensor in enumerate(tensors):
-        mine = tensor.sends if sender == tensor.position else tensor.receives
-        boxes = mine.some(mine.of(receiver if sender == tensor.position else sender))
+        exchanged = tensor.sends if sender == tensor.position else tensor.receives
+        boxes = exchanged.some(exchanged.of(receiver if sender == tensor.position else sender))
         froms.append(tensor.in_source(sender, region, boxes))
         tos.append(tensor.in_target(receiver, region, boxes))
     itemsizes = [tensor.itemsize for tensor in tensors]

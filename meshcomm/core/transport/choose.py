@@ -22,7 +22,7 @@ all of them are shared, and packed between all others.
 #     on another one of its form, from which these facts follow, too (`blocks.edges`, `blocks.reduce`); and on the
 #     machine when the team first communicated (`ranks.calls.prepared`, `ranks.hosts.agreed_machine`).
 # (B) `team.oversubscribed`, `team.machine` and `team.large_counts`. The first two are made on each rank from the same
-#     list of what all ranks told each other; the last is a constant of the MPI library.
+#     list that all ranks have gathered; the last is a constant of the MPI library.
 # (C) `group.nodes`. `ranks.rendezvous.open_rendezvous` makes it on each rank from the same two lists: where each rank
 #     runs, and why it cannot share memory. A group is opened, closed and opened again at the same call on all ranks
 #     (see "Why all ranks evict alike" in `ranks.teams`), so `nodes` also changes at the same call.
@@ -37,7 +37,7 @@ all of them are shared, and packed between all others.
 #
 # How many rounds a rank has in flight at once is up to the rank: each begins all rounds, in one order.
 #
-# (E) For a channel, whether the blocks of each rank are in its pool. All ranks tell all others, in `open_channel`.
+# (E) For a channel, whether the blocks of each rank are in its pool. `open_channel` gathers the answers of all.
 #
 # Two things are chosen for each pair when the exchange runs: which of two ranks copies, and whether a pair has to send
 # messages. Both ranks of the pair find this from what both have written in the rendezvous (`_find_ways` in
@@ -71,7 +71,7 @@ from meshcomm.core.ranks.communicator import Pending
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.ranks.traffic import traffic_from
 from meshcomm.core.transport.channels import open_channel
-from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Operation, own_copies
+from meshcomm.core.transport.exchange import BlockSizes, Exchanged, ExchangeSpec, Transport, own_copies
 from meshcomm.core.transport.in_place import InPlace
 from meshcomm.core.transport.packed import Broadcast, Gathered, MessagesOnNode, Packed, Permuted
 from meshcomm.core.transport.relay import Relayed
@@ -80,27 +80,14 @@ from meshcomm.errors import CollectiveMismatch
 OverMPI: TypeAlias = Packed | Gathered | Broadcast
 
 
-def exchange(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> Operation:
+def exchange(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> Transport:
     """Return the exchange of *tensors* among the ranks of *group*. To run it is Collective over the group."""
     if len(group.members) == 1:
         return LocalCopy(tensors)
-    return _Chosen(group, tensors, terms)
+    return _Chosen(group, tensors, spec)
 
 
-def nonblocking(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> "Nonblocking":
-    """Return the exchange of *tensors* in a form that can start without waiting: over MPI, with all rounds in flight.
-
-    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
-    """
-    return Nonblocking(group, tensors, Packed(group, tensors, terms, _messages(group, terms), overlaps=True))
-
-
-def repeated(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> "Repeated":
-    """Return the exchange of *tensors* from *blocks* to the same blocks, time and again. Collective over the group."""
-    return Repeated(group, tensors, terms, blocks)
-
-
-def received(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
+def received_traffic(group: Group, tensors: Sequence[Exchanged]) -> Traffic:
     """Return what this rank receives from the others in an exchange of *tensors*, whichever way the bytes go."""
     sizes = np.zeros(len(group.members), dtype=np.int64)
     for tensor in tensors:
@@ -114,32 +101,32 @@ def gathers_at_once(gathered_bytes: int, count: int) -> bool:
     return gathered_bytes <= min(count * GATHERED_AT_ONCE, LARGEST_COUNT)
 
 
-def _rounds(group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> int:
+def _rounds(group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> int:
     """Return the rounds of an exchange over MPI: those that the scratch limit asks for, or more.
 
     More of them let messages to other hosts be on their way while others are packed; on a node, what was packed stays
     in the caches.
     """
-    if terms.root is not None or terms.gathers:
+    if spec.root is not None or spec.gathers:
         return 1
-    if len(tensors) > 1 or terms.permutes:
-        return terms.rounds
+    if len(tensors) > 1 or spec.permutes:
+        return spec.rounds
     if not group.team.machine.one_node:
-        return max(terms.rounds, _messages(group, terms))
-    return terms.rounds if group.team.oversubscribed else max(terms.rounds, terms.most_bytes // ROUND_BYTES)
+        return max(spec.rounds, _messages(group, spec))
+    return spec.rounds if group.team.oversubscribed else max(spec.rounds, spec.most_bytes // ROUND_BYTES)
 
 
-def _messages(group: Group, terms: ExchangeSpec) -> int:
+def _messages(group: Group, spec: ExchangeSpec) -> int:
     """Return the rounds in which messages between hosts are as long as they should be."""
     team = group.team
     if team.machine.one_node or team.world.takes_turns:
         return 1
     hosts = len(np.unique(team.machine.node_of(np.array(team.ranks, dtype=np.intp))))
     slow = team.machine.beta_between * hosts > SLOW_NETWORK * len(team.ranks)  # ranks of a host share its link
-    return max(1, terms.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
+    return max(1, spec.most_bytes // len(group.members) // (SLOW_MESSAGE_BYTES if slow else MESSAGE_BYTES))
 
 
-_left_behind: list["Repeated"] = []
+_left_behind: list["RepeatedExchange"] = []
 """Exchanges in flight that nobody waits for: other ranks may still read their blocks, and write to them."""
 
 
@@ -150,17 +137,21 @@ class LocalCopy:
         self._sizes = BlockSizes(tensors)
         self._copies = own_copies(tensors)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         self._sizes.check(sources, targets)
         if self._copies is not None:
             self._copies.run(sources, targets)
 
 
 class Nonblocking:
-    """An exchange that does not wait."""
+    """An exchange of *tensors* that can start without waiting: over MPI, with all rounds in flight.
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], packed: Packed) -> None:
+    Not in place, also where all ranks share memory: `docs/decisions/0009-nonblocking-relayouts.md` says why.
+    """
+
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
         self._group, self._tensors = group, tensors
+        packed = Packed(group, tensors, spec, _messages(group, spec), overlaps=True)
         self._start = packed.in_channels.start if packed.in_channels else packed.start_and_leave
         self._sizes = BlockSizes(tensors)
 
@@ -175,19 +166,19 @@ class Nonblocking:
             return self._start(sources, targets, buffer)
         began = monotonic_ns()
         pending = self._start(sources, targets, buffer)
-        recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+        recorder.exchanged("nonblocking", began, received_traffic(self._group, self._tensors))
         return pending
 
 
-class Repeated:
+class RepeatedExchange:
     """An exchange from some blocks to the same blocks, in a form that can start without waiting.
 
     To make one is Collective over the group. The blocks must stay where they are.
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, blocks: list[Bytes]) -> None:
-        self._group, self._tensors, self._number, self._blocks = group, tensors, terms.number, blocks
-        self._waiting = exchange(group, tensors, terms)
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, blocks: list[Bytes]) -> None:
+        self._group, self._tensors, self._number, self._blocks = group, tensors, spec.number, blocks
+        self._waiting = exchange(group, tensors, spec)
         self._channel: Channel | None = None
         self._messages: Packed | None = None
         self._own: BoxCopies | None = None
@@ -197,8 +188,8 @@ class Repeated:
             BlockSizes(tensors).check(blocks, blocks)
             self._channel, others, self._copies, sends = open_channel(group, tensors, blocks)
             if sends:
-                some = [tensor.only(others, others) for tensor in tensors]
-                self._messages = Packed(group, some, terms, overlaps=True)
+                crossing = [tensor.only(others, others) for tensor in tensors]
+                self._messages = Packed(group, crossing, spec, overlaps=True)
             if self._channel is not None:
                 self._own = own_copies(tensors)
 
@@ -228,7 +219,7 @@ class Repeated:
         began = 0 if recorder is None else monotonic_ns()
         pending = self._begin(buffer)
         if recorder is not None:
-            recorder.exchanged("nonblocking", began, received(self._group, self._tensors))
+            recorder.exchanged("nonblocking", began, received_traffic(self._group, self._tensors))
         return pending
 
     def fail(self, error: BaseException) -> None:
@@ -249,10 +240,10 @@ class Repeated:
         channel.start(number)
         if self._own is not None:
             self._own.run(self._blocks, self._blocks)
-        return _InChannel(group, channel, messages)
+        return _RepeatedInFlight(group, channel, messages)
 
 
-class _InChannel:
+class _RepeatedInFlight:
     """An exchange in flight in a channel, and perhaps in messages."""
 
     __slots__ = ("_channel", "_group", "_messages")
@@ -288,68 +279,68 @@ class _InChannel:
 class _Chosen:
     """An exchange that chooses its way when it runs: which ranks share memory is known once the group is open."""
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec) -> None:
-        self._group, self._tensors, self._terms = group, tensors, terms
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec) -> None:
+        self._group, self._tensors, self._spec = group, tensors, spec
         self._sizes = BlockSizes(tensors)
-        self._way: Operation | None = None
+        self._way: Transport | None = None
         self._chosen_for: tuple[int, ...] | None = None
         self._received: Traffic | None = None
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         group, recorder = self._group, watch.recorder
         began = 0 if recorder is None else monotonic_ns()
         wrong = self._sizes.wrong(sources, targets)
         if wrong is not None:
-            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), stretch))
+            join_and_raise(wrong, group.team, lambda: self.run(*self._sizes.fitting(sources, targets), allocation))
         try:
             group.communicator()
             way = self._way
             if way is None or group.nodes is not self._chosen_for:  # a new group, or opened again
                 way = self._way = self._over_mpi() if group.nodes is None else self._on_nodes(group.nodes)
                 self._chosen_for = group.nodes
-            way.run(sources, targets, stretch)
+            way.run(sources, targets, allocation)
         except BaseException as error:
             group.team.fail(error)
             raise
         if recorder is not None:
             if self._received is None:
-                self._received = received(group, self._tensors)
+                self._received = received_traffic(group, self._tensors)
             recorder.exchanged(type(way).__name__, began, self._received)
 
     def _over_mpi(self) -> OverMPI:
-        group, tensors, terms = self._group, self._tensors, self._terms
-        if terms.root is not None:
-            return Broadcast(group, terms)
-        if terms.gathers:
-            return Gathered(group, tensors[0], terms)
-        if terms.permutes:
-            return Permuted(group, tensors, terms, terms.rounds)
-        return Packed(group, tensors, terms, _rounds(group, tensors, terms))
+        group, tensors, spec = self._group, self._tensors, self._spec
+        if spec.root is not None:
+            return Broadcast(group, spec)
+        if spec.gathers:
+            return Gathered(group, tensors[0], spec)
+        if spec.permutes:
+            return Permuted(group, tensors, spec, spec.rounds)
+        return Packed(group, tensors, spec, _rounds(group, tensors, spec))
 
-    def _on_nodes(self, nodes: tuple[int, ...]) -> Operation:
+    def _on_nodes(self, nodes: tuple[int, ...]) -> Transport:
         """Return the way for a group in which some ranks share memory. Collective over the group."""
-        group, tensors, terms = self._group, self._tensors, self._terms
+        group, tensors, spec = self._group, self._tensors, self._spec
         several_nodes = len(set(nodes)) > 1
-        if (several_nodes and terms.root is not None) or (terms.one_memory and len(tensors) > 1):
-            return self._over_mpi()  # several blocks that are not in one stretch go in place by a channel only
-        rounds = _rounds(group, tensors, terms)
-        remaining = MessagesOnNode(group, tensors, terms, rounds)
-        if several_nodes and terms.relay_pays and len(tensors) == 1:
-            relayed = Relayed(group, tensors[0], terms, remaining)
-            if relayed.open(terms.scratch_limit):
+        if (several_nodes and spec.root is not None) or (spec.one_memory and len(tensors) > 1):
+            return self._over_mpi()  # several blocks that are not in one allocation go in place by a channel only
+        rounds = _rounds(group, tensors, spec)
+        remaining = MessagesOnNode(group, tensors, spec, rounds)
+        if several_nodes and spec.relay_pays and len(tensors) == 1:
+            relayed = Relayed(group, tensors[0], spec, remaining)
+            if relayed.open(spec.scratch_limit):
                 return relayed
         if not several_nodes:
-            return InPlace(group, tensors, terms, remaining)
+            return InPlace(group, tensors, spec, remaining)
         members = () if group.rendezvous is None else group.rendezvous.members
         others = np.setdiff1d(np.arange(len(nodes), dtype=np.intp), np.array(members, dtype=np.intp))
         # A rank that shares no memory does this as well: all have to make the same calls of MPI.
         crossing = [tensor.only(others, others) for tensor in tensors]
-        off_node = Packed(group, crossing, terms, rounds)
+        off_node = Packed(group, crossing, spec, rounds)
         if group.rendezvous is None:
             return _Mixed(None, off_node)
-        terms = replace(terms, scratch_limit=max(0, terms.scratch_limit - off_node.scratch_bytes))
-        return _Mixed(InPlace(group, tensors, terms, remaining), off_node)
+        spec = replace(spec, scratch_limit=max(0, spec.scratch_limit - off_node.scratch_bytes))
+        return _Mixed(InPlace(group, tensors, spec, remaining), off_node)
 
 
 class _Mixed:
@@ -358,14 +349,14 @@ class _Mixed:
     The exchange on the node is None for a rank that shares no memory.
     """
 
-    def __init__(self, on_node: Operation | None, off_node: Packed) -> None:
+    def __init__(self, on_node: Transport | None, off_node: Packed) -> None:
         self._on_node = on_node
         self._off_node = off_node
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         in_flight = self._off_node.start(sources, targets, _off_node_buffer)
         if self._on_node is not None:
-            self._on_node.run(sources, targets, stretch)
+            self._on_node.run(sources, targets, allocation)
         in_flight.wait()
 
 
@@ -374,14 +365,14 @@ def _off_node_buffer(use: str, size: int) -> Bytes:
     return scratch(f"off node {use}", size)
 
 
-def on_arrays(operation: Operation, shape: Shape) -> Callable[[Array], Array]:
-    """Return a function from an array to the new one, of *shape*, that *operation* makes of it."""
+def on_arrays(transport: Transport, shape: Shape) -> Callable[[Array], Array]:
+    """Return a function from an array to the new one, of *shape*, that *transport* makes of it."""
 
     elements = block_bytes(shape, 1)
 
     def run(array: Array) -> Array:
         target = new_bytes(elements * array.dtype.itemsize)
-        operation.run([as_bytes(array)], [target])
+        transport.run([as_bytes(array)], [target])
         return np.ndarray(shape, array.dtype, target)  # as_block, without its call
 
     return run

@@ -1,7 +1,7 @@
 """How ranks that exchange over MPI find that they make different calls: the digest of all calls goes with the data.
 
-In a small exchange it goes in the same messages, as a `Header`. In a large one, whose blocks need not be packed, it
-goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
+In a small exchange it goes in the same messages, as a `DigestHeader`. In a large one, whose blocks need not be packed,
+it goes beside the data: in messages to the same peers if they are few, see `Pairs`, else in a reduction that does not
 wait, see `Beside`. In all cases no data leave the call before it is compared.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from meshcomm.core._tuning import HEADER_UP_TO, PAIRS_UP_TO
 from meshcomm.core._types import Indices
 from meshcomm.core.layouts.boxes import Boxes
-from meshcomm.core.ranks.communicator import Communicator, Comparison, Numbers
+from meshcomm.core.ranks.communicator import Communicator, Comparison, NumberMessages
 from meshcomm.core.ranks.teams import Group
 from meshcomm.core.transport._digests import Digests
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec
@@ -47,7 +47,7 @@ class Comparing(Protocol):
 def comparing(
     group: Group,
     tensors: Sequence[Exchanged],
-    terms: ExchangeSpec,
+    spec: ExchangeSpec,
     peers: tuple[Indices, Indices],
     *,
     overlaps: bool = False,
@@ -58,26 +58,26 @@ def comparing(
     *overlaps* says that other exchanges of the group may begin before this one is complete.
     """
     packed = len(tensors) > 1
-    small = terms.most_bytes <= HEADER_UP_TO
-    scratch = 2 * (terms.most_bytes + _NUMBER_BYTES * len(group.members))
+    small = spec.most_bytes <= HEADER_UP_TO
+    scratch = 2 * (spec.most_bytes + _NUMBER_BYTES * len(group.members))
     # Simulated ranks count bytes, and compare beside them at no cost.
     if not group.team.world.takes_turns:
-        if packed or (small and scratch <= terms.scratch_limit):
-            return Header(group, terms.number, tensors, *peers)
+        if packed or (small and scratch <= spec.scratch_limit):
+            return DigestHeader(group, spec.number, tensors, *peers)
         if len(group.members) <= PAIRS_UP_TO and not overlaps:
-            return Pairs(group, terms.number, tensors, *peers)
-    return Beside(group, terms.number, tensors)
+            return Pairs(group, spec.number, tensors, *peers)
+    return Beside(group, spec.number, tensors)
 
 
-class Header(Digests):
+class DigestHeader(Digests):
     """One number from each rank to its peers, in the same messages as the tensors.
 
     Parameters
     ----------
-    group: the ranks that exchange
-    number: names the exchange
-    tensors: what they exchange
-    sends_to, receives_from: the positions of the peers
+    group: ranks that exchange
+    number: number of the exchange
+    tensors: boxes that they exchange
+    sends_to, receives_from: positions of the peers
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Pairs:
 
     Parameters
     ----------
-    group, number, tensors, sends_to, receives_from: as for `Header`
+    group, number, tensors, sends_to, receives_from: as in `DigestHeader`
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Pairs:
         self._communicator: Communicator | None = None
         self.tensors = list(tensors)
 
-    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, Numbers]:
+    def begin(self, sources: Blocks, targets: Blocks) -> tuple[Blocks, Blocks, NumberMessages]:
         """Send the number of this rank."""
         communicator = self._group.opened or self._group.communicator()
         if communicator is not self._communicator:  # the first time, or the group was closed and opened again
@@ -133,10 +133,10 @@ class Pairs:
         self._numbers.start(self._number ^ self._group.team.call_digest)
         return sources, targets, self._numbers
 
-    def is_complete(self, begun: Numbers) -> bool:
+    def is_complete(self, begun: NumberMessages) -> bool:
         return True
 
-    def check(self, begun: Numbers) -> None:
+    def check(self, begun: NumberMessages) -> None:
         differing = begun.differing()
         if differing:
             raise _difference(self._group, differing)
@@ -147,9 +147,9 @@ class Beside:
 
     Parameters
     ----------
-    group: the ranks that exchange
-    number: names the exchange
-    tensors: what they exchange
+    group: ranks that exchange
+    number: number of the exchange
+    tensors: boxes that they exchange
     """
 
     def __init__(self, group: Group, number: int, tensors: Sequence[Exchanged] = ()) -> None:
@@ -177,11 +177,11 @@ def _difference(group: Group, others: list[int]) -> CollectiveMismatch:
     """Return the error of a rank that has found a difference, after which its team makes no call any more."""
     names = ", ".join(str(group.members[other]) for other in others)
     if others:
-        found = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
+        text = f"rank {group.team.world.rank} made another collective call than rank{'s' * (len(others) > 1)} {names}"
     else:
-        found = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
+        text = f"ranks among {', '.join(map(str, group.members))} made different collective calls"
     error = CollectiveMismatch(
-        f"{found}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
+        f"{text}, now or before, or one has an error in it: run again with MESHCOMM_CHECK=1 to see which"
     )
     group.team.fail(error)
     return error

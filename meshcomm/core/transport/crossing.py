@@ -63,24 +63,24 @@ class Crossing:
 
     Parameters
     ----------
-    nodes: the nodes of the group
-    here: this node
-    boxes_of: gives the boxes that a position on this node sends, or receives, in global indices
-    sends: whether these are the boxes that this node sends
+    nodes: nodes of the group
+    node: number of this node
+    boxes_of: function from a position on this node to the boxes that it sends, or receives, in global indices
+    sends: whether these boxes are sent by this node, or received
     itemsize: bytes of an element
     """
 
-    def __init__(self, nodes: Nodes, here: int, boxes_of: Callable[[int], Boxes], sends: bool, itemsize: int) -> None:
-        self.members = nodes.members(here)
-        found = [_rows(nodes, here, int(peer), boxes_of(int(peer)), sends) for peer in self.members]
-        rows, self._row = _distinct(np.concatenate(found))
-        self._peer = np.repeat(np.arange(len(found)), [len(of_one) for of_one in found])
+    def __init__(self, nodes: Nodes, node: int, boxes_of: Callable[[int], Boxes], sends: bool, itemsize: int) -> None:
+        self.members = nodes.members(node)
+        rank_rows = [_rows(nodes, node, int(peer), boxes_of(int(peer)), sends) for peer in self.members]
+        rows, self._row = _distinct(np.concatenate(rank_rows))
+        self._peer = np.repeat(np.arange(len(rank_rows)), [len(rows) for rows in rank_rows])
         others, self.boxes = rows[:, 0], from_rows(rows[:, 2:], boxes_of(int(self.members[0])))
         sizes = self.boxes.sizes * itemsize
         self.lengths = np.zeros(nodes.count, dtype=np.intp)
         """The bytes of the message with each node."""
         np.add.at(self.lengths, others, sizes)
-        aggregators = nodes.aggregators(here)
+        aggregators = nodes.aggregators(node)
         self.begins, buffers = _laid_out(self.lengths, aggregators)
         """Where the message with each node begins in the buffer of its aggregator."""
         self.buffers = [buffers.get(int(peer), 0) for peer in self.members]
@@ -105,9 +105,9 @@ class Crossing:
         return boxes[np.isin(self.holders[boxes], holders)]
 
 
-def _rows(nodes: Nodes, here: int, peer: int, boxes: Boxes, sends: bool) -> Indices:
+def _rows(nodes: Nodes, node: int, peer: int, boxes: Boxes, sends: bool) -> Indices:
     """Return other node, sender, starts and stops of all that crosses for one rank."""
-    off_node = (nodes.of[boxes.peers] != here) & (boxes.sizes > 0)[boxes.which]
+    off_node = (nodes.of[boxes.peers] != node) & (boxes.sizes > 0)[boxes.which]
     peers, which = boxes.peers[off_node], boxes.which[off_node]
     senders = np.full_like(peers, peer) if sends else peers
     return np.column_stack([nodes.of[peers], senders, as_rows(boxes, which)])
@@ -142,29 +142,29 @@ class BufferCopies:
 
     Parameters
     ----------
-    nodes: the nodes of the group
-    tensor: the boxes that the group exchanges; this rank is at `tensor.position`
+    nodes: nodes of the group
+    tensor: boxes that the group exchanges; this rank is at `tensor.position`
     """
 
     def __init__(self, nodes: Nodes, tensor: Exchanged) -> None:
-        here = int(nodes.of[tensor.position])
+        node = int(nodes.of[tensor.position])
         self._tensor = tensor
-        self._outgoing = Crossing(nodes, here, tensor.sends_of, True, tensor.itemsize)
-        self._incoming = Crossing(nodes, here, tensor.receives_of, False, tensor.itemsize)
+        self._outgoing = Crossing(nodes, node, tensor.sends_of, True, tensor.itemsize)
+        self._incoming = Crossing(nodes, node, tensor.receives_of, False, tensor.itemsize)
         self.members = self._outgoing.members
         self.me = int(np.searchsorted(self.members, tensor.position))
         self.sent_bytes = self._outgoing.buffers[self.me]
         """The bytes that this rank sends to other nodes: its buffer begins with them."""
         self.buffer_bytes = self.sent_bytes + self._incoming.buffers[self.me]
         """The bytes of the buffer that this rank needs."""
-        self.messages = self._messages(nodes, here)
+        self.messages = self._messages(nodes, node)
         """The counts and offsets that this rank sends from its buffer, and those that it receives; None for none."""
 
-    def _messages(self, nodes: Nodes, here: int) -> tuple[tuple[Indices, Indices], tuple[Indices, Indices]] | None:
+    def _messages(self, nodes: Nodes, node: int) -> tuple[tuple[Indices, Indices], tuple[Indices, Indices]] | None:
         counts, offsets = np.zeros((2, 2, len(nodes.of)), dtype=np.intp)
-        for other in np.flatnonzero(nodes.aggregators(here) == self._tensor.position).tolist():
-            if other != here:
-                peer = nodes.aggregator(other, here)
+        for other in np.flatnonzero(nodes.aggregators(node) == self._tensor.position).tolist():
+            if other != node:
+                peer = nodes.aggregator(other, node)
                 counts[:, peer] = self._outgoing.lengths[other], self._incoming.lengths[other]
                 offsets[:, peer] = self._outgoing.begins[other], self.sent_bytes + self._incoming.begins[other]
         return ((counts[0], offsets[0]), (counts[1], offsets[1])) if counts.any() else None

@@ -18,7 +18,7 @@ from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import Bytes, Indices
 from meshcomm.core.layouts.boxes import Box, Boxes, box_shape, in_block, intersections, with_peers
 from meshcomm.core.memory.blocks import block_bytes
-from meshcomm.core.memory.copies import Loops, Strided, as_byte_boxes, strided
+from meshcomm.core.memory.copies import BoxLoops, Strided, as_byte_boxes, strided
 from meshcomm.errors import ShapeError
 
 T = TypeVar("T")
@@ -28,13 +28,13 @@ Order: TypeAlias = tuple[int, ...] | None
 """For each axis of a box, which axis of the block in memory it is; None if the axes are in one order."""
 
 
-class Operation(Protocol):
-    """Turns blocks into new ones. Collective over its group, if it has one."""
+class Transport(Protocol):
+    """A way of moving boxes from blocks to new blocks. Collective over its group, if it has one."""
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks *targets* from the blocks *sources*.
 
-        Several new blocks lie in one *stretch* of memory, where `stretch_offsets` says.
+        Several new blocks lie in one *allocation*, where `block_offsets` says.
         """
 
 
@@ -56,10 +56,10 @@ class Exchanged:
     Parameters
     ----------
     itemsize: bytes of an element
-    position: the position of this rank in the group
-    source, target: give the box that is the block of a position before and after; None where it has no such block
-    sends_of, receives_of: give the boxes that a position sends and receives, those for itself among them
-    order: that of the axes of the blocks before; the blocks after are in the order of the boxes
+    position: position of this rank in the group
+    source, target: functions from a position to the box of its block before and after; None where it has none
+    sends_of, receives_of: functions from a position to the boxes that it sends and receives, also to itself
+    order: order of the axes of the blocks before; blocks after have the order of the boxes
     """
 
     itemsize: int
@@ -94,23 +94,23 @@ class Exchanged:
         )
 
     @cached_property
-    def _known_bytes(self) -> tuple[dict[int, int], dict[int, int]]:
-        """The bytes of the blocks before and after, by position: of those that were asked for."""
+    def _block_bytes(self) -> tuple[dict[int, int], dict[int, int]]:
+        """The bytes of the blocks before and after, by position, as far as they were needed."""
         return {}, {}
 
     def source_bytes(self, position: int) -> int:
         """Return the bytes of the block of *position* before."""
-        known = self._known_bytes[0]
-        if position not in known:
-            known[position] = _bytes(self.source(position), self.itemsize)
-        return known[position]
+        sizes = self._block_bytes[0]
+        if position not in sizes:
+            sizes[position] = _bytes(self.source(position), self.itemsize)
+        return sizes[position]
 
     def target_bytes(self, position: int) -> int:
         """Return the bytes of the block of *position* after."""
-        known = self._known_bytes[1]
-        if position not in known:
-            known[position] = _bytes(self.target(position), self.itemsize)
-        return known[position]
+        sizes = self._block_bytes[1]
+        if position not in sizes:
+            sizes[position] = _bytes(self.target(position), self.itemsize)
+        return sizes[position]
 
     def corners_in_target(self, start: list[int], stop: list[int]) -> tuple[list[int], list[int]]:
         """Return the corners of a box in the indices of the blocks after."""
@@ -127,21 +127,21 @@ class Exchanged:
 
 @dataclass(frozen=True)
 class ExchangeSpec:
-    """What all ranks know alike about an exchange when its way is chosen.
+    """The specification of an exchange, the same on all ranks, by which its way is chosen.
 
     Parameters
     ----------
-    number: the same on all ranks for the same exchange, and another one for others
+    number: number of the exchange, the same on all ranks, and different for other exchanges
     most_bytes: bytes of the largest block of any rank
-    rounds: the fewest rounds that keep to the scratch limit
+    rounds: smallest number of rounds that keeps to the scratch limit
     scratch_limit: bytes that a rank may use beyond its blocks
-    permutes: each rank sends to one rank at most, and receives from one at most
-    gathers: all ranks need all blocks, and these are small enough for one MPI_Allgatherv
-    root: the position whose block all ranks get, in a broadcast
-    relay_pays: sending through aggregators is predicted to pay between nodes
-    stages: a block that is not shared may be copied to shared memory
-    one_memory: the blocks before and after are the same memory, as for ghosts. MPI may not receive into what it sends
-        from, so all is packed; and the new blocks of several tensors do not lie in one stretch
+    permutes: whether each rank sends to one rank at most, and receives from one at most
+    gathers: whether all ranks need all blocks, and these are small enough for one MPI_Allgatherv
+    root: position whose block all ranks get, in a broadcast; None without one
+    relay_pays: whether messages through aggregators are predicted to pay between nodes
+    stages: whether a block that is not shared may be copied to shared memory
+    one_memory: whether the blocks before and after are the same memory, as for ghosts. MPI may not receive into what
+        it sends from, so all is packed; and the new blocks of several tensors do not lie in one allocation
     """
 
     number: int
@@ -172,17 +172,17 @@ def from_boxes(itemsize: int, position: int, sources: Sequence[Box], targets: Se
 
 
 def once_each(tensors: Sequence[Exchanged], find: Callable[[Exchanged], T]) -> list[T]:
-    """Return what *find* finds of each tensor. It is asked once for those of one description, which are many."""
-    known: dict[int, T] = {}
+    """Return the result of *find* for each tensor. Those of one description share one call."""
+    results: dict[int, T] = {}
     for tensor in tensors:
-        if id(tensor) not in known:
-            known[id(tensor)] = find(tensor)
-    return [known[id(tensor)] for tensor in tensors]
+        if id(tensor) not in results:
+            results[id(tensor)] = find(tensor)
+    return [results[id(tensor)] for tensor in tensors]
 
 
 def numbered(blocks: Sequence[Strided]) -> list[Strided]:
     """Return where boxes lie, with a region for each of *blocks*: that of its number."""
-    return [Strided(np.full(len(each.regions), i, dtype=np.intp), *each[1:]) for i, each in enumerate(blocks)]
+    return [Strided(np.full(len(block.regions), i, dtype=np.intp), *block[1:]) for i, block in enumerate(blocks)]
 
 
 class BlockSizes:
@@ -208,10 +208,10 @@ class BlockSizes:
         """Return what is wrong, unless all blocks are as long as their tensors say."""
         if len(self._sources) == 1 and len(sources[0]) == self._sources[0] and len(targets[0]) == self._targets[0]:
             return None  # the same without lists: this is on the way of every small exchange
-        found, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
-        if found == expected:
+        lengths, expected = [*map(len, (*sources, *targets))], self._sources + self._targets
+        if lengths == expected:
             return None
-        return wrong_length(*next(pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]))
+        return wrong_length(*next(pair for pair in zip(lengths, expected, strict=True) if pair[0] != pair[1]))
 
     def fitting(self, sources: list[Bytes], targets: list[Bytes]) -> tuple[list[Bytes], list[Bytes]]:
         """Return the blocks, with zeros instead of those that do not fit."""
@@ -235,12 +235,12 @@ def own_pieces(tensors: Sequence[Exchanged], pieces: int) -> list[BoxCopies]:
     """Return the same copies in *pieces* of about the same size, perhaps none."""
 
     def sent(tensor: Exchanged) -> Strided:
-        here, sends = tensor.position, tensor.sends
-        return tensor.in_source(here, 0, sends.some(sends.of(here)))
+        position, sends = tensor.position, tensor.sends
+        return tensor.in_source(position, 0, sends.some(sends.of(position)))
 
     def received(tensor: Exchanged) -> Strided:
-        here, receives = tensor.position, tensor.receives
-        return tensor.in_target(here, 0, receives.some(receives.of(here)))
+        position, receives = tensor.position, tensor.receives
+        return tensor.in_target(position, 0, receives.some(receives.of(position)))
 
     froms, tos = numbered(once_each(tensors, sent)), numbered(once_each(tensors, received))
     itemsizes = [tensor.itemsize for tensor in tensors]
@@ -274,11 +274,11 @@ def _bytes(box: Box | None, itemsize: int) -> int:
 
 
 def _in_block(box: Box | None, region: int, itemsize: int, boxes: Boxes, *, order: Order = None) -> Strided:
-    if order is None and box is not None and are_few(boxes) and is_plain(box):
+    if order is None and box is not None and are_few(boxes) and has_intervals(box):
         corners = zip(boxes.starts.tolist(), boxes.stops.tolist(), strict=True)
-        return laid_out([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
+        return strided_rows([(region, box, start, stop) for start, stop in corners], len(box), itemsize)
     shape = None if box is None else box_shape(box)
-    return strided(region, shape, itemsize, Loops(*in_block(box, boxes)), order)
+    return strided(region, shape, itemsize, BoxLoops(*in_block(box, boxes)), order)
 
 
 def are_few(boxes: Boxes) -> bool:
@@ -286,7 +286,7 @@ def are_few(boxes: Boxes) -> bool:
     return boxes.repeats is None and len(boxes.starts) <= _FEW
 
 
-def is_plain(box: Box) -> bool:
+def has_intervals(box: Box) -> bool:
     """Return whether *box* is one interval along each axis."""
     return all(type(span) is tuple for span in box)
 
@@ -298,7 +298,7 @@ Row: TypeAlias = tuple[int, Box, list[int], list[int]]
 """A box in a region of memory that is a block: the region, the box of the block, and the corners of the box."""
 
 
-def laid_out(rows: Sequence[Row], ndim: int, itemsize: int) -> Strided:
+def strided_rows(rows: Sequence[Row], ndim: int, itemsize: int) -> Strided:
     """Return where boxes of *ndim* axes lie in blocks that are one interval along each axis."""
     regions, offsets, strides, extents = [], list[int](), list[list[int]](), list[list[int]]()
     for region, block, start, stop in rows:

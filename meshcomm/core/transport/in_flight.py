@@ -17,7 +17,7 @@ class InFlight:
 
     Parameters
     ----------
-    comparing, begun: how the ranks compare their calls, and what it returned when it began; None for not at all
+    comparing, begun: comparison of the ranks' calls, and what it returned when it began; None without comparison
     """
 
     __slots__ = ("_advances", "_begun", "_comparing", "_rounds")
@@ -85,11 +85,11 @@ class InChannels:
 
     Parameters
     ----------
-    group: the ranks that exchange
-    sides: what goes to the ranks, and comes from them: counts, offsets, and the bytes of the buffer
-    packings: of the messages to others, and from them
-    own: copies what the rank keeps
-    comparing: how the ranks compare their calls
+    group: ranks that exchange
+    sides: counts and offsets of the messages to the ranks and from them, and the bytes of their buffers
+    packings: packing of the messages to other ranks, and from them
+    kept_copies: copies of the boxes that the rank sends to itself
+    comparing: comparison of the ranks' calls
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class InChannels:
         group: Group,
         sides: tuple[Side, Side],
         packings: tuple[Packing, Packing],
-        own: Sequence[RegionCopies],
+        kept_copies: Sequence[RegionCopies],
         comparing: Comparing,
     ) -> None:
-        self._group, self._sides, self._own, self._comparing = group, sides, own, comparing
+        self._group, self._sides, self._kept_copies, self._comparing = group, sides, kept_copies, comparing
         self._packing, self._unpacking = packings
         self._opened_on: Communicator | None = None
 
@@ -118,7 +118,7 @@ class InChannels:
         channel = self._channels.take()
         self._packing.pack(froms, channel.send)
         channel.start()
-        for copies in self._own:
+        for copies in self._kept_copies:
             copies.run(sources, targets)
         channel.wait()
         self._unpacking.unpack(channel.receive, tos)
@@ -135,7 +135,7 @@ class InChannels:
         channel = self._channels.take()
         self._packing.pack(froms, channel.send)
         channel.start()
-        for copies in self._own:
+        for copies in self._kept_copies:
             copies.run(sources, targets)
         return _InChannel(channel, self._unpacking, tos, self._comparing, begun)
 

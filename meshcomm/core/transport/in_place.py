@@ -26,18 +26,18 @@ class InPlace:
 
     Parameters
     ----------
-    group: it has a rendezvous, as some of its ranks share memory with this one
-    tensors: the boxes that the group exchanges; those of ranks that share no memory with this one are passed over
-    terms: what all ranks know alike about the exchange
-    remaining: exchanges what no copy can move
+    group: group with a rendezvous, as some of its ranks share memory with this one
+    tensors: boxes that the group exchanges; those of ranks that share no memory with this one are passed over
+    spec: specification of the exchange, the same on all ranks
+    remaining: exchange of blocks that no copy can move
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, remaining: Remaining) -> None:
         rendezvous = group.rendezvous
         assert rendezvous is not None
         self._group = group
         self._rendezvous = rendezvous
-        self._terms = terms
+        self._spec = spec
         self._remaining = remaining
         self._copies = LocalCopies(tensors, rendezvous.members)
         incoming, outgoing = self._copies.pairs(True), self._copies.pairs(False)
@@ -46,15 +46,15 @@ class InPlace:
         self._staging: BoxCopies | None = None
         self._was_left = False  # some bytes did not get through: neither here nor there the block was shared
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the ranks that share memory."""
         rendezvous, routes = self._rendezvous, self._routes
         several = sources if self._copies.several else None
-        source, target = NOTHING if several else sources[0], targets[0] if stretch is None else stretch
+        source, target = NOTHING if several else sources[0], targets[0] if allocation is None else allocation
         if self._was_left and several is None and locate(source) < 0 and locate(target) < 0:
             source = self._staged(source)
         # With the digest of all calls: ranks that made other calls are found out here.
-        number = self._terms.number ^ self._group.team.call_digest
+        number = self._spec.number ^ self._group.team.call_digest
         rendezvous.exchange(routes, number, source, target, several)
         if watch.recorder is not None:
             watch.recorder.shared(rendezvous.times, self._group, self._peers)
@@ -64,7 +64,7 @@ class InPlace:
 
     def _staged(self, source: Bytes) -> Bytes:
         """Return a copy of the block in memory that is shared, if there is some within the scratch limit."""
-        allowed = self._terms.stages and len(source) <= self._terms.scratch_limit
+        allowed = self._spec.stages and len(source) <= self._spec.scratch_limit
         buffer = shared_scratch(len(source)) if allowed else None
         if buffer is None:
             return source

@@ -4,7 +4,7 @@ What is to be copied is the same as over MPI; shared memory is only another way 
 the receiver reads from the sender's block, or the sender writes to the receiver's, whichever is shared. If both are,
 the rank whose own side has the shorter runs does it: the other side is then touched in whole cache lines.
 
-Several tensors move in one exchange. Their new blocks lie in one stretch of memory, so that the other ranks find all
+Several tensors move in one exchange. Their new blocks lie in one allocation, so that the other ranks find all
 of them when they know where it begins.
 """
 
@@ -21,20 +21,20 @@ from meshcomm.core.transport.exchange import (
     Exchanged,
     Row,
     are_few,
-    is_plain,
-    laid_out,
+    has_intervals,
     numbered,
     once_each,
     run_length,
+    strided_rows,
 )
 
 
-def stretch_offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where blocks of these *sizes* begin in one stretch of memory, and its length.
+def block_offsets(sizes: Sequence[int]) -> list[int]:
+    """Return where blocks of these *sizes* begin in one allocation, and its length.
 
     Each begins on a cache line of its own.
 
-    >>> stretch_offsets([10, 64, 1])
+    >>> block_offsets([10, 64, 1])
     [0, 64, 128, 192]
     """
     lines = [-(-size // LINE) * LINE for size in sizes]
@@ -46,9 +46,9 @@ class LocalCopies:
 
     Parameters
     ----------
-    tensors: the boxes that the group exchanges
-    members: the positions in the group of the ranks that share memory, this rank among them; a local peer is named by
-        its index there
+    tensors: boxes that the group exchanges
+    members: positions in the group of the ranks that share memory, this rank among them; a local peer is named by its
+        index there
     """
 
     def __init__(self, tensors: Sequence[Exchanged], members: tuple[int, ...]) -> None:
@@ -59,7 +59,7 @@ class LocalCopies:
 
     def pairs(self, receives: bool) -> list[tuple[int, bool]]:
         """Return the local peers with bytes for this rank, or from it, and whether the sender should rather write."""
-        found: dict[int, bool] = {}
+        sender_writes: dict[int, bool] = {}
         for tensor in {id(tensor): tensor for tensor in self.tensors}.values():  # many have one description
             boxes = tensor.receives if receives else tensor.sends
             for peer, box in zip(boxes.peers.tolist(), boxes.which.tolist(), strict=True):
@@ -68,9 +68,9 @@ class LocalCopies:
                 if not (boxes.stops[box] - boxes.starts[box]).all():
                     continue
                 sender, receiver = (peer, tensor.position) if receives else (tensor.position, peer)
-                rather = self.several or _rather_writes(tensor, sender, receiver, boxes, box)
-                found[self.members.index(peer)] = rather
-        return list(found.items())
+                writes = self.several or _rather_writes(tensor, sender, receiver, boxes, box)
+                sender_writes[self.members.index(peer)] = writes
+        return list(sender_writes.items())
 
     def reads_and_writes(
         self, reads_from: tuple[int, ...], writes_to: tuple[int, ...]
@@ -79,10 +79,10 @@ class LocalCopies:
 
         What stays on this rank goes with the one or the other, so that memory is read once, or written once.
         """
-        here = (self.here,)
+        this_rank = (self.here,)
         if reads_from:
-            return self.reads(reads_from + here), self.writes(writes_to)
-        return None, self.writes(writes_to + here)
+            return self.reads(reads_from + this_rank), self.writes(writes_to)
+        return None, self.writes(writes_to + this_rank)
 
     def reads(self, peers: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from the blocks of local *peers*, this rank perhaps among them, to the new block."""
@@ -102,14 +102,14 @@ class LocalCopies:
         self, tensor: Exchanged, boxes: Boxes, chosen: Sequence[tuple[int, Indices]], receives: bool
     ) -> tuple[Strided, Strided]:
         """Return where boxes that are *chosen* of local peers lie before and after; peers are the regions there."""
-        here, froms, tos = tensor.position, list[Strided](), list[Strided]()
+        position, froms, tos = tensor.position, list[Strided](), list[Strided]()
         plain = self._plain(tensor, boxes, chosen, receives)
         if plain is not None:
             return plain
         for number, which in chosen:
-            some, peer = boxes.some(which), self.members[number]
-            froms.append(tensor.in_source(peer, number, some) if receives else tensor.in_source(here, 0, some))
-            tos.append(tensor.in_target(here, 0, some) if receives else tensor.in_target(peer, number, some))
+            peer, rows = self.members[number], boxes.some(which)
+            froms.append(tensor.in_source(peer, number, rows) if receives else tensor.in_source(position, 0, rows))
+            tos.append(tensor.in_target(position, 0, rows) if receives else tensor.in_target(peer, number, rows))
         loops = froms[0].extents.shape[1] if froms else boxes.starts.shape[1]
         return concatenated(froms, loops), concatenated(tos, loops)
 
@@ -119,55 +119,55 @@ class LocalCopies:
         """Return what `_laid_out` does, by integers of Python; None if there are many boxes, or some have gaps."""
         if not tensor.is_in_order or not are_few(boxes):
             return None
-        starts, stops, here = boxes.starts.tolist(), boxes.stops.tolist(), tensor.position
+        starts, stops, position = boxes.starts.tolist(), boxes.stops.tolist(), tensor.position
         froms, tos = list[Row](), list[Row]()
         for number, which in chosen:
-            sender, receiver = (self.members[number], here) if receives else (here, self.members[number])
+            sender, receiver = (self.members[number], position) if receives else (position, self.members[number])
             source, target = tensor.source(sender), tensor.target(receiver)
-            if source is None or target is None or not is_plain(source) or not is_plain(target):
+            if source is None or target is None or not has_intervals(source) or not has_intervals(target):
                 return None
             for box in which.tolist():
                 froms.append((number if receives else 0, source, starts[box], stops[box]))
                 tos.append((0 if receives else number, target, *tensor.corners_in_target(starts[box], stops[box])))
         ndim = boxes.starts.shape[1]
-        return laid_out(froms, ndim, tensor.itemsize), laid_out(tos, ndim, tensor.itemsize)
+        return strided_rows(froms, ndim, tensor.itemsize), strided_rows(tos, ndim, tensor.itemsize)
 
     def writes(self, peers: tuple[int, ...]) -> BoxCopies | None:
         """Return the copies from the blocks to the new blocks of local *peers*, this rank perhaps among them."""
         offsets = {number: self._offsets_of(self.members[number]) for number in peers}
         sizes = [offsets[number][-1] if number in offsets else 0 for number in range(len(self.members))]
-        found = once_each(self.tensors, lambda tensor: self._written(tensor, sorted(peers)))
-        ours = numbered([mine for mine, _ in found])
+        sides = once_each(self.tensors, lambda tensor: self._written(tensor, sorted(peers)))
+        sources = numbered([source for source, _ in sides])
         begins = np.zeros((len(self.members), len(self.tensors)), dtype=np.intp)
-        for number, its in offsets.items():
-            begins[number] = its[: len(self.tensors)]
-        theirs = [
-            there._replace(offsets=there.offsets + begins[there.regions, region])
-            for region, (_, there) in enumerate(found)
+        for number, starts in offsets.items():
+            begins[number] = starts[: len(self.tensors)]
+        targets = [
+            target._replace(offsets=target.offsets + begins[target.regions, region])
+            for region, (_, target) in enumerate(sides)
         ]
         itemsizes = [tensor.itemsize for tensor in self.tensors]
-        (source, itemsize), (target, _) = as_byte_boxes(ours, itemsizes), as_byte_boxes(theirs, itemsizes)
+        (source, itemsize), (target, _) = as_byte_boxes(sources, itemsizes), as_byte_boxes(targets, itemsizes)
         if not len(source.offsets):
             return None
-        own = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
-        return BoxCopies(own, sizes, itemsize, *source[:3], *target, len(self.members))
+        source_sizes = [tensor.source_bytes(tensor.position) for tensor in self.tensors]
+        return BoxCopies(source_sizes, sizes, itemsize, *source[:3], *target, len(self.members))
 
     def _written(self, tensor: Exchanged, peers: Sequence[int]) -> tuple[Strided, Strided]:
         """Return the boxes of *tensor* in the block, and in the new blocks of *peers*, which are the regions there."""
         chosen = [(number, tensor.sends.of(self.members[number])) for number in peers]
-        return self._laid_out(tensor, tensor.sends, [each for each in chosen if len(each[1])], receives=False)
+        return self._laid_out(tensor, tensor.sends, [row for row in chosen if len(row[1])], receives=False)
 
     def _offsets_of(self, position: int) -> list[int]:
-        """Return where the new blocks of a position begin in its stretch, and the length of this."""
+        """Return where the new blocks of a position begin in its allocation, and the length of this."""
         sizes = [tensor.target_bytes(position) for tensor in self.tensors]
-        return stretch_offsets(sizes) if self.several else [0, sizes[0]]
+        return block_offsets(sizes) if self.several else [0, sizes[0]]
 
 
 def _rather_writes(tensor: Exchanged, sender: int, receiver: int, boxes: Boxes, box: int) -> bool:
     """Return whether the sender's side of a box has shorter runs than the receiver's."""
     if tensor.is_in_order and boxes.repeats is None:
         before, after = tensor.source(sender), tensor.target(receiver)
-        if before is not None and after is not None and is_plain(before) and is_plain(after):
+        if before is not None and after is not None and has_intervals(before) and has_intervals(after):
             corners = boxes.starts[box].tolist(), boxes.stops[box].tolist()
             return run_length(before, *corners, tensor.itemsize) < run_length(after, *corners, tensor.itemsize)
     one = boxes.some(slice(box, box + 1))

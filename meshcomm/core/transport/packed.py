@@ -32,7 +32,7 @@ from meshcomm.core.memory.copies import Strided, as_byte_boxes
 from meshcomm.core.memory.scratch import Buffer, scratch
 from meshcomm.core.ranks.communicator import Buffers, Pending
 from meshcomm.core.ranks.teams import Group
-from meshcomm.core.transport.comparison import Beside, Comparing, Header, comparing
+from meshcomm.core.transport.comparison import Beside, Comparing, DigestHeader, comparing
 from meshcomm.core.transport.exchange import Exchanged, ExchangeSpec, Left, numbered, once_each, own_pieces
 from meshcomm.core.transport.in_flight import InChannels, InFlight
 
@@ -44,13 +44,13 @@ class Side:
 
     Parameters
     ----------
-    ranks: the number of ranks of the group
-    sizes: the bytes of the block of each tensor
-    blocks: for each tensor, where its boxes lie in its block
-    boxes: for each tensor, which rank gets or gives which box
-    itemsizes: the bytes of an element of each tensor
-    rounds: in how many rounds the boxes move
-    packs: whether to pack also what lies consecutively
+    ranks: number of ranks of the group
+    sizes: bytes of the block of each tensor
+    blocks: boxes of each tensor, as they lie in its block
+    boxes: boxes of each tensor, with the ranks that get them or give them
+    itemsizes: bytes of an element of each tensor
+    rounds: number of rounds in which the boxes move
+    packs: whether boxes that lie consecutively are packed, too
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Side:
     ) -> None:
         self._ranks = ranks
         layout, itemsize = as_byte_boxes(blocks, itemsizes)
-        peers = np.concatenate([found.peers for found in boxes])
-        first = np.cumsum([0] + [len(found.starts) for found in boxes[:-1]])
-        which = np.concatenate([found.which + start for found, start in zip(boxes, first, strict=True)])
+        peers = np.concatenate([tensor_boxes.peers for tensor_boxes in boxes])
+        first = np.cumsum([0] + [len(tensor_boxes.starts) for tensor_boxes in boxes[:-1]])
+        which = np.concatenate([tensor_boxes.which + start for tensor_boxes, start in zip(boxes, first, strict=True)])
         if len(boxes) > 1:
             peers, which, chosen = _side_by_side(peers, which)
             layout = Strided(*(array[chosen] for array in layout))
@@ -100,8 +100,8 @@ class Side:
         counts, offsets = np.zeros((2, self._ranks), dtype=np.int64)
         moved = sizes[self._which]
         np.add.at(counts, self._peers, moved)
-        some = moved > 0  # boxes are in the order of ranks where one has several: its first one counts
-        offsets[self._peers[some][::-1]] = starts[self._which][some][::-1]
+        nonempty = moved > 0  # boxes are in the order of ranks where one has several: its first one counts
+        offsets[self._peers[nonempty][::-1]] = starts[self._which][nonempty][::-1]
         return (counts.tolist(), offsets.tolist()) if self._ranks <= COUNTS_IN_LISTS else (counts, offsets)
 
 
@@ -127,21 +127,21 @@ def _side_by_side(peers: Indices, which: Indices) -> tuple[Indices, Indices, Ind
 
 def _sending(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.source_bytes(tensor.position) for tensor in tensors]
-    its = {id(tensor): found for tensor, found in zip(tensors, boxes, strict=True)}
-    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_source(tensor.position, 0, its[id(tensor)])))
+    boxes_by_id = {id(tensor): tensor_boxes for tensor, tensor_boxes in zip(tensors, boxes, strict=True)}
+    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_source(tensor.position, 0, boxes_by_id[id(tensor)])))
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
 def _receiving(ranks: int, tensors: Sequence[Exchanged], boxes: list[Boxes], rounds: int, packs: bool = False) -> Side:
     sizes = [tensor.target_bytes(tensor.position) for tensor in tensors]
-    its = {id(tensor): found for tensor, found in zip(tensors, boxes, strict=True)}
-    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_target(tensor.position, 0, its[id(tensor)])))
+    boxes_by_id = {id(tensor): tensor_boxes for tensor, tensor_boxes in zip(tensors, boxes, strict=True)}
+    blocks = numbered(once_each(tensors, lambda tensor: tensor.in_target(tensor.position, 0, boxes_by_id[id(tensor)])))
     return Side(ranks, sizes, blocks, boxes, [tensor.itemsize for tensor in tensors], rounds=rounds, packs=packs)
 
 
 def _peers(boxes: list[Boxes]) -> Indices:
     """Return the peers that have some of these boxes, ascending."""
-    peers: Indices = np.unique(np.concatenate([found.peers for found in boxes]))
+    peers: Indices = np.unique(np.concatenate([tensor_boxes.peers for tensor_boxes in boxes]))
     return peers
 
 
@@ -152,22 +152,22 @@ class Packed:
 
     Parameters
     ----------
-    group: the ranks that exchange
-    tensors: the boxes that they exchange
-    terms: what all ranks know alike about the exchange
-    rounds: in how many rounds; in each, only a share of each box is packed
-    between_pairs: send messages between pairs instead, so that ranks with nothing to exchange take no part. The pairs
-        have compared their calls before.
+    group: ranks that exchange
+    tensors: boxes that they exchange
+    spec: specification of the exchange, the same on all ranks
+    rounds: number of rounds; in each, only a share of each box is packed
+    between_pairs: whether pairs exchange messages instead, so that ranks with nothing to exchange take no part. The
+        pairs have compared their calls before.
     overlaps: whether other exchanges of the group may begin before this one is complete
 
-    `in_channels` is how it goes if it is small, among few ranks; None on all ranks alike if it is not.
+    `in_channels` runs it if it is small, among few ranks; None on all ranks alike if it is not.
     """
 
     def __init__(
         self,
         group: Group,
         tensors: Sequence[Exchanged],
-        terms: ExchangeSpec,
+        spec: ExchangeSpec,
         rounds: int = 1,
         *,
         between_pairs: bool = False,
@@ -175,7 +175,7 @@ class Packed:
     ) -> None:
         self.rounds = rounds
         self._group = group
-        self._in_messages = between_pairs or (terms.most_bytes > LARGEST_COUNT and not group.team.large_counts)
+        self._in_messages = between_pairs or (spec.most_bytes > LARGEST_COUNT and not group.team.large_counts)
         self._is_alltoallv = type(self) is Packed and not self._in_messages
         self._advances = rounds > 1 and not group.team.machine.one_node and not group.team.world.takes_turns
         ranks = len(group.members)
@@ -184,16 +184,16 @@ class Packed:
         self._comparing: Comparing | None = None
         carried = list(tensors)
         if ranks > 1 and not between_pairs:
-            self._comparing = comparing(group, tensors, terms, (_peers(sends), _peers(receives)), overlaps=overlaps)
+            self._comparing = comparing(group, tensors, spec, (_peers(sends), _peers(receives)), overlaps=overlaps)
             carried = self._comparing.tensors
             header = carried[: len(carried) - len(tensors)]
             sends, receives = [t.sends for t in header] + sends, [t.receives for t in header] + receives
         self._alone = ranks == 1
-        self.send = _sending(ranks, carried, sends, rounds, terms.one_memory)
-        self.receive = _receiving(ranks, carried, receives, rounds, terms.one_memory)
+        self.send = _sending(ranks, carried, sends, rounds, spec.one_memory)
+        self.receive = _receiving(ranks, carried, receives, rounds, spec.one_memory)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(rounds), self.receive.buffer_bytes(rounds)
-        self._window = rounds if overlaps else self._rounds_within(terms.scratch_limit)
-        self._kept = [self._found(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
+        self._window = rounds if overlaps else self._rounds_within(spec.scratch_limit)
+        self._kept = [self._counted(number) for number in range(rounds if rounds <= KEPT_ROUNDS else 0)]
         self.own = own_pieces(tensors, rounds * OWN_PIECES if self._advances else 1)
         self.in_channels: InChannels | None = None
         if self._is_alltoallv and rounds == len(tensors) == 1 and ranks <= PAIRS_UP_TO:
@@ -203,7 +203,7 @@ class Packed:
         """Let messages go in channels if they are small, with a header: then both sides are packed."""
         sides, comparing = (self.send, self.receive), self._comparing
         packings = [side.packing for side in sides]
-        if isinstance(comparing, Header) and packings[0] is not None and packings[1] is not None:
+        if isinstance(comparing, DigestHeader) and packings[0] is not None and packings[1] is not None:
             sizes = (*self._kept[0][0], self._send_bytes), (*self._kept[0][1], self._receive_bytes)
             self.in_channels = InChannels(group, sizes, (packings[0], packings[1]), self.own, comparing)
 
@@ -212,7 +212,7 @@ class Packed:
         """The bytes of the buffers that this rank packs into and unpacks from."""
         return 0 if self._alone else (self._send_bytes + self._receive_bytes) * self._window
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new blocks. Collective over the group."""
         if self.in_channels is not None and self.in_channels.run(sources, targets):
             return
@@ -250,15 +250,15 @@ class Packed:
 
     def _counts(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
         """Return the counts and offsets of round *number*: what is sent, and what is received."""
-        return self._kept[number] if self._kept else self._found(number)
+        return self._kept[number] if self._kept else self._counted(number)
 
-    def _found(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
+    def _counted(self, number: int) -> tuple[tuple[Counts, Counts], tuple[Counts, Counts]]:
         return self.send.counts(number, self.rounds), self.receive.counts(number, self.rounds)
 
     def _rounds_within(self, limit: int) -> int:
         """Return how many rounds may be in flight at once, with *limit* bytes of scratch: on one node only one."""
-        most = self.rounds if self._advances else 1
-        return max(1, min(most, limit // max(1, self._send_bytes + self._receive_bytes)))
+        rounds = self.rounds if self._advances else 1
+        return max(1, min(rounds, limit // max(1, self._send_bytes + self._receive_bytes)))
 
     def _communicate(self, send: Buffers, receive: Buffers) -> None:
         """Exchange in messages between pairs."""
@@ -349,23 +349,23 @@ class MessagesOnNode:
 
     Parameters
     ----------
-    group, tensors, terms, rounds: as for `Packed`
+    group, tensors, spec, rounds: as in `Packed`
     """
 
-    def __init__(self, group: Group, tensors: Sequence[Exchanged], terms: ExchangeSpec, rounds: int) -> None:
-        self._group, self._tensors, self._terms, self._rounds = group, tensors, terms, rounds
-        self._found: dict[Left, Packed] = {}
+    def __init__(self, group: Group, tensors: Sequence[Exchanged], spec: ExchangeSpec, rounds: int) -> None:
+        self._group, self._tensors, self._spec, self._rounds = group, tensors, spec, rounds
+        self._packed: dict[Left, Packed] = {}
 
     def run(self, left: Left, sources: list[Bytes], targets: list[Bytes]) -> None:
         """Exchange what is *left* with local peers. Collective over the pairs that have something left."""
-        messages = self._found.get(left)
+        messages = self._packed.get(left)
         if messages is None:
             assert self._group.rendezvous is not None
             members = np.array(self._group.rendezvous.members, dtype=np.intp)
             senders, receivers = (members[list(peers)] for peers in left)
-            some = [tensor.only(senders, receivers) for tensor in self._tensors]
-            messages = Packed(self._group, some, self._terms, self._rounds, between_pairs=True)
-            self._found[left] = messages
+            remaining = [tensor.only(senders, receivers) for tensor in self._tensors]
+            messages = Packed(self._group, remaining, self._spec, self._rounds, between_pairs=True)
+            self._packed[left] = messages
         messages.run(sources, targets)
 
 
@@ -377,17 +377,17 @@ class Gathered:
 
     rounds = 1
 
-    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec) -> None:
+    def __init__(self, group: Group, tensor: Exchanged, spec: ExchangeSpec) -> None:
         self._group = group
-        here, ranks = tensor.position, len(group.members)
+        position, ranks = tensor.position, len(group.members)
         everyone = np.arange(ranks, dtype=np.intp)
-        self._comparing = comparing(group, [tensor], terms, (everyone, everyone))
+        self._comparing = comparing(group, [tensor], spec, (everyone, everyone))
         tensors = self._comparing.tensors
-        self.send = _sending(ranks, tensors, [_to_itself(each.sends, here) for each in tensors], 1)
-        self.receive = _receiving(ranks, tensors, [each.receives for each in tensors], 1)
+        self.send = _sending(ranks, tensors, [_to_itself(exchanged.sends, position) for exchanged in tensors], 1)
+        self.receive = _receiving(ranks, tensors, [exchanged.receives for exchanged in tensors], 1)
         self._send_bytes, self._receive_bytes = self.send.buffer_bytes(1), self.receive.buffer_bytes(1)
         counts, offsets = self.send.counts(0, 1)
-        self._sent = slice(offsets[here], offsets[here] + counts[here])
+        self._sent = slice(offsets[position], offsets[position] + counts[position])
         self._received = self.receive.counts(0, 1)
 
     @property
@@ -395,7 +395,7 @@ class Gathered:
         """The bytes of the buffers that this rank packs into and unpacks from."""
         return self._send_bytes + self._receive_bytes
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         data, into, unpacking = sources[0], targets[0], self.receive.packing
         froms, tos, begun = self._comparing.begin(sources, targets)
@@ -416,11 +416,11 @@ class Broadcast:
 
     rounds = 1
 
-    def __init__(self, group: Group, terms: ExchangeSpec) -> None:
-        assert terms.root is not None
-        self._group, self._root, self._beside = group, terms.root, Beside(group, terms.number)
+    def __init__(self, group: Group, spec: ExchangeSpec) -> None:
+        assert spec.root is not None
+        self._group, self._root, self._beside = group, spec.root, Beside(group, spec.number)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         communicator, target = self._group.communicator(), targets[0]
         if communicator.rank == self._root:
@@ -430,7 +430,7 @@ class Broadcast:
         self._beside.check(comparison)
 
 
-def _to_itself(boxes: Boxes, here: int) -> Boxes:
+def _to_itself(boxes: Boxes, position: int) -> Boxes:
     """Return the box that goes to all, if there is one, as going to this rank: it lies in the buffer once."""
     number = len(boxes.starts)  # none, if the block is empty
-    return boxes._replace(peers=np.full(number, here), which=np.arange(number))
+    return boxes._replace(peers=np.full(number, position), which=np.arange(number))

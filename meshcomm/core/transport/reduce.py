@@ -28,11 +28,11 @@ class AllReduce:
 
     Parameters
     ----------
-    group: the ranks that reduce
-    position: the position of this rank in the group
-    reduce: reduces an array over its first axis, as `reduction` gives it
-    n, itemsize: how many elements the array of each rank has, and their bytes
-    counted: the positions in the group whose arrays count, by default all
+    group: ranks that reduce
+    position: position of this rank in the group
+    reduce: function that reduces an array over its first axis, as `reduction` returns it
+    n, itemsize: number of elements of the array of each rank, and their bytes
+    counted: positions in the group whose arrays count, by default all
     """
 
     def __init__(
@@ -54,19 +54,19 @@ class AllReduce:
         self._at_once = count * n * itemsize <= REDUCED_AT_ONCE
         if self._at_once:
             everything = from_boxes(itemsize, position, arrays, [((0, count), (0, n))] * count)
-            terms = ExchangeSpec(fingerprint(f"gather {call}"), count * n * itemsize, gathers=True)
-            self._gather = on_arrays(exchange(group, [everything], terms), (count, n))
+            spec = ExchangeSpec(fingerprint(f"gather {call}"), count * n * itemsize, gathers=True)
+            self._gather = on_arrays(exchange(group, [everything], spec), (count, n))
             return
         columns = [((0, count), cut) for cut in cuts]
         scatter = from_boxes(itemsize, position, arrays, columns)
-        most = max(n, count * elements.longest) * itemsize
-        terms = ExchangeSpec(fingerprint(f"scatter {call}"), most)
+        largest = max(n, count * elements.longest) * itemsize
+        spec = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
         start, stop = cuts[position]
-        self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
+        self._scatter = on_arrays(exchange(group, [scatter], spec), (count, stop - start))
         gather = from_boxes(itemsize, position, [(cut,) for cut in cuts], [((0, n),)] * count)
         at_once = gathers_at_once(n * itemsize, count)
-        terms = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
-        self._gather = on_arrays(exchange(group, [gather], terms), (n,))
+        spec = ExchangeSpec(fingerprint(f"gather {call}"), n * itemsize, gathers=at_once)
+        self._gather = on_arrays(exchange(group, [gather], spec), (n,))
 
     def run(self, array: Array, compute: Callable[[Array], Array] | None = None) -> Array:
         """Return the reduced array, or what *compute* makes of the array, reduced. Collective over the group."""
@@ -86,11 +86,11 @@ class ExclusiveScan:
 
     Parameters
     ----------
-    group: the ranks that scan
-    position: the position of this rank in the group
-    ufunc: how two arrays are reduced
-    n, itemsize: how many elements the array of each rank has, and their bytes
-    order: the positions whose arrays count, first one first; what others get, and the first one, is undefined
+    group: ranks that scan
+    position: position of this rank in the group
+    ufunc: reduction of two arrays
+    n, itemsize: number of elements of the array of each rank, and their bytes
+    order: positions whose arrays count, first one first; the results of others, and of the first one, are undefined
     """
 
     def __init__(
@@ -102,14 +102,14 @@ class ExclusiveScan:
         call = f"of exclusive_scan of {n} items of {itemsize} bytes in the order {order}"
         arrays = [((number, number + 1), (0, n)) for number in range(count)]
         columns = [((0, count), elements.interval(number)) for number in range(count)]
-        most = max(n, count * elements.longest) * itemsize
+        largest = max(n, count * elements.longest) * itemsize
         scatter = from_boxes(itemsize, position, arrays, columns)
         start, stop = elements.interval(position)
-        terms = ExchangeSpec(fingerprint(f"scatter {call}"), most)
-        self._scatter = on_arrays(exchange(group, [scatter], terms), (count, stop - start))
+        spec = ExchangeSpec(fingerprint(f"scatter {call}"), largest)
+        self._scatter = on_arrays(exchange(group, [scatter], spec), (count, stop - start))
         back = from_boxes(itemsize, position, columns, arrays)
-        terms = ExchangeSpec(fingerprint(f"return {call}"), most)
-        self._return = on_arrays(exchange(group, [back], terms), (n,))
+        spec = ExchangeSpec(fingerprint(f"return {call}"), largest)
+        self._return = on_arrays(exchange(group, [back], spec), (n,))
 
     def run(self, array: Array) -> Array:
         """Return the reduction of the arrays before that of this rank. Collective over the group."""

@@ -36,18 +36,18 @@ class Relayed:
     Parameters
     ----------
     group: ranks of several nodes; those of some nodes share memory
-    tensor: the boxes that they exchange
-    terms: what all ranks know alike about the exchange
-    remaining: exchanges what no copy can move
+    tensor: boxes that they exchange
+    spec: specification of the exchange, the same on all ranks
+    remaining: exchange of blocks that no copy can move
     """
 
-    def __init__(self, group: Group, tensor: Exchanged, terms: ExchangeSpec, remaining: Remaining) -> None:
+    def __init__(self, group: Group, tensor: Exchanged, spec: ExchangeSpec, remaining: Remaining) -> None:
         assert group.nodes is not None
-        self._group, self._tensor, self._terms, self._remaining = group, tensor, terms, remaining
+        self._group, self._tensor, self._spec, self._remaining = group, tensor, spec, remaining
         self._rendezvous: Rendezvous | None = group.rendezvous
         self._buffers = BufferCopies(Nodes(group.nodes), tensor)
         self._own = own_copies([tensor])
-        self._beside = Beside(group, terms.number)
+        self._beside = Beside(group, spec.number)
 
     @property
     def scratch_bytes(self) -> int:
@@ -79,27 +79,27 @@ class Relayed:
     def _routes(self) -> tuple[Routes, Routes]:
         """Return who copies to aggregators, and who copies from them; local peers exchange with the latter, too."""
         size, me = len(self._buffers.members), self._buffers.me
-        holders, held = self._buffers.hands_to()
+        holders, givers = self._buffers.hands_to()
         # With True, the sender rather writes: to the buffer of the aggregator.
-        incoming, outgoing = [(peer, True) for peer in held], [(peer, True) for peer in holders]
+        incoming, outgoing = [(peer, True) for peer in givers], [(peer, True) for peer in holders]
         self._hand_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         hand = Routes(size, me, incoming, outgoing, self._hand_copies)
-        holders, held = self._buffers.takes_from()
+        holders, takers = self._buffers.takes_from()
         self._senders = tuple(peer for peer, _ in self._local.pairs(True))
         self._receivers = tuple(peer for peer, _ in self._local.pairs(False))
         incoming = [(peer, False) for peer in holders] + [(peer, True) for peer in self._senders]
-        outgoing = [(peer, False) for peer in held] + [(peer, True) for peer in self._receivers]
+        outgoing = [(peer, False) for peer in takers] + [(peer, True) for peer in self._receivers]
         self._take_peers = sorted({peer for peer, _ in (*incoming, *outgoing)})
         return hand, Routes(size, me, incoming, outgoing, self._take_copies)
 
-    def run(self, sources: list[Bytes], targets: list[Bytes], stretch: Bytes | None = None) -> None:
+    def run(self, sources: list[Bytes], targets: list[Bytes], allocation: Bytes | None = None) -> None:
         """Fill the new block. Collective over the group."""
         source, target = sources[0], targets[0]
         rendezvous = self._rendezvous
         if self._own_out is not None:
             self._own_out.run([source], self._at_own(self._sent))
         if rendezvous is not None:
-            rendezvous.exchange(self._hand, self._terms.number, source, self._sent)
+            rendezvous.exchange(self._hand, self._spec.number, source, self._sent)
             if watch.recorder is not None:
                 watch.recorder.shared(rendezvous.times, self._group, self._hand_peers)
         comparison = self._beside.start()
@@ -114,7 +114,7 @@ class Relayed:
         if rendezvous is None:
             return
         # The others read from the buffer of this rank; it writes to their new blocks from its block.
-        rendezvous.exchange(self._take, self._terms.number, self._received, target, [source])
+        rendezvous.exchange(self._take, self._spec.number, self._received, target, [source])
         if watch.recorder is not None:
             watch.recorder.shared(rendezvous.times, self._group, self._take_peers)
         left = self._senders if locate(target) < 0 else (), self._unwritten

@@ -33,8 +33,8 @@ from meshcomm.core.layouts.coordinates import devices_along, used
 from meshcomm.core.layouts.layout import Axes, Layout
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
-from meshcomm.core.layouts.slicing import Items, Stretch
-from meshcomm.core.layouts.specs import CutSpec, is_stretch
+from meshcomm.core.layouts.slicing import AxisSlice, Items
+from meshcomm.core.layouts.specs import CutSpec, is_interval
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
@@ -74,7 +74,7 @@ class Panel(NamedTuple):
     again: whether this block of the result has products of earlier panels, before it began
     """
 
-    taken: dict[str, Stretch]
+    taken: dict[str, AxisSlice]
     fetched: tuple[int, ...]
     begins: bool
     ends: bool
@@ -122,11 +122,11 @@ class Contraction(FieldsOnly):
         """Return the panels in their order, one at least."""
         loops, lengths = [index for index, _ in self.loops], self.lengths
         ranges = [
-            [Stretch(start, min(width, lengths[index] - start)) for start in range(0, max(1, lengths[index]), width)]
+            [AxisSlice(start, min(width, lengths[index] - start)) for start in range(0, max(1, lengths[index]), width)]
             for index, width in self.loops
         ]
         free = [number for number, index in enumerate(loops) if index in self.result.indices]
-        last: tuple[Stretch, ...] | None = None
+        last: tuple[AxisSlice, ...] | None = None
         pending, again = None, False
         for turn in product(*ranges):
             fetched = tuple(
@@ -156,7 +156,7 @@ class Contraction(FieldsOnly):
 
     def items(self, factor: Factor, panel: Panel) -> Items:
         """Return the index that takes the slice of *factor* for a panel."""
-        return tuple(panel.taken.get(i) or Stretch(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
+        return tuple(panel.taken.get(i) or AxisSlice(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
 
     def slice_of(self, factor: Factor, panel: Panel, device: int | None) -> Slice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
@@ -345,7 +345,7 @@ def only_cuts(plan: Plan) -> bool:
     """Return whether devices have all that they need, so that each takes a view of its block."""
     if 0 in plan.shape:  # then blocks without elements need not lie within each other
         return False
-    return not any(step.dims for step in plan.steps) and all(map(is_stretch, plan.source.axes, plan.target.axes))
+    return not any(step.dims for step in plan.steps) and all(map(is_interval, plan.source.axes, plan.target.axes))
 
 
 def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:

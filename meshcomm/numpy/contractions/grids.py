@@ -25,7 +25,7 @@ from meshcomm.core.layouts.coordinates import devices_along
 from meshcomm.core.layouts.machine import Machine
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.layouts.refinement import refined
-from meshcomm.core.layouts.specs import CutSpec, Cyclic, is_stretch
+from meshcomm.core.layouts.specs import CutSpec, Cyclic, is_interval
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contraction import (
     Contraction,
@@ -167,7 +167,7 @@ class Grid:
         if factor is self.problem.result:
             return self.keeps_result
         return self.received[self.problem.operands.index(factor)] == 0 and all(
-            is_stretch(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
+            is_interval(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
         )
 
     @cached_property

@@ -14,7 +14,7 @@ import numpy as np
 
 from meshcomm.blocks.exchanges import Lending
 from meshcomm.core._types import Array, Bytes, Shape
-from meshcomm.core.layouts.coordinates import coordinates_of, decode
+from meshcomm.core.layouts.coordinates import coordinates_of, unravel
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
@@ -173,7 +173,7 @@ class LentProduct:
         for row in product(*axes):
             coordinates = coordinates_of(mesh, device)
             for (number, *_), names in zip(row, layout.axes, strict=True):
-                for name, where in decode(mesh, names, np.array([number], dtype=np.intp)):
+                for name, where in unravel(mesh, names, np.array([number], dtype=np.intp)):
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
             taken, starts = tuple(each[1] for each in row), tuple(each[2] for each in row)

@@ -31,7 +31,7 @@ from meshcomm.core.layouts.boxes import Box
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.partition import global_indices
-from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
+from meshcomm.core.layouts.slicing import AxisSlice, Item, Items, parsed_index
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.memory.copies import opaque
@@ -121,19 +121,19 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
             for number, one in enumerate(found):
                 arrays[len(items) - (not each.ndim)] = one
                 if each.ndim:
-                    items.append(Stretch(0, tensor.shape[axis + number]))
+                    items.append(AxisSlice(0, tensor.shape[axis + number]))
             axis += each.ndim
             positions.append(position)
         elif isinstance(each, np.ndarray | DTensor):
             arrays[len(items)] = each
-            items.append(Stretch(0, tensor.shape[axis]))
+            items.append(AxisSlice(0, tensor.shape[axis]))
             positions.append(position)
             axis += 1
         else:
-            items.append(parsed(each, (tensor.shape[axis],))[0])
+            items.append(parsed_index(each, (tensor.shape[axis],))[0])
             if isinstance(items[-1], int):  # an integer is an index array here
                 arrays[len(items) - 1] = np.asarray(items[-1], dtype=np.intp)
-                items[-1] = Stretch(0, tensor.shape[axis])
+                items[-1] = AxisSlice(0, tensor.shape[axis])
                 positions.append(position)
             axis += 1
     shape_found = _broadcast(arrays, len(items))

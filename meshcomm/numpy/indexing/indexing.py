@@ -26,7 +26,7 @@ from meshcomm.core.arrays.scripted import is_scripted
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.slicing import Item, Items, Stretch, parsed
+from meshcomm.core.layouts.slicing import AxisSlice, Item, Items, parsed_index
 from meshcomm.core.memory.copies import exact_copy, is_same_memory, opaque
 from meshcomm.errors import DTypeError, ShapeError
 from meshcomm.numpy.elementwise.signatures import implements, operation
@@ -62,7 +62,7 @@ def slice_of(tensor: DTensor, index: object) -> Call | DTensor:
 
     Collective over the mesh if elements have to move.
     """
-    items = parsed(index, tensor.shape)
+    items = parsed_index(index, tensor.shape)
     if elements.is_element(items, tensor) and not _has_ellipsis(index):  # as the short way, which other ranks may take
         element: DTensor | None = elements.element_of(tensor, items)
         if element is not None:
@@ -144,7 +144,7 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
     for axis, item in enumerate(of_axes):
         its_cut = tensor.layout.cut(axis, tensor.shape[axis])
         if isinstance(item, int):
-            first.append(Stretch(item, 1))
+            first.append(AxisSlice(item, 1))
             then.append(0)
             axes[axis] = ()  # every device along these mesh dimensions gets the elements
             continue
@@ -158,24 +158,24 @@ def _moved(tensor: DTensor, items: Items) -> DTensor:
     return _taken(some, tuple(None if item is None else next(rest) for item in items))
 
 
-def _of_result(items: Items) -> list[Stretch | None]:
+def _of_result(items: Items) -> list[AxisSlice | None]:
     return [item for item in items if not isinstance(item, int)]
 
 
 def _forward(item: Item) -> Item:
     """Return the stretch of the same elements with a positive step."""
-    if not isinstance(item, Stretch) or item.step > 0:
+    if not isinstance(item, AxisSlice) or item.step > 0:
         return item
     if not item.length:
-        return Stretch(0, 0)
-    return Stretch(item.start + (item.length - 1) * item.step, item.length, -item.step)
+        return AxisSlice(0, 0)
+    return AxisSlice(item.start + (item.length - 1) * item.step, item.length, -item.step)
 
 
-def _around(cut: AnyCut, item: Stretch) -> tuple[Stretch, Stretch]:
+def _around(cut: AnyCut, item: AxisSlice) -> tuple[AxisSlice, AxisSlice]:
     """Return a stretch with all elements of *item* that can stay where it is, and the elements as a stretch of it."""
     end = item.start + (item.length - 1) * item.step + 1 if item.length else item.start
     begin, end = cut.around(item.start, end)
-    return Stretch(begin, end - begin), Stretch(item.start - begin, item.length, item.step)
+    return AxisSlice(begin, end - begin), AxisSlice(item.start - begin, item.length, item.step)
 
 
 # -- assignment -------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ def setitem(tensor: DTensor, index: object, value: object) -> Call | None:
     check_writable(SET, tensor, index=index)
     given = unwrapped(value)
     if isinstance(given, DTensor) and is_moved(given) and not has_arrays(index):
-        of = sliced_outline(tensor, parsed(index, tensor.shape))
+        of = sliced_outline(tensor, parsed_index(index, tensor.shape))
         if is_same_view(given, tensor, of):
             return None
     is_record = tensor.dtype.names is not None and isinstance(given, tuple | list)
@@ -219,10 +219,10 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
     kinds = {value.dtype.kind, tensor.dtype.kind}
     if not kinds <= {*"biufc"} or () in cuts or is_moved(tensor) or not (is_scripted() or hasattr(value, "as_tensor")):
         return False
-    items = parsed(index, shape)
+    items = parsed_index(index, shape)
     shape, array = result_shape(items), value.view(np.ndarray)
     extra = array.ndim - len(shape)
-    if any(n != 1 for n in array.shape[: max(extra, 0)]) or any(type(x) is Stretch and x.step < 0 for x in items):
+    if any(n != 1 for n in array.shape[: max(extra, 0)]) or any(type(x) is AxisSlice and x.step < 0 for x in items):
         return False
     array = array.reshape(array.shape[extra:] if extra > 0 else (1,) * -extra + array.shape)
     if any(n not in (1, m) for n, m in zip(array.shape, shape, strict=True)) or not count_write(tensor, index):
@@ -245,7 +245,7 @@ def write_whole(tensor: DTensor, index: object, value: Array) -> bool:
 
 def _setting(tensor: DTensor, index: object, operand: Operand) -> Call | None:
     if not has_arrays(index):
-        return _assigning(tensor, parsed(index, tensor.shape), operand)
+        return _assigning(tensor, parsed_index(index, tensor.shape), operand)
     mask = masks.mask_in(index, tensor.shape)
     if mask is not None:
         _assign_where(tensor, mask, operand)
@@ -293,18 +293,20 @@ def _assigning(tensor: DTensor, items: Items, value: Operand) -> Call | None:
             _copy(found[0][found[1]], value._block if isinstance(value, DTensor) else value)
             return None
     shape, name = result_shape(items), f"t{index_text(items)} = value"
-    if not any(isinstance(item, Stretch) and item.step < 0 for item in items):
+    if not any(isinstance(item, AxisSlice) and item.step < 0 for item in items):
         way = _Assigning.of(name, tensor, items, value)
         if way is not None:
             return Call(way.recipe(), (tensor, value))
-    region = tuple(_forward(Stretch(item, 1) if isinstance(item, int) else item) for item in items if item is not None)
+    region = tuple(
+        _forward(AxisSlice(item, 1) if isinstance(item, int) else item) for item in items if item is not None
+    )
     if isinstance(value, DTensor) or shape_of(value):
         value = _spread_over(value, items, shape)
     if kept_slice(tensor.layout, tensor.shape, region, tensor.mesh.rank) is not None:
         _copy_to(_taken(tensor, region), value, name)
         return None
     # Blocks dealt round, from within a block on: a stretch that begins with a block is taken to a usual cut and back.
-    stretches = [item for item in region if isinstance(item, Stretch)]  # all of them
+    stretches = [item for item in region if isinstance(item, AxisSlice)]  # all of them
     both = [_around(tensor.layout.cut(a, tensor.shape[a]), item) for a, item in enumerate(stretches)]
     around = _taken(tensor, tuple(outer for outer, _ in both))
     usual = relaid(around, around.layout.usual_cut(range(around.ndim)).axes, name)
@@ -464,7 +466,7 @@ def _assign_where(tensor: DTensor, mask: DTensor | Array, value: Operand) -> Non
         return
     rows, chosen = masks.in_rows(tensor, mask)
     picked = masks.picked(rows, chosen, mask.ndim)
-    _assign(picked, parsed(Ellipsis, picked.shape), value)
+    _assign(picked, parsed_index(Ellipsis, picked.shape), value)
     changed(lambda block, new: operator.setitem(block, chosen, new), rows, picked)
     if rows is not tensor:
         _copy_to(tensor, rows)

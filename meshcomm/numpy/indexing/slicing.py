@@ -19,7 +19,7 @@ from meshcomm.core._types import Names, Shape
 from meshcomm.core.arrays.spec import TensorSpec
 from meshcomm.core.layouts.cyclic import AnyCut
 from meshcomm.core.layouts.layout import Axes, Layout
-from meshcomm.core.layouts.slicing import Items, Stretch
+from meshcomm.core.layouts.slicing import AxisSlice, Items
 from meshcomm.core.layouts.specs import Cyclic, cut_at
 
 
@@ -43,11 +43,13 @@ class Slice(NamedTuple):
 def index_text(items: Items) -> str:
     """Return an index as a program writes it: the ranks compare it.
 
-    >>> index_text((Stretch(1, 3, 2), None, 4))
+    >>> index_text((AxisSlice(1, 3, 2), None, 4))
     '[1:7:2, None, 4]'
     """
     texts = [
-        f"{item.start}:{item.start + item.length * item.step}:{item.step}" if isinstance(item, Stretch) else str(item)
+        f"{item.start}:{item.start + item.length * item.step}:{item.step}"
+        if isinstance(item, AxisSlice)
+        else str(item)
         for item in items
     ]
     return f"[{', '.join(texts)}]"
@@ -92,7 +94,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             lengths.append(1)
             counts.append(1)
             continue
-        stretch = Stretch(item, 1) if isinstance(item, int) else item
+        stretch = AxisSlice(item, 1) if isinstance(item, int) else item
         names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
         found = _kept(names, cut, number, stretch)
         if found is None:
@@ -152,7 +154,7 @@ class _Kept(NamedTuple):
     length: int
 
 
-def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | None:
+def _kept(names: Names, cut: AnyCut, number: int, stretch: AxisSlice) -> _Kept | None:
     """Return how a *stretch* of one axis is cut, and what it takes of block *number*."""
     start, count, step = stretch
     if cut.blocks == 1:
@@ -163,16 +165,16 @@ def _kept(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | N
     if cut.is_consecutive:
         boundaries = [min(max(0, -((start - begin) // step)), count) for begin in cut.all_starts()]
         return _consecutive(names, boundaries, number, start - cut.start(number), step)
-    return _kept_of_cyclic(names, cut, number, Stretch(start, count, step))
+    return _kept_of_cyclic(names, cut, number, AxisSlice(start, count, step))
 
 
 def _consecutive(names: Names, boundaries: Sequence[int], number: int, offset: int, step: int) -> _Kept:
     first, last = boundaries[number], boundaries[number + 1]
-    taken = Stretch(offset + first * step, last - first, step).slice
+    taken = AxisSlice(offset + first * step, last - first, step).slice
     return _Kept(cut_at(names, boundaries, boundaries[-1]), taken, last - first)
 
 
-def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, stretch: Stretch) -> _Kept | None:
+def _kept_of_cyclic(names: Names, cut: AnyCut, number: int, stretch: AxisSlice) -> _Kept | None:
     start, count, step = stretch
     assert isinstance(names, Cyclic)
     assert not cut.is_consecutive

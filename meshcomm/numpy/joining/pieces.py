@@ -5,7 +5,7 @@ import numpy as np
 from meshcomm.blocks.align import relaid
 from meshcomm.blocks.make import changed
 from meshcomm.core.arrays.dtensor import DTensor
-from meshcomm.core.layouts.slicing import parsed
+from meshcomm.core.layouts.slicing import parsed_index
 from meshcomm.core.memory.copies import opaque
 from meshcomm.numpy.indexing.indexing import getitem, setitem
 from meshcomm.numpy.indexing.slicing import kept_slice
@@ -16,7 +16,7 @@ def put(name: str, result: DTensor, where: tuple[slice, ...], piece: DTensor) ->
 
     Only those move that are on other devices. *name* is the operation.
     """
-    if kept_slice(result.layout, result.shape, parsed(where, result.shape), result.mesh.rank) is None:
+    if kept_slice(result.layout, result.shape, parsed_index(where, result.shape), result.mesh.rank) is None:
         setitem(result, where, piece)  # from within a block that is dealt round: there is no layout for it
         return
     region = getitem(result, where)

@@ -79,7 +79,7 @@ class Connection(TypedDict):
 
 def gather(communicator: Communicator, misspelt: list[str]) -> list[Facts]:
     """Return the facts of each rank. Collective over *communicator*. *misspelt* is what its variables have wrong."""
-    return communicator.told(facts(misspelt))
+    return communicator.allgather_json(facts(misspelt))
 
 
 def facts(misspelt: list[str]) -> Facts:
@@ -190,7 +190,7 @@ def _measured(communicator: Communicator, one: int, other: int) -> Connection:
     small = _seconds(communicator, one, other, _SMALL)
     large = _seconds(communicator, one, other, _LARGE)
     bandwidth = _LARGE / max(large - small, 1e-9)
-    measurements = communicator.told([small, bandwidth])
+    measurements = communicator.allgather_json([small, bandwidth])
     return Connection(ranks=[one, other], latency=measurements[one][0], bandwidth=measurements[one][1])
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar, get_origin, get_type_hints
 from meshcomm.core._arguments import quote
 from meshcomm.core._types import Json
 from meshcomm.core.failures.flights import Flight, Flown
-from meshcomm.core.failures.messages import first_of, some
+from meshcomm.core.failures.messages import first_of, ranks_text
 from meshcomm.core.failures.watch import kind
 from meshcomm.errors import MeshcommError, printable
 
@@ -106,7 +106,7 @@ def _different_operations(calls: Mapping[int, Flown]) -> str:
     ranks_of_operations: dict[str, list[int]] = {}
     for rank, call in calls.items():
         ranks_of_operations.setdefault(kind(call["operation"]), []).append(rank)
-    listed = [f"{some(ranks)} made {calls[ranks[0]]['operation']}" for ranks in ranks_of_operations.values()]
+    listed = [f"{ranks_text(ranks)} made {calls[ranks[0]]['operation']}" for ranks in ranks_of_operations.values()]
     return ", ".join(first_of(listed)) if len(listed) > 1 else ""
 
 
@@ -134,14 +134,14 @@ def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], al
     """Return that *groups* of ranks made the same operation differently."""
     about = [calls[ranks[0]]["about"] for ranks in groups]
     differs = len({*about}) > 1
-    who = " and ".join(first_of([some(ranks) for ranks in groups]))
+    who = " and ".join(first_of([ranks_text(ranks) for ranks in groups]))
     text = f"{who} made {calls[groups[0][0]]['operation']} with different arguments (layouts, shape, dtype, root ...)"
     if not alike_before or (about[0] and not differs):
         text += ", or after different calls, or after an error on one of them"
     if not differs:
         return f"{text}; run again with MESHCOMM_CHECK=1 to see which"
     lines = [
-        f"  {some(ranks)}: {text_of_call or 'not known'}" for ranks, text_of_call in zip(groups, about, strict=True)
+        f"  {ranks_text(ranks)}: {text_of_call or 'not known'}" for ranks, text_of_call in zip(groups, about, strict=True)
     ]
     return "\n".join([text, *first_of(lines)])
 

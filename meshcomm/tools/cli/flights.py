@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshcomm.core.failures.flights import Flight
-from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.messages import ranks_text
 from meshcomm.tools.cli.flight_files import first_difference, missing_ranks, read
 from meshcomm.tools.cli.show import on_first_rank
 from meshcomm.tools.cli.terminal import say
@@ -31,7 +31,7 @@ def summary(flights_read: Sequence[Flight], damaged: Sequence[str] = ()) -> str:
     missing = missing_ranks(flights_read)
     if missing:
         why = " that can be read" if damaged else ": killed, stopped, or ended before"
-        lines.append(f"{some(missing)} wrote nothing{why}")
+        lines.append(f"{ranks_text(missing)} wrote nothing{why}")
     lines += damaged
     difference = first_difference(flights_read)
     if difference is not None:

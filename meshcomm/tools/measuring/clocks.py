@@ -30,14 +30,14 @@ class Clock(NamedTuple):
 
 def compare_clocks(communicator: Communicator) -> Clock:
     """Return the difference of the clock of this rank's host and that of rank 0. Collective."""
-    first = first_on_host(communicator.told(this_host()))
+    first = first_on_host(communicator.allgather_json(this_host()))
     clocks_of_ranks = {0: Clock()}
     for rank in sorted({*first} - {0}):
         if communicator.rank == 0:
             clocks_of_ranks[rank] = _ask(communicator, rank)
         elif communicator.rank == rank:
             _answer(communicator)
-    clocks = dict(communicator.told(list(clocks_of_ranks.items()))[0])
+    clocks = dict(communicator.allgather_json(list(clocks_of_ranks.items()))[0])
     return Clock(*clocks[first[communicator.rank]])
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 from meshcomm.core._arguments import integer, quote
 from meshcomm.core._types import Json
 from meshcomm.core.failures.messages import spans
-from meshcomm.core.failures.recorder import NOBODY, Arrival, Needed, Peers, Traffic
+from meshcomm.core.failures.recorder import NOBODY, Arrival, Needed, Traffic, Waits
 from meshcomm.core.ranks.recording import Listener, Span
 from meshcomm.errors import MeshError
 from meshcomm.tools.measuring.totals import Totals, process_memory
@@ -23,7 +23,7 @@ MOST_EVENTS = 100_000
 """Spans that a rank keeps by default. A warm relayout on one node makes 5: a call, an exchange, two waits, a copy."""
 
 ARRIVES, NEEDS = "arrives", "needs"
-"""Names of arguments of a span, until the ranks are compared: `Peers`."""
+"""Names of arguments of a span, until the ranks are compared: `Waits`."""
 
 Interval: TypeAlias = tuple[int, int]
 Time: TypeAlias = Callable[[int], int]
@@ -40,7 +40,7 @@ class _Event(NamedTuple):
     thread: int
     text: str = ""
     traffic: Traffic | None = None
-    peers: Peers = NOBODY
+    peers: Waits = NOBODY
 
 
 class Events(Listener):
@@ -75,7 +75,7 @@ class Events(Listener):
     def exchanged(self, operation: str, way: str, interval: Interval, traffic: Traffic) -> None:
         self._keep(_Event("exchange", f"exchange: {way}", interval, threading.get_ident(), "", traffic))
 
-    def spent(self, kind: str, what: str, interval: Interval, peers: Peers) -> None:
+    def spent(self, kind: str, what: str, interval: Interval, peers: Waits) -> None:
         self._keep(_Event(kind, what, interval, threading.get_ident(), peers=peers))
 
     def numbered(self, numbers: dict[str, int]) -> None:
@@ -111,7 +111,7 @@ class Events(Listener):
                 }
             )
 
-    def _peers(self, peers: Peers) -> dict[str, Json]:
+    def _peers(self, peers: Waits) -> dict[str, Json]:
         """Return the arguments that show, once ranks are compared, for whom this one waited."""
         args: dict[str, Json] = {}
         if peers.arrivals:

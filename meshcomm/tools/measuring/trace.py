@@ -17,7 +17,7 @@ import numpy as np
 from meshcomm.core._arguments import as_path
 from meshcomm.core._files import check_writable, replacing
 from meshcomm.core.failures import abort
-from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.recorder import Arrival
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.memory.blocks import as_bytes
@@ -134,7 +134,7 @@ class Trace:
             missing = communicator.barrier(math.inf)
             if missing:  # simulated ranks, of which none can go on
                 raise CollectiveMismatch(
-                    f"a trace ends, but {some([team.ranks[rank] for rank in missing])} did not come"
+                    f"a trace ends, but {ranks_text([team.ranks[rank] for rank in missing])} did not come"
                 )
             agree(team, "the end of a trace")
             aligned = Aligned(self._before, _synchronised(team)[0])
@@ -143,7 +143,7 @@ class Trace:
                 self._events.lines(team.world.rank, os.uname().nodename, self._begin, aligned.time)
             ).encode()
             uncertain = max(clock.uncertain for clock in aligned)
-            reports = communicator.told([len(arrivals), len(text), self._events.dropped, uncertain])
+            reports = communicator.allgather_json([len(arrivals), len(text), self._events.dropped, uncertain])
             error = None
             if team.rank != 0:
                 communicator.send(np.frombuffer(arrivals, dtype=np.uint8), 0)
@@ -254,4 +254,4 @@ def _synchronised(team: Team) -> tuple[Clock, int]:
     """Return how the clock of this rank differs, and a time on that of the first rank. Collective over the team."""
     communicator = team.everyone.communicator()
     clock = compare_clocks(communicator)
-    return clock, int(communicator.told(monotonic_ns())[0])
+    return clock, int(communicator.allgather_json(monotonic_ns())[0])

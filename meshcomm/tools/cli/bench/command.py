@@ -189,10 +189,10 @@ def _rows(
             return
         row = measured(communicator, operation.make(setting, nbytes), wanted.options.rounds)
         yield row
-        if wanted.options.max is None and communicator.told(row.took > SLOW)[0]:
+        if wanted.options.max is None and communicator.allgather_json(row.took > SLOW)[0]:
             return
 
 
 def _largest_that_fits(communicator: Communicator, ranks: int) -> int:
     """Return the largest bytes of a block that fit on all hosts, with at most so many *ranks* each. Collective."""
-    return int(min(communicator.told(about.free_memory()))) // (2 * BLOCKS * ranks)
+    return int(min(communicator.allgather_json(about.free_memory()))) // (2 * BLOCKS * ranks)

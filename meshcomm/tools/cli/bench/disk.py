@@ -35,11 +35,11 @@ def new_folder(communicator: Communicator, parent: str | None) -> Iterator[Path]
             path = tempfile.mkdtemp(prefix="meshcomm-bench-", dir=parent and resolved(parent))
         except OSError as error:
             problem = f"no folder can be made in {parent or tempfile.gettempdir()}: {error.strerror}"
-    path, problem = communicator.told([path, problem])[0]
+    path, problem = communicator.allgather_json([path, problem])[0]
     try:
         if problem:
             raise MeshcommError(problem)
-        blind = [rank for rank, sees in enumerate(communicator.told(Path(path).is_dir())) if not sees]
+        blind = [rank for rank, sees in enumerate(communicator.allgather_json(Path(path).is_dir())) if not sees]
         if blind:
             raise MeshcommError(
                 f"rank {blind[0]} does not see the folder {path}: name one that all hosts share, with --folder"

@@ -33,28 +33,28 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from meshcomm.core.failures.answers import Answer
-from meshcomm.core.failures.messages import MOST_LINES, alike, first_of, some, spans
+from meshcomm.core.failures.messages import MOST_LINES, first_of, ranks_by_value, ranks_text, spans
 from meshcomm.core.failures.watch import kind
 
 Answers = Mapping[int, Answer | None]
 """The answer of each rank of a team, None for those that gave none."""
 
 
-def mismatch(answers: Answers, before: Answers, number: int) -> str:
+def call_mismatch(answers: Answers, before: Answers, number: int) -> str:
     """Return what is different if the ranks are certain to make different calls, else nothing.
 
     *before* are the answers of an earlier roll call; both asked for call *number*.
 
     >>> still = Answer(5, 2, "", "", 2, True, "", 1.0, "", False)
-    >>> here = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
-    >>> print(mismatch(here, here, 2))
+    >>> answers = {0: still._replace(asked="barrier", operation="barrier"), 1: still._replace(asked="to_numpy")}
+    >>> print(call_mismatch(answers, answers, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: to_numpy
     >>> alike = still._replace(asked="barrier", digest=5)
-    >>> mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
+    >>> call_mismatch({0: alike, 1: alike}, {0: alike, 1: alike}, 2)
     ''
-    >>> print(mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
+    >>> print(call_mismatch({0: alike, 1: alike._replace(digest=6)}, {0: alike, 1: alike}, 2))
     ranks made different collective calls as call 2 on ranks 0-1:
       rank 0: barrier
       rank 1: barrier
@@ -79,14 +79,15 @@ def mismatch(answers: Answers, before: Answers, number: int) -> str:
     if by_digests:
         digests = {digest for _, digest, _ in calls}
         noted = min(answer.noted for answer in waiting.values() if answer)
-        others = {rank: its for rank, its in past.items() if _differs(its, digests, noted)}
+        others = {rank: answer for rank, answer in past.items() if _differs(answer, digests, noted)}
         if None in digests or (len(digests) == 1 and not others):
             return ""
-        for rank, its in others.items():
-            made = its.asked or "another call"
-            kinds.add(kind(made))
-            calls.setdefault((f"{made}, and {'ended' if its.ended else 'went on'}", its.digest, ""), []).append(rank)
-    lines = [f"  {some(ranks)}: {operation}{error}" for (operation, _, error), ranks in calls.items()][:MOST_LINES]
+        for rank, answer in others.items():
+            operation = answer.asked or "another call"
+            kinds.add(kind(operation))
+            text = f"{operation}, and {'ended' if answer.ended else 'went on'}"
+            calls.setdefault((text, answer.digest, ""), []).append(rank)
+    lines = [f"  {ranks_text(ranks)}: {text}{error}" for (text, _, error), ranks in calls.items()][:MOST_LINES]
     if by_digests and (len(kinds) == 1 or not in_calls):
         lines.append("  with other arguments, or after other calls: run again with MESHCOMM_CHECK=1 to see which")
     where = f"{f'as call {number}' if in_calls else 'now or before,'} on ranks {spans(sorted(answers))}"
@@ -101,32 +102,32 @@ def _differs(answer: Answer, digests: Collection[int | None], noted: int) -> boo
 
 def is_past(answer: Answer, number: int) -> bool:
     """Return whether a rank has made call *number* of the team, and is in no call of it now."""
-    return not answer.number and answer.made >= number
+    return not answer.number and answer.team_calls >= number
 
 
-def ended(answers: Answers, before: Answers, number: int) -> str:
+def ended_ranks(answers: Answers, before: Answers, number: int) -> str:
     """Return which ranks have ended without call *number*, or have failed on this team, or nothing.
 
     *before* are the answers of an earlier roll call.
 
     >>> done = Answer(5, 2, "", "", 0, False, "", 1.0, "", True)
-    >>> ended({0: done, 1: done._replace(made=3)}, {}, 3)
+    >>> ended_ranks({0: done, 1: done._replace(team_calls=3)}, {}, 3)
     'rank 0 has ended without it'
-    >>> ended({0: done._replace(operation="close"), 1: done._replace(made=3)}, {}, 3)
+    >>> ended_ranks({0: done._replace(operation="close"), 1: done._replace(team_calls=3)}, {}, 3)
     'rank 0 has closed the mesh without it'
     >>> failed = {0: done._replace(ended=False, over="an exchange ended with an error (KeyError)"), 1: None}
-    >>> ended(failed, failed, 2)
+    >>> ended_ranks(failed, failed, 2)
     'rank 0 makes no more calls on these ranks: an exchange ended with an error (KeyError)'
-    >>> ended(failed, {}, 2)
+    >>> ended_ranks(failed, {}, 2)
     ''
     """
-    gone = [rank for rank, answer in answers.items() if answer is not None and answer.ended and answer.made < number]
+    gone = [rank for rank, a in answers.items() if a is not None and a.ended and a.team_calls < number]
     if gone:
         closed = any(answer is not None and answer.operation for rank, answer in answers.items() if rank in gone)
         return has_ended(gone, closed)
     for rank, answer in answers.items():
         earlier = before.get(rank)
-        if answer is not None and earlier is not None and answer.over and earlier.over and answer.made <= number:
+        if answer is not None and earlier is not None and answer.over and earlier.over and answer.team_calls <= number:
             return f"rank {rank} makes no more calls on these ranks: {answer.over}"
     return ""
 
@@ -134,22 +135,23 @@ def ended(answers: Answers, before: Answers, number: int) -> str:
 def has_ended(ranks: Sequence[int], closed: bool = False) -> str:
     """Return that *ranks* have ended, or have *closed* the mesh, before a call."""
     left = "closed the mesh" if closed else "ended"
-    return f"{some(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
+    return f"{ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {left} without it"
 
 
-def report(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
+def who_is_missing(answers: Answers, number: int, hosts: Mapping[int, str]) -> str:
     """Return a text on the ranks that are not in call *number* of their team, or on all if all have come to it.
 
     >>> behind = Answer(9, 3, "", "", 0, False, "", 4.0, "", False, at="heat.py:9 in step")
-    >>> print(report({0: behind._replace(operation="to_numpy", number=4, made=4, waits=True), 1: behind}, 4, {}))
+    >>> waits = behind._replace(operation="to_numpy", number=4, team_calls=4, waits=True)
+    >>> print(who_is_missing({0: waits, 1: behind}, 4, {}))
     rank 1 has not arrived: it has been outside meshcomm for 4 s, after call 3 on these ranks,
       now at heat.py:9 in step
     """
-    late = {rank: its for rank, its in answers.items() if its is None or its.made < number or its.error}
-    texts = [(_doing(its, number), _where(its, hosts.get(rank, ""))) for rank, its in (late or answers).items()]
+    late = {rank: a for rank, a in answers.items() if a is None or a.team_calls < number or a.error}
+    texts = [(_doing(a, number), _where(a, hosts.get(rank, ""))) for rank, a in (late or answers).items()]
     lines = [
-        f"{some(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
-        for (text, where), ranks in alike(late or answers, texts).items()
+        f"{ranks_text(ranks)} {_plural(text) if len(ranks) > 1 else text}{where}"
+        for (text, where), ranks in ranks_by_value(late or answers, texts).items()
     ]
     if not late:
         lines.insert(0, f"all of ranks {spans(sorted(answers))} have come to this call")
@@ -167,17 +169,18 @@ def _doing(answer: Answer | None, number: int) -> str:
         return "does not answer: it is stopped or lost, or runs code that keeps other threads of Python from running"
     seconds = f"{answer.since:.0f} s"
     waited = f"has waited {seconds} in {answer.operation}"
-    here = f", call {answer.number} on these ranks" if answer.number else ""
+    this_call = f", call {answer.number} on these ranks" if answer.number else ""
     elsewhere = f" on ranks {answer.others} (another mesh or communicator)" if answer.others else ""
-    after = f"after call {answer.made} on these ranks" if answer.made else "before its first call on these ranks"
+    calls = answer.team_calls
+    after = f"after call {calls} on these ranks" if calls else "before its first call on these ranks"
     if answer.ended:
         what = f"has {'closed the mesh' if answer.operation else 'ended'}, {after}"
-    elif answer.made < number and answer.operation:
-        what = f"has not arrived: it {waited}{here or elsewhere}"
-    elif answer.made < number:
+    elif calls < number and answer.operation:
+        what = f"has not arrived: it {waited}{this_call or elsewhere}"
+    elif calls < number:
         what = f"has not arrived: it has been outside meshcomm for {seconds}, {after}"
-    elif here:
-        what = f"{waited}{here}"
+    elif this_call:
+        what = f"{waited}{this_call}"
     elif answer.operation:
         what = f"went on, and {waited}{elsewhere}"
     else:

@@ -1,8 +1,8 @@
-"""Blocks that the ranks of a node lend each other: each reads those of the others where they are, without a copy.
+"""Shared-memory reads: the ranks of a node read each other's blocks where they are, without a copy.
 
-A loan has three phases: `Loan.lend` tells all ranks where the blocks are, each rank reads them, and `Loan.take_back`
-waits until all have. Until then no rank may change or free what it has lent. If a block of any rank is not in shared
-memory, all ranks find so, and nothing is lent.
+A read has three phases: `SharedRead.begin` gathers where the blocks are, each rank reads them, and `SharedRead.end`
+waits until all have. Until then no rank may change or free its blocks. If a block of any rank is not in shared memory,
+all ranks find so, and nothing is shared.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,10 @@ from meshcomm.core.ranks.teams import Group
 _WORD = 8
 
 
-class Loan:
-    """Lets all ranks of a group, which share memory, read *count* blocks of each.
+class SharedRead:
+    """A read of *count* blocks of each rank of a group by all its ranks, which share memory.
 
-    *number* is the same on all ranks for the same loan, and another one for others.
+    *number* is the same on all ranks for the same read, and different for other reads.
     """
 
     def __init__(self, group: Group, number: int, count: int) -> None:
@@ -36,35 +36,35 @@ class Loan:
         copies = BoxCopies(
             sizes, [sum(sizes)], 1, numbers, zeros, one, zeros, numbers * _WORD * count, one, lengths, size
         )
-        self._telling = Routes(size, position, others, others, lambda reads_from, writes_to: (copies, None))
+        self._gathering = Routes(size, position, others, others, lambda reads_from, writes_to: (copies, None))
         self._waiting = Routes(size, position, others, others, lambda reads_from, writes_to: (None, None))
         where = allocate(_WORD * count)
         if where is None:
             raise MemoryError(f"the pool of this rank has no {_WORD * count} bytes left")
         self._where = where
 
-    def lend(self, blocks: Sequence[Bytes], sizes: Sequence[Sequence[int]]) -> list[list[Bytes]] | None:
+    def begin(self, blocks: Sequence[Bytes], sizes: Sequence[Sequence[int]]) -> list[list[Bytes]] | None:
         """Return the blocks of each member of the group, a list for each one; None if some are not shared. Collective.
 
         *sizes* has the bytes of the blocks of each member.
         """
-        where, told = self._where, np.empty(len(sizes) * self._count, np.int64)
+        where, gathered = self._where, np.empty(len(sizes) * self._count, np.int64)
         where.view(np.int64)[:] = [locate(block) if len(block) else 0 for block in blocks]
-        self._exchange(self._telling, where, told.view(np.uint8))
-        found = told.reshape(len(sizes), self._count).tolist()
-        if any(offset < 0 for offsets in found for offset in offsets):
+        self._exchange(self._gathering, where, gathered.view(np.uint8))
+        offsets_of_ranks = gathered.reshape(len(sizes), self._count).tolist()
+        if any(offset < 0 for offsets in offsets_of_ranks for offset in offsets):
             return None
-        lent = list[list[Bytes]]()
-        for member, (offsets, of_member) in enumerate(zip(found, sizes, strict=True)):
+        shared = list[list[Bytes]]()
+        for member, (offsets, of_member) in enumerate(zip(offsets_of_ranks, sizes, strict=True)):
             if member == self._rendezvous.position:
-                lent.append(list(blocks))
+                shared.append(list(blocks))
                 continue
             pairs = zip(offsets, of_member, strict=True)
             views = (self._rendezvous.memory_of(member, offset, size) if size else b"" for offset, size in pairs)
-            lent.append([np.frombuffer(view, np.uint8) for view in views])
-        return lent
+            shared.append([np.frombuffer(view, np.uint8) for view in views])
+        return shared
 
-    def take_back(self) -> None:
+    def end(self) -> None:
         """Wait until no rank reads the blocks of this one any more. Collective."""
         self._exchange(self._waiting, NOTHING, NOTHING)
 
