@@ -289,7 +289,7 @@ _LOCAL = {
 """Names of the functions in which nothing moves: ranks do not compare them."""
 
 set_protocol(elements.element_of, elements.to_set, indexing.slice_of, indexing.write_whole)
-set_rows(rows.note, rows.written, rows.called)
+set_rows(rows)
 rows.set_kind(WholeArray)
 implements(np.sum, partly=True)(ufuncs.with_where(sum, np.add))
 implements(np.max, np.amax, partly=True)(ufuncs.with_where(max, np.maximum))

@@ -7,6 +7,8 @@ matter to the layout of a slice, only how many elements it takes. Along an axis 
 block has it, and a stretch where the result is cut. It is in C because it takes a tenth of the time.
 """
 
+import numpy as np
+
 
 def sliced(index, tuple shape, tuple cuts):
     """Return what an *index* is in a signature, and where it begins along each axis; None if it is for the long way.
@@ -126,3 +128,16 @@ cdef class At:
             found.append(slice(start, None if stop < 0 else stop, step))
         found.append(Ellipsis)
         return tuple(found)
+
+
+cdef object _integers = frozenset([np.dtype(code).type for code in "bBhHiIlLqQ"])
+
+
+def with_ints(index):
+    """Return an index with integers of Python in place of NumPy's, such as those of a loop over an array."""
+    if type(index) is tuple:
+        for x in <tuple>index:
+            if type(x) in _integers:
+                return tuple([int(x) if type(x) in _integers else x for x in <tuple>index])
+        return index
+    return int(index) if type(index) in _integers else index

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from types import ModuleType
 from typing import TypeVar
 
 import numpy as np
@@ -22,11 +23,7 @@ def set_protocol(
     slice_of: Callable[[T, object], T | Call],
     write: Callable[[T, object, Array], bool],
 ) -> None: ...
-def set_rows(
-    note: Callable[[tuple[Value, ...]], object],
-    written: Callable[[T, object, Value], object],
-    called: Callable[..., Value],
-) -> None: ...
+def set_rows(rows: ModuleType) -> None: ...
 def let_rows(on: bool) -> None: ...
 
 class TensorBase(TypedTensor):

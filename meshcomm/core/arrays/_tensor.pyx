@@ -32,7 +32,7 @@ from meshcomm.core.arrays._recipes cimport Call, OfTensors, Recipe, completed, t
 from meshcomm.core.arrays._storage cimport (
     Storage, Stored, begin, block_of, count_write, end, has_block, lend, sources
 )
-from meshcomm.core.arrays._indices import sliced
+from meshcomm.core.arrays._indices import sliced, with_ints
 from meshcomm.core.arrays._recipes import set_kind as set_kind_of_results
 from meshcomm.core.arrays.operators import LIKE, Operators, power_by
 from meshcomm.core.arrays.spec import TensorSpec, known_spec
@@ -60,16 +60,14 @@ cdef object dtype = np.dtype, ndarray = np.ndarray
 cdef object _numbers = frozenset(
     [bool, int, float, complex, np.bool_, *(np.dtype(each).type for each in "bBhHiIlLqQefdgFDG")]
 )
-cdef object _integers = frozenset([np.dtype(each).type for each in "bBhHiIlLqQ"])
 cdef object _NONE = object()  # in place of a signature: there is none
 cdef object _KIND = None  # DTensor
 cdef object _long = None  # NumPy's protocol, the long way
 cdef object _check_open = None
 cdef object _element_of = None, _to_set = None, _slice_of = None, _write = None
-cdef object _note_rows = None, _written = None, _rows = None
+cdef object _rows = None
 cdef bint _has_rows = False
-cdef Py_ssize_t _short = PASSING
-cdef Py_ssize_t _most = RECIPES
+cdef Py_ssize_t _short = PASSING, _most = RECIPES
 
 
 def set_kind(kind, long_way, check_open):
@@ -92,11 +90,10 @@ def set_protocol(get, put, slice_of, write):
     _element_of, _to_set, _slice_of, _write = get, put, slice_of, write
 
 
-def set_rows(note, written, called):
-    """Set what is told of calls with rows that sent something, and of writes; and what may make a call without them.
-    """
-    global _note_rows, _written, _rows
-    _note_rows, _written, _rows = note, written, called
+def set_rows(rows):
+    """Set the module that notes calls with rows that sent something, and writes, and makes calls without them."""
+    global _rows
+    _rows = rows
 
 
 def let_rows(bint on):
@@ -167,13 +164,12 @@ cdef class TensorBase(Stored):
         return _function(self, function, (self, *args), kwargs)
 
     def __getitem__(self, index):
-        index = _with_ints(index)
-        made = _attending(_item, self, index, None, None, None)
+        made = _attending(_item, self, with_ints(index), None, None, None)
         return made if script is None else _for_script(made, None, index)
 
     def __setitem__(self, index, value):
         note_dropped(value)
-        _attending(_set_item, self, _with_ints(index), value, None, None)
+        _attending(_set_item, self, with_ints(index), value, None, None)
         forget_dropped(value)
 
     def __array_function__(self, func, types, tuple args, dict kwargs):
@@ -317,12 +313,10 @@ script = None  # what gives results to a script of NumPy, if it is one: see mesh
 
 cdef inline object _for_script(made, function, index):
     """Return what a call gives to a script: a tensor that is cut as it is."""
-    cdef object spec
     if type(made) is _KIND:
-        spec = (<TensorBase>made)._spec
-        for cut in spec.cuts or spec.find_cuts():
-            if cut is not None:
-                return made
+        cuts = (<TensorBase>made)._spec.cuts or (<TensorBase>made)._spec.find_cuts()
+        if (<tuple>cuts).count(None) < len(<tuple>cuts):
+            return made
     return script(made, function, index)
 
 
@@ -350,21 +344,11 @@ cdef inline object _attending(_Way way, TensorBase tensor, a, b, c, d):
         return made
     begun = watch.count
     made = _with_views(way, tensor, a, b, c, d)
-    if _note_rows is not None and watch.count != begun:
-        _note_rows(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
+    if _rows is not None and watch.count != begun:
+        _rows.note(b if way == _by_operator else c if way == _by_ufunc or way == _by_function else (tensor,))
     if _has_rows and (way == _by_operator or way == _by_ufunc):
-        out = _out_of(way, c, d)
-        if type(out) is _KIND:
-            _written(out, None, None)
+        _rows.wrote(c if way == _by_operator else d.get("out"))
     return made
-
-
-cdef inline object _out_of(_Way way, c, d):
-    """Return where an operator or a universal function writes; None if it makes something new."""
-    if way == _by_operator:
-        return c
-    out = (<dict>d).get("out")
-    return out[0] if out is not None and len(<tuple>out) == 1 else out
 
 
 cdef inline bint _is_row(TensorBase tensor):
@@ -380,12 +364,10 @@ cdef object _of_rows(_Way way, TensorBase tensor, a, b, c, d):
     if are_seen() or watch.any_closed:
         return NotImplemented
     if way == _by_operator:
-        return _rows((<tuple>a)[0], "__call__", b, {}, c)
-    if way == _by_ufunc:
-        return _rows(a, b, c, {name: x for name, x in d.items() if name != "out"} if d else d, _out_of(way, c, d))
-    if way == _by_function:
-        return _rows(a, None, c, d, None)
-    return _rows(_getitem, None, (tensor, a), {}, None) if way == _item and _is_element(tensor, a) else NotImplemented
+        return _rows.called((<tuple>a)[0], "__call__", b, {} if c is None else {"out": c})
+    if way == _by_ufunc or way == _by_function:
+        return _rows.called(a, b, c, d)
+    return _rows.called(_getitem, None, (tensor, a), {}) if way == _item and _is_element(tensor, a) else NotImplemented
 
 
 cdef inline object _with_views(_Way way, TensorBase tensor, a, b, c, d):
@@ -465,7 +447,7 @@ cdef object _set_item(TensorBase tensor, index, value, _c, _d):
     if _known(tensor, key, (tensor, value, at[1]), tensor, index) is _NONE:
         _kept(tensor, key, (tensor, value), _long(_setitem, None, (tensor, index, value), {}))
     if _has_rows:
-        _written(tensor, index, value)
+        _rows.written(tensor, index, value)
 
 
 cdef object _by_function(TensorBase tensor, function, _b, args, kwargs):
@@ -535,16 +517,6 @@ cdef object _signature(function, tuple args, out, bint by_type):
 
 
 # -- recipes ----------------------------------------------------------------------------------------------------------
-
-
-cdef inline object _with_ints(index):
-    """Return an index with integers of Python in place of NumPy's, such as those of a loop over an array."""
-    if type(index) is tuple:
-        for x in <tuple>index:
-            if type(x) in _integers:
-                return tuple([int(x) if type(x) in _integers else x for x in <tuple>index])
-        return index
-    return int(index) if type(index) in _integers else index
 
 
 cdef bint _is_element(TensorBase tensor, index):

@@ -170,9 +170,9 @@ class _Tree:
         used, memory = 0, self._memory
         length, merges = self._intervals[self._interval]
         while used + length <= self._filled:
-            self._sums.append(np.add.reduce(memory[used : used + length]))
+            self._sums.append(np.sum(memory[used : used + length]))
             for _ in range(merges):
-                self._sums[-2:] = [np.add.reduce(np.array(self._sums[-2:]))]
+                self._sums[-2:] = [np.sum(np.array(self._sums[-2:]))]
             used, self._interval = used + length, self._interval + 1
             if self._interval == len(self._intervals):
                 self._result.flat[self._number] = self._sums.pop()

@@ -69,19 +69,25 @@ def written(array: DTensor, index: object, value: Value) -> None:
     pages.write_slice(index, value)
 
 
-def called(
-    function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value], out: Value
-) -> Value:
+def wrote(out: Value) -> None:
+    """Note that a call has written to *out*, if that is a row, or a tuple of one."""
+    row = out[0] if isinstance(out, tuple) and len(out) == 1 else out
+    if isinstance(row, DTensor):
+        written(row, None, None)
+
+
+def called(function: Value, method: str | None, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Value:
     """Return what a call makes of rows, of which this rank has a copy; NotImplemented if it is to go its usual way.
 
-    Parameters
-    ----------
-    function, method, args, kwargs: those of NumPy's protocols
-    out: where it writes; None if it makes something new
+    The arguments are those of NumPy's protocols.
     """
-    copies = [_copy_of(x) for x in args]
-    if not _is_new(function, method) or any(isinstance(x, DTensor) or name == "out" for name, x in kwargs.items()):
+    out = kwargs.get("out")
+    if out is not None:
+        out = out[0] if isinstance(out, tuple) and len(out) == 1 else out
+        kwargs = {name: x for name, x in kwargs.items() if name != "out"}
+    if not _is_new(function, method) or any(isinstance(x, DTensor) for x in kwargs.values()):
         return NotImplemented
+    copies = [_copy_of(x) for x in args]
     if out is None:
         if any(copy is None and isinstance(x, DTensor) for x, copy in zip(args, copies, strict=True)):
             return NotImplemented

@@ -140,9 +140,7 @@ def _difference_text(groups: Sequence[list[int]], calls: Mapping[int, Flown], al
         text += ", or after different calls, or after an error on one of them"
     if not differs:
         return f"{text}; run again with MESHCOMM_CHECK=1 to see which"
-    lines = [
-        f"  {ranks_text(ranks)}: {text_of_call or 'not known'}" for ranks, text_of_call in zip(groups, about, strict=True)
-    ]
+    lines = [f"  {ranks_text(ranks)}: {call or 'not known'}" for ranks, call in zip(groups, about, strict=True)]
     return "\n".join([text, *first_of(lines)])
 
 

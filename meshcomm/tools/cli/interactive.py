@@ -14,7 +14,7 @@ from meshcomm.core.failures.launchers import launched
 from meshcomm.errors import MeshcommError
 from meshcomm.tools.cli.launch import found_mpiexec, usual_environment
 from meshcomm.tools.cli.once import print_once
-from meshcomm.tools.cli.scripts import Script
+from meshcomm.tools.cli.scripts import NumPyScript
 from meshcomm.tools.cli.terminal import say
 
 
@@ -101,7 +101,7 @@ def _rank(options: argparse.Namespace) -> int:
         return 2
     job = Job()
     if options.numpy:
-        Script(Path.cwd()).begin_imports()
+        NumPyScript(Path.cwd()).begin_imports()
     if options.plain:
         from meshcomm.tools.interactive.plain import run
 

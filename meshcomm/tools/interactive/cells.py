@@ -20,7 +20,7 @@ from typing import TypedDict
 
 from meshcomm.core._types import Json
 from meshcomm.core.arrays.spec import forget_recipes
-from meshcomm.core.failures.messages import some
+from meshcomm.core.failures.messages import ranks_text
 from meshcomm.core.failures.watch import watch
 from meshcomm.core.ranks import interruptible
 from meshcomm.tools.interactive.bell import Bell, ring
@@ -173,7 +173,8 @@ class Job:
             since = min(self._ended.get(-1, time.monotonic()), time.monotonic())
             if not late and self._why and self._missing() and time.monotonic() > since + STOP_WITHIN:
                 late = True
-                say(f"{some(self._missing())} cannot be stopped yet: in code that is not Python's. Restart ends it")
+                ranks = ranks_text(self._missing())
+                say(f"{ranks} cannot be stopped yet: in code that is not Python's. Restart ends it")
             return len(self._outcomes) == self.size
 
         interruptible.wait_until(complete)
@@ -319,7 +320,7 @@ class Job:
             if gone and now > max(since, *(self._ended[rank] for rank in gone)) + WAIT_WITHIN:
                 where = watch.operation() or "a call of MPI"
                 have = "have" if len(gone) > 1 else "has"
-                text = f"CollectiveMismatch: waited in {where} for {some(gone)}, which {have} ended the cell"
+                text = f"CollectiveMismatch: waited in {where} for {ranks_text(gone)}, which {have} ended the cell"
                 self._on_stop(0, self.number, text)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshcomm.core.failures.messages import alike, spans
+from meshcomm.core.failures.messages import ranks_by_value, spans
 from meshcomm.tools.interactive.cells import Outcome
 
 
@@ -27,7 +27,7 @@ def report(outcomes: Sequence[Outcome]) -> Report:
     if not failed:
         stopped = next((outcome for outcome in outcomes if outcome["status"] == "stopped"), None)
         return Report(output, None if stopped is None else _error(stopped))
-    groups = sorted(alike(failed, [outcomes[rank]["key"] for rank in failed]).values())
+    groups = sorted(ranks_by_value(failed, [outcomes[rank]["key"] for rank in failed]).values())
     if len(groups) == 1 and len(failed) == len(outcomes):
         return Report(output, _error(outcomes[0]))
     for ranks in groups:
