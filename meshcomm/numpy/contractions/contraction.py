@@ -160,9 +160,9 @@ class Contraction(FieldsOnly):
 
     def slice_of(self, factor: Factor, panel: Panel, device: int | None) -> Slice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
-        found = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
-        assert found is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
-        return found
+        slice_ = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
+        assert slice_ is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
+        return slice_
 
     def wanted(self, factor: Factor, panel: Panel) -> Axes:
         """Return how the slice of *factor* is cut while blocks are multiplied."""
@@ -173,16 +173,16 @@ class Contraction(FieldsOnly):
 
     def moved(self, factor: Factor, panel: Panel) -> Plan | None:
         """Return the relayout of the slice of an operand for a panel; None if it stays."""
-        found, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
-        if found.layout.axes == axes:
+        source, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
+        if source.layout.axes == axes:
             return None
-        return self._plan(found.shape, factor.dtype, found.layout, Layout(axes, self.mesh))
+        return self._plan(source.shape, factor.dtype, source.layout, Layout(axes, self.mesh))
 
     @cached_property
     def keeps_result(self) -> bool:
         """Whether devices multiply straight into their blocks of the result."""
-        found = self.slice_of(self.result, self.first, None).layout.axes
-        return not self.summed and found == self.wanted(self.result, self.first)
+        kept_axes = self.slice_of(self.result, self.first, None).layout.axes
+        return not self.summed and kept_axes == self.wanted(self.result, self.first)
 
     def reduced(self, panel: Panel) -> tuple[Plan, ...]:
         """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
@@ -192,22 +192,22 @@ class Contraction(FieldsOnly):
         """
         if self.keeps_result:
             return ()
-        found, axes = self.slice_of(self.result, panel, None), self.wanted(self.result, panel)
-        shape, dtype = found.shape, self.result.dtype
+        target, axes = self.slice_of(self.result, panel, None), self.wanted(self.result, panel)
+        shape, dtype = target.shape, self.result.dtype
         if not self.summed:
-            return (self._plan(shape, dtype, Layout(axes, self.mesh), found.layout),)
+            return (self._plan(shape, dtype, Layout(axes, self.mesh), target.layout),)
         shares = devices_along(self.mesh, self.summed)
-        source, there = Layout((self.summed, *axes), self.mesh), self._shared_out(found)
+        source, there = Layout((self.summed, *axes), self.mesh), self._shared_out(target)
         first = self._plan((shares, *shape), dtype, source, Layout(((), *there.axes), self.mesh))
-        return (first,) if there == found.layout else (first, self._plan(shape, dtype, there, found.layout))
+        return (first,) if there == target.layout else (first, self._plan(shape, dtype, there, target.layout))
 
-    def _shared_out(self, found: Slice) -> Layout:
+    def _shared_out(self, target: Slice) -> Layout:
         """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
-        free = tuple(name for name in self.summed if name not in used(found.layout) and self.mesh.dim_size(name) > 1)
-        size = prod(found.shape) * self.result.dtype.itemsize
+        free = tuple(name for name in self.summed if name not in used(target.layout) and self.mesh.dim_size(name) > 1)
+        size = prod(target.shape) * self.result.dtype.itemsize
         if not free or size <= REDUCED_AT_ONCE:
-            return found.layout
-        return Layout(spread_over(found.layout.axes, found.shape, free, self.mesh), self.mesh)
+            return target.layout
+        return Layout(spread_over(target.layout.axes, target.shape, free, self.mesh), self.mesh)
 
     def _plan(self, shape: Shape, dtype: DType, source: Layout, target: Layout) -> Plan:
         try:
@@ -255,14 +255,14 @@ class Contraction(FieldsOnly):
         first, counts = self.first, [max(1, -(-self.lengths[i] // width)) for i, width in self.loops]
         received = messages = 0
         for factor in (*self.operands, self.result):
-            its = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
-            turns = counts[: max(its, default=-1) + 1]
-            again = prod(count for number, count in enumerate(turns) if number not in its)
+            own_loops = [number for number, (index, _) in enumerate(self.loops) if index in factor.indices]
+            turns = counts[: max(own_loops, default=-1) + 1]
+            again = prod(count for number, count in enumerate(turns) if number not in own_loops)
             for panel, times in ((first._replace(taken={}), again), (first, prod(turns))):
                 plans = self.reduced(panel) if factor is self.result else (self.moved(factor, panel),)
-                known = [plan for plan in plans if plan is not None]
-                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in known)
-                messages += times * sum(plan.messages for plan in known) if panel is first else 0
+                moving = [plan for plan in plans if plan is not None]
+                received += 0 if panel is first else times * sum(plan.bytes_moved for plan in moving)
+                messages += times * sum(plan.messages for plan in moving) if panel is first else 0
         return received, messages
 
     @property
@@ -285,16 +285,16 @@ class Contraction(FieldsOnly):
     def scratch_bytes(self) -> int:
         """The most bytes that a device uses beyond the blocks of operands and result."""
         moved, reduced = self._first_plans
-        held = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
+        landed = sum(_largest(plan.target, plan) for plan in moved if not only_cuts(plan))
         packed = max((_packed(plan) for plan in (*moved, *reduced)), default=0)
         partial = 0
         if not self.keeps_result:
-            found = self.slice_of(self.result, self.first, None)
-            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(found.shape)
+            target = self.slice_of(self.result, self.first, None)
+            partial = Layout(self.wanted(self.result, self.first), self.mesh).largest_block(target.shape)
             partial *= self.result.dtype.itemsize
-            held += partial + sum(_largest(plan.target, plan) for plan in reduced)
+            landed += partial + sum(_largest(plan.target, plan) for plan in reduced)
         multiplied = sum(_largest(plan.target, plan) for plan in moved) + partial
-        return held + packed + min(local_limit(self.scratch_limit), multiplied)
+        return landed + packed + min(local_limit(self.scratch_limit), multiplied)
 
     @property
     def seconds(self) -> float:
@@ -358,13 +358,13 @@ def spread_over(axes: Axes, shape: Shape, names: Names, mesh: Mesh) -> Axes:
     >>> spread_over(((), ()), (3, 5), ("x",), mesh), spread_over((("x",), ()), (4, 1), ("y",), mesh)
     (((), ('x',)), (('x', 'y'), ()))
     """
-    found = list(axes)
+    result = list(axes)
     fitting = [a for a, names_of in enumerate(axes) if not isinstance(names_of, CutSpec) and shape[a] > 1]
     if fitting:
         whole = [a for a in fitting if devices_along(mesh, axes[a]) == 1]
         axis = max(whole or fitting, key=lambda a: shape[a] / devices_along(mesh, axes[a]))
-        found[axis] = (*axes[axis], *names)
-    return tuple(found)
+        result[axis] = (*axes[axis], *names)
+    return tuple(result)
 
 
 def _largest(layout: Layout, plan: Plan) -> int:

@@ -107,12 +107,12 @@ def contracting(
     *subscripts* may be a function of the shapes of the operands. *casting* is NumPy's rule for the conversion to
     *dtype*.
     """
-    text, given = arguments_of(subscripts, operands)
-    if any(map(is_traced, given)):
+    text, arguments = arguments_of(subscripts, operands)
+    if any(map(is_traced, arguments)):
         options: dict[str, object] = {} if dtype is None else {"dtype": dtype}
-        result: DTensor = traced(np.einsum, (text, *given), **options)
+        result: DTensor = traced(np.einsum, (text, *arguments), **options)
         return result if layout is None else relayout(result, layout)
-    tensors = tensors_of(name, given)
+    tensors = tensors_of(name, arguments)
     text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
     described = tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
     plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)
@@ -120,13 +120,13 @@ def contracting(
         if len(set(indices)) < len(indices):
             tensors[number] = _without_repeats(tensors[number], indices)
     as_given = all(len(set(indices)) == len(indices) for indices in plan.expression.operands)
-    if len(plan.path) == 1 and as_given and all(isinstance(each, DTensor) for each in given):
+    if len(plan.path) == 1 and as_given and all(isinstance(x, DTensor) for x in arguments):
         (turn,), planned, limit = plan.path, (plan.problems[0], plan.contractions[0]), plan.limit
 
         def run(*operands: DTensor) -> DTensor:
             return _contract(name, planned, [operands[number] for number in turn], limit)
 
-        return Call(Recipe(run), tuple(given))
+        return Call(Recipe(run), tuple(arguments))
     for turn, problem, contraction in zip(plan.path, plan.problems, plan.contractions, strict=True):
         taken = [tensors[number] for number in turn]
         for number in sorted(turn, reverse=True):
@@ -161,9 +161,9 @@ def plan_einsum(
     >>> plan.bytes_moved // 2**20, plan.layout.sharding_specs
     (64, ['x', 'y'])
     """
-    text, given = arguments_of(subscripts, operands)
-    tensors = [unwrapped(untraced(x)) for x in given]
-    mesh = next((each for each in map(_mesh_of, tensors) if each is not None), None)
+    text, arguments = arguments_of(subscripts, operands)
+    tensors = [unwrapped(untraced(x)) for x in arguments]
+    mesh = next((candidate for candidate in map(_mesh_of, tensors) if candidate is not None), None)
     if mesh is None:
         raise LayoutError("one of the operands must be a DTensor, or a shape, a dtype and a layout")
     described = tuple(_described(x, mesh) for x in tensors)
@@ -202,9 +202,9 @@ def _described(x: object, mesh: Mesh) -> Operand:
 
 def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
     """Return the diagonal of a tensor with repeated indices. Collective if its elements have to move."""
-    while (found := repeated_axes(indices)) is not None:
-        tensor = diagonal(tensor, 0, *found)
-        indices = "".join(i for axis, i in enumerate(indices) if axis not in found) + indices[found[0]]
+    while (axes := repeated_axes(indices)) is not None:
+        tensor = diagonal(tensor, 0, *axes)
+        indices = "".join(i for axis, i in enumerate(indices) if axis not in axes) + indices[axes[0]]
     return tensor
 
 
@@ -216,13 +216,13 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
     (problem, contraction), mesh, block = planned, tensors[0].mesh, None
     if contraction.moves:
         subject = (name, problem, limit, tuple(map(axes_in_memory, tensors)))
-        with session(name, mesh) as here:
-            if here is not None:
-                block = _CONTRACT.run(here, subject, subject, tuple([tensor._block for tensor in tensors]))
+        with session(name, mesh) as scope:
+            if scope is not None:
+                block = _CONTRACT.run(scope, subject, subject, tuple([tensor._block for tensor in tensors]))
     else:  # no other machine would move anything
         block = on_device(mesh, lambda device: _local(contraction, device)(*[tensor._block for tensor in tensors]))
-    found = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
-    layout = found if found.mesh is mesh else Layout(found.axes, mesh)
+    planned_layout = problem.result.layout  # of the plan, which may be kept from another world with an equal mesh
+    layout = planned_layout if planned_layout.mesh is mesh else Layout(planned_layout.axes, mesh)
     return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
@@ -239,38 +239,38 @@ def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, .
 
 
 def _built(
-    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], here: Session
+    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], scope: Session
 ) -> Callable[..., Array]:
-    contraction = cheapest_contraction(problem, limit, here.machine)
-    shapes = _shapes(contraction, here.device)
+    contraction = cheapest_contraction(problem, limit, scope.machine)
+    shapes = _shapes(contraction, scope.device)
     lending: Lending | None = None
     if can_lend(contraction, orders):
-        lending = Lending(here, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
+        lending = Lending(scope, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
     on_node: LentProduct | None = None
-    panels = _Contracts(contraction, here.device, orders, here) if lending is None else None
+    panels = _Contracts(contraction, scope.device, orders, scope) if lending is None else None
 
     def contract(*blocks: Array) -> Array:
         nonlocal on_node, panels
         # An overflow, which concerns one rank, must not stop it while the others go on to the exchange.
         with unstopped():
-            found = None
+            result = None
             if lending is not None and lending.is_possible():
-                on_node = on_node or LentProduct(contraction, orders, here.device, lending)
-                found = on_node(*blocks)
-            if found is None:
-                panels = panels or _Contracts(contraction, here.device, orders, here)
-                found = panels(*blocks)
-            return found
+                on_node = on_node or LentProduct(contraction, orders, scope.device, lending)
+                result = on_node(*blocks)
+            if result is None:
+                panels = panels or _Contracts(contraction, scope.device, orders, scope)
+                result = panels(*blocks)
+            return result
 
     def together(*blocks: Array) -> Array:
         wrong = _misfit(shapes, blocks)
         if wrong is not None:
             fitting = [new_block(shape, f.dtype) for shape, f in zip(shapes, contraction.operands, strict=True)]
-            here.join_and_raise(wrong, lambda: contract(*fitting))
+            scope.join_and_raise(wrong, lambda: contract(*fitting))
         try:
             return contract(*blocks)
         except BaseException as error:
-            here.end_after(error)
+            scope.end_after(error)
             raise
 
     return together
@@ -348,9 +348,9 @@ class _Contracts:
     """
 
     def __init__(
-        self, contraction: Contraction, device: int, orders: tuple[Order, ...], here: Session | None = None
+        self, contraction: Contraction, device: int, orders: tuple[Order, ...], scope: Session | None = None
     ) -> None:
-        self._contraction, self._device, self._orders, self._here = contraction, device, orders, here
+        self._contraction, self._device, self._orders, self._scope = contraction, device, orders, scope
         result = contraction.result
         self._shape, self._dtype = result.layout.block_shape(result.shape, device), result.dtype
         self._indices = tuple(operand.indices for operand in contraction.operands)
@@ -373,9 +373,9 @@ class _Contracts:
                 number, last = fetch.number, moved[fetch.number]
                 if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
                     last, moved[number], current[number] = None, None, Block(blocks[number], self._indices[number])
-                found = self._fetched(fetch, blocks[number], last)
-                moved[number] = None if fetch.move is None else found
-                current[number] = Block(found, self._indices[number])
+                factor = self._fetched(fetch, blocks[number], last)
+                moved[number] = None if fetch.move is None else factor
+                current[number] = Block(factor, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
                 multiply(current, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
@@ -396,48 +396,48 @@ class _Contracts:
             block = _view(block, fetch.taken)
         elif fetch.order is not None:
             block = block.transpose(fetch.order)
-        found = fetch.move(block, last)
-        assert found is not None
-        return found
+        out = fetch.move(block, last)
+        assert out is not None
+        return out
 
     def _reduced(self, turn: _Turn, partial: Array) -> Array:
         """Return the block of the result for a panel from what each device multiplied."""
         for number, reduce in enumerate(turn.moves):
-            found = reduce(partial[None] if self._shares and number == 0 else partial, None)
-            assert found is not None
-            partial = summed_up(found) if self._shares and number == 0 else found
+            out = reduce(partial[None] if self._shares and number == 0 else partial, None)
+            assert out is not None
+            partial = summed_up(out) if self._shares and number == 0 else out
         return partial
 
     def _turn(self, panel: Panel) -> _Turn:
-        contraction, device, here = self._contraction, self._device, self._here
+        contraction, device, scope = self._contraction, self._device, self._scope
         result, mesh = contraction.result, contraction.mesh
-        found = contraction.slice_of(result, panel, device)
+        target = contraction.slice_of(result, panel, device)
         partial: Shape = ()
         moves: tuple[Move, ...] = ()
         if not contraction.keeps_result:
-            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(found.shape, device)
-        if panel.ends and here is not None:
-            moves = tuple(move(here, plan) for plan in contraction.reduced(panel))
+            partial = Layout(contraction.wanted(result, panel), mesh).block_shape(target.shape, device)
+        if panel.ends and scope is not None:
+            moves = tuple(move(scope, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
-        return _Turn(fetches, found.block, partial, moves, *panel[2:])
+        return _Turn(fetches, target.block, partial, moves, *panel[2:])
 
     def _fetch(self, number: int, panel: Panel) -> _Fetch:
-        contraction, device, here = self._contraction, self._device, self._here
+        contraction, device, scope = self._contraction, self._device, self._scope
         operand, order = contraction.operands[number], self._orders[number]
-        kept, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
+        source, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
         if plan is None:
-            return _Fetch(number, kept.block)
+            return _Fetch(number, source.block)
         if only_cuts(plan):
-            boxes = (layout.block_box(plan.shape, device) for layout in (kept.layout, plan.target))
+            boxes = (layout.block_box(plan.shape, device) for layout in (source.layout, plan.target))
             taken = tuple(
-                slice(each.start + first, each.start + first + n)
-                for each, (first, n) in zip(kept.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
+                slice(span.start + first, span.start + first + n)
+                for span, (first, n) in zip(source.block, starmap(_within, zip(*boxes, strict=True)), strict=True)
             )
             return _Fetch(number, taken)
-        assert here is not None
+        assert scope is not None
         shape = plan.target.block_shape(plan.shape, device)
         if order is None:
-            return _Fetch(number, kept.block, move(here, plan), shape=shape)
+            return _Fetch(number, source.block, move(scope, plan), shape=shape)
         starts = [panel.taken[index].start if index in panel.taken else 0 for index in operand.indices]
 
         def held(device: int) -> Box:
@@ -445,7 +445,7 @@ class _Contracts:
             return tuple(_shifted(span, start) for span, start in zip(box, starts, strict=True))
 
         straight = order == tuple(range(len(order)))
-        fetch = move(here, plan, None if straight else order, held)
+        fetch = move(scope, plan, None if straight else order, held)
         return _Fetch(number, (), fetch, True, None if straight else tuple(np.argsort(order).tolist()), shape)
 
 
@@ -457,8 +457,8 @@ def _local(contraction: Contraction, device: int) -> _Contracts:
 
 def _view(array: Array, slices: tuple[slice, ...]) -> Array:
     """Return a slice of *array*, which is an array also if it has no axes."""
-    found: Array = array[(*slices, ...)]  # type: ignore[arg-type]
-    return found
+    view: Array = array[(*slices, ...)]  # type: ignore[arg-type]
+    return view
 
 
 def _shifted(span: Span, start: int) -> Span:
@@ -504,10 +504,10 @@ def matmul(a: DTensor | ArrayLike, b: DTensor | ArrayLike) -> Call | DTensor:
     call = product_of_one_device(a, b)
     if call is not None:
         return call
-    found = inner_of_alike(a, b)
-    if found is None:
-        found = short_product(a, b)
-    return contracting("numpy.matmul", product_subscripts, (a, b)) if found is None else found
+    result = inner_of_alike(a, b)
+    if result is None:
+        result = short_product(a, b)
+    return contracting("numpy.matmul", product_subscripts, (a, b)) if result is None else result
 
 
 def product_subscripts(a: Shape, b: Shape) -> str:

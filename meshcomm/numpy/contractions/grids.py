@@ -92,11 +92,11 @@ class Problem(FieldsOnly):
 class Grid:
     """How the indices of a problem are cut over its mesh while blocks are multiplied, and an estimate of its cost."""
 
-    def __init__(self, problem: Problem, given: dict[str, str | None]) -> None:
-        self.problem, self.given = problem, given
+    def __init__(self, problem: Problem, assignment: dict[str, str | None]) -> None:
+        self.problem, self.assignment = problem, assignment
         mesh = problem.mesh
         dims: dict[str, list[str]] = {index: [] for index in problem.lengths}
-        for name, index in given.items():
+        for name, index in assignment.items():
             if index is not None:
                 dims[index].append(name)
         self.cut = {index: self._spec(index, names) for index, names in dims.items()}
@@ -110,13 +110,13 @@ class Grid:
         """Return how these mesh dimensions cut an index: as the first factor that they cut has it, if one has."""
         if not names:
             return ()
-        found = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
-        for spec in found:
+        specs = [f.layout.axes[f.indices.index(index)] for f in self.problem.factors if index in f.indices]
+        for spec in specs:
             if set(spec) == set(names):
                 return spec
-        first = max(found, key=lambda spec: len(set(spec) & set(names)))
-        kept = [name for name in first if name in names]
-        return (*kept, *(name for name in names if name not in kept))
+        first = max(specs, key=lambda spec: len(set(spec) & set(names)))
+        common = [name for name in first if name in names]
+        return (*common, *(name for name in names if name not in common))
 
     def elements(self, factor: Factor) -> int:
         """Return the most elements of *factor* that a device multiplies."""
@@ -125,19 +125,19 @@ class Grid:
     def _common(self, factor: Factor) -> float:
         """Return about how many of these elements a device has already."""
         mesh, common = self.problem.mesh, 1.0
-        for index, n, own in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
+        for index, n, spec in zip(factor.indices, factor.shape, factor.layout.axes, strict=True):
             wanted = self.cut[index]
-            p, q = devices_along(mesh, own), self.blocks[index]
-            if own == wanted:
+            p, q = devices_along(mesh, spec), self.blocks[index]
+            if spec == wanted:
                 common *= -(-n // q)
-            elif isinstance(own, CutSpec) or isinstance(wanted, CutSpec):
+            elif isinstance(spec, CutSpec) or isinstance(wanted, CutSpec):
                 common *= n / p / q
             else:
                 length = 0
-                while length < min(len(own), len(wanted)) and own[length] == wanted[length]:
+                while length < min(len(spec), len(wanted)) and spec[length] == wanted[length]:
                     length += 1
-                both = devices_along(mesh, own[:length])
-                common *= -(-n // max(p, q)) if length == min(len(own), len(wanted)) else n * both / p / q
+                both = devices_along(mesh, spec[:length])
+                common *= -(-n // max(p, q)) if length == min(len(spec), len(wanted)) else n * both / p / q
         return common
 
     def _received(self, factor: Factor) -> float:
@@ -146,8 +146,8 @@ class Grid:
     def _of_result(self) -> float:
         """Return about how many bytes a device receives of the result."""
         result, mesh = self.problem.result, self.problem.mesh
-        own = [devices_along(mesh, names) for names in result.layout.axes]
-        share = prod(-(-n // p) for n, p in zip(result.shape, own, strict=True))
+        blocks = [devices_along(mesh, names) for names in result.layout.axes]
+        share = prod(-(-n // p) for n, p in zip(result.shape, blocks, strict=True))
         if self.shares == 1:
             return max(0.0, share - self._common(result)) * result.dtype.itemsize
         partial = self.elements(result)
@@ -167,7 +167,7 @@ class Grid:
         if factor is self.problem.result:
             return self.keeps_result
         return self.received[self.problem.operands.index(factor)] == 0 and all(
-            is_stretch(own, self.cut[i]) for i, own in zip(factor.indices, factor.layout.axes, strict=True)
+            is_stretch(spec, self.cut[i]) for i, spec in zip(factor.indices, factor.layout.axes, strict=True)
         )
 
     @cached_property
@@ -187,7 +187,7 @@ class Grid:
             if machine.one_node
             else (machine.wait_between, machine.beta_between)
         )
-        moving = sum(1 for each in (*self.received, self.of_result) if each > 0)
+        moving = sum(1 for size in (*self.received, self.of_result) if size > 0)
         return arithmetic_seconds(self.flops) + beta * bytes_moved + alpha * moving * panels
 
     # -- panels -------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ class Grid:
     @cached_property
     def _needs(self) -> list[tuple[Factor, float, float]]:
         """The factors that move: how many bytes each receives, and how many it takes."""
-        found = [
+        needs = [
             (operand, received, float(self.elements(operand) * operand.dtype.itemsize))
             for operand, received in zip(self.problem.operands, self.received, strict=True)
             if not self.stays(operand)
@@ -203,8 +203,8 @@ class Grid:
         if not self.keeps_result:
             result = self.problem.result
             size = float(self.elements(result) * result.dtype.itemsize)
-            found.append((result, self.of_result, size if self.shares > 1 else 2 * size))
-        return found
+            needs.append((result, self.of_result, size if self.shares > 1 else 2 * size))
+        return needs
 
     @property
     def moves(self) -> bool:
@@ -218,13 +218,13 @@ class Grid:
         Such an index is not cut, or only cut where all factors that have it move.
         """
         moving = [factor for factor, _, _ in self._needs]
-        found = [
+        indices = [
             index
             for index, n in self.problem.lengths.items()
             if n > 1
             and (self.blocks[index] == 1 or all(index not in f.indices or f in moving for f in self.problem.factors))
         ]
-        return sorted(found, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
+        return sorted(indices, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
 
     def loops(self, limit: float, number: int) -> Loops | None:
         """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
@@ -235,17 +235,17 @@ class Grid:
             return whole
         best: Loops | None = None
         for order in permutations(self.looped, number):
-            found = self._fitted(order, limit)
-            if found is not None and (best is None or _better(found, best)):
-                best = found
+            loops = self._fitted(order, limit)
+            if loops is not None and (best is None or _better(loops, best)):
+                best = loops
         return best
 
     def minimum(self) -> float:
         """Return the fewest bytes that factors take in any panels."""
         return min(
-            self._held(dict.fromkeys(some, 1))
+            self._held(dict.fromkeys(order, 1))
             for number in range(min(_MOST_LOOPS, len(self.looped)) + 1)
-            for some in permutations(self.looped, number)
+            for order in permutations(self.looped, number)
         )
 
     def _fitted(self, order: tuple[str, ...], limit: float) -> Loops | None:
@@ -257,9 +257,9 @@ class Grid:
             widest = self._widest(dict(zip(order, outer, strict=False)), order[-1], limit)
             if widest is None:
                 continue
-            found = self._fit(order, (*outer, widest), limit)
-            if found is not None and (best is None or _better(found, best)):
-                best = found
+            loops = self._fit(order, (*outer, widest), limit)
+            if loops is not None and (best is None or _better(loops, best)):
+                best = loops
         return best
 
     def _widths(self, order: tuple[str, ...]) -> Iterator[tuple[int, ...]]:
@@ -275,10 +275,10 @@ class Grid:
     def _widest(self, widths: dict[str, int], index: str, limit: float) -> int | None:
         """Return the longest panels along *index* that fit: as many panels, but of about equal lengths."""
         n = self.problem.lengths[index]
-        least, most = (self._held({**widths, index: width}) for width in (1, n))
-        if least > limit:
+        shortest, longest = (self._held({**widths, index: width}) for width in (1, n))
+        if shortest > limit:
             return None
-        width = n if most <= limit else 1 + int((limit - least) * (n - 1) / (most - least))
+        width = n if longest <= limit else 1 + int((limit - shortest) * (n - 1) / (longest - shortest))
         while self._held({**widths, index: width}) > limit:  # bytes grow almost evenly with the width
             width = max(1, width * 15 // 16)
         return self._aligned(index, -(-n // -(-n // width)))
@@ -297,29 +297,29 @@ class Grid:
     def _held(self, widths: dict[str, int]) -> float:
         """Return the bytes that the factors that move take in panels of these lengths."""
         lengths = self.problem.lengths
-        held = 0.0
+        total = 0.0
         for factor, _, size in self._needs:
             for index in factor.indices:
                 if index in widths:
                     p = self.blocks[index]
                     size *= -(-widths[index] // p) / -(-lengths[index] // p)
-            held += size
+            total += size
             if factor is self.problem.result and self.shares > 1:
                 shares = self._share(widths) * factor.dtype.itemsize
-                held += (self.shares + 1) * shares
-        return held
+                total += (self.shares + 1) * shares
+        return total
 
     def _share(self, widths: dict[str, int]) -> float:
         """Return the most elements of the result that a device adds up for a panel of these lengths."""
         result, share, partial = self.problem.result, 1.0, 1.0
-        for axis, (index, n, p) in enumerate(zip(result.indices, result.shape, self._own, strict=True)):
+        for axis, (index, n, p) in enumerate(zip(result.indices, result.shape, self._result_blocks, strict=True)):
             width = widths.get(index, n)
             share *= self._owned(result.layout.cyclic(axis), n, p, width)
             partial *= -(-width // self.blocks[index])
-        return min(share, max(partial / self.shares, 1.0)) if prod(self._own) == 1 else share
+        return min(share, max(partial / self.shares, 1.0)) if prod(self._result_blocks) == 1 else share
 
     @cached_property
-    def _own(self) -> list[int]:
+    def _result_blocks(self) -> list[int]:
         """Into how many blocks each axis of the result is cut."""
         return [devices_along(self.problem.mesh, names) for names in self.problem.result.layout.axes]
 
@@ -368,31 +368,31 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
     """
-    grids, kept = _grids(problem, machine)
-    minimum = min(map(_minimum, kept))  # the same for every machine
+    grids, starts = _grids(problem, machine)
+    minimum = min(map(_minimum, starts))  # the same for every machine
     if limit is not None and limit < minimum:
         raise ScratchTooSmallError(minimum)
-    most = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
-    found = _best(grids, kept, most, machine)
-    assert found is not None
-    grid = found.grid
+    allowed = float(max(DEFAULT_SCRATCH, minimum) if limit is None else limit)
+    best = _best(grids, starts, allowed, machine)
+    assert best is not None
+    grid = best.grid
     return Contraction(
         grid.problem.operands,
         grid.problem.result,
         tuple(grid.cut.items()),
-        found.loops.loops,
-        int(most),
+        best.loops.loops,
+        int(allowed),
         machine,
     )
 
 
-def _best(grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
+def _best(grids: list[Grid], starts: list[Grid], limit: float, machine: Machine) -> Found | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
-    found = (_best_along(number, grids, kept, limit, machine) for number in range(1, _MOST_LOOPS + 1))
-    return next((each for each in found if each is not None), None)
+    candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MOST_LOOPS + 1))
+    return next((candidate for candidate in candidates if candidate is not None), None)
 
 
-def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, machine: Machine) -> Found | None:
+def _best_along(number: int, grids: list[Grid], starts: list[Grid], limit: float, machine: Machine) -> Found | None:
     fewest, fitted = inf, dict[int, Loops | None]()
 
     def loops_of(grid: Grid) -> Loops | None:
@@ -400,7 +400,7 @@ def _best_along(number: int, grids: list[Grid], kept: list[Grid], limit: float, 
             fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
         return fitted[id(grid)]
 
-    for grid in kept:
+    for grid in starts:
         loops = loops_of(grid)
         if loops is not None:
             fewest = min(fewest, loops.bytes_moved)
@@ -445,37 +445,37 @@ def _minimum(grid: Grid) -> int:
 def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
     """Return the grids to choose from, and those among them that keep an operand or the result."""
     visited: dict[tuple[str | None, ...], Grid] = {}
-    kept = [_visit(problem, given, visited) for given in _starts(problem)]
-    for start in kept:
+    starts = [_visit(problem, assignment, visited) for assignment in _starts(problem)]
+    for start in starts:
         _climb(start, machine, visited)
-    found = list(visited.values())
+    grids = list(visited.values())
     split = _split(problem.mesh)
-    best = min(found, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
+    best = min(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
     if split is not None and best.bytes_moved > 0:
         finer, again = problem.on(split), dict[tuple[str | None, ...], Grid]()
         owners = {name: _factors_of(problem.mesh, split, name) for name, _ in problem.mesh.dims}
-        given = {factor: best.given[name] for name, factors in owners.items() for factor in factors}
-        _climb(_visit(finer, given, again), machine, again)
-        found += list(again.values())[1:]
-    return found, kept
+        assignment = {factor: best.assignment[name] for name, factors in owners.items() for factor in factors}
+        _climb(_visit(finer, assignment, again), machine, again)
+        grids += list(again.values())[1:]
+    return grids, starts
 
 
 def _starts(problem: Problem) -> Iterator[dict[str, str | None]]:
     """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
     for first in (problem.result, *problem.operands):
-        given: dict[str, str | None] = {name: None for name, _ in problem.mesh.dims}
+        assignment: dict[str, str | None] = {name: None for name, _ in problem.mesh.dims}
         for factor in (first, *problem.factors):
             for index, names in zip(factor.indices, factor.layout.axes, strict=True):
                 for name in names:
-                    if given[name] is None and (factor is first or index not in first.indices):
-                        given[name] = index
-        yield given
+                    if assignment[name] is None and (factor is first or index not in first.indices):
+                        assignment[name] = index
+        yield assignment
 
 
-def _visit(problem: Problem, given: dict[str, str | None], visited: dict[tuple[str | None, ...], Grid]) -> Grid:
-    key = tuple(given.values())
+def _visit(problem: Problem, assignment: dict[str, str | None], visited: dict[tuple[str | None, ...], Grid]) -> Grid:
+    key = tuple(assignment.values())
     if key not in visited:
-        visited[key] = Grid(problem, given)
+        visited[key] = Grid(problem, assignment)
     return visited[key]
 
 
@@ -491,8 +491,8 @@ def _climb(start: Grid, machine: Machine, visited: dict[tuple[str | None, ...], 
             if size == 1:
                 continue
             for index in (*indices, None):
-                if index != best.given[name]:
-                    grid = _visit(problem, {**best.given, name: index}, visited)
+                if index != best.assignment[name]:
+                    grid = _visit(problem, {**best.assignment, name: index}, visited)
                     seconds = grid.seconds(machine, grid.bytes_moved)
                     if seconds < cost:
                         best, cost, improved = grid, seconds, True

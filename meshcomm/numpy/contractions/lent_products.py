@@ -66,12 +66,12 @@ def can_lend(contraction: Contraction, orders: tuple[Order, ...]) -> bool:
         if orders[number] is None:
             return False
         for axis, n in enumerate(operand.shape):
-            own, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
+            cut, there = operand.layout.cut(axis, n), wanted.cut(axis, n)
             if operand.layout.axes[axis] == wanted.axes[axis]:
                 continue
-            if not (own.is_consecutive and there.is_consecutive):
+            if not (cut.is_consecutive and there.is_consecutive):
                 return False
-            if own.shortest < SHORTEST_LENT:
+            if cut.shortest < SHORTEST_LENT:
                 return False
         moving += wanted.largest_block(operand.shape) * operand.dtype.itemsize
     return moving >= LENT_FROM and 0 not in contraction.lengths.values()
@@ -85,7 +85,7 @@ def _wanted(contraction: Contraction, operand: Factor) -> Layout:
 
 def lent(contraction: Contraction) -> list[int]:
     """Return the operands of which devices need more than they have."""
-    plans = ((n, contraction.moved(each, contraction.first)) for n, each in enumerate(contraction.operands))
+    plans = ((n, contraction.moved(operand, contraction.first)) for n, operand in enumerate(contraction.operands))
     return [number for number, plan in plans if plan is not None and not only_cuts(plan)]
 
 
@@ -97,7 +97,7 @@ class LentProduct:
         self._lent = lent(contraction)
         self._pieces = [self._pieces_of(operand) for operand in contraction.operands]
         devices = range(contraction.mesh.size)
-        self._shapes = [[f.layout.block_shape(f.shape, each) for f in contraction.operands] for each in devices]
+        self._shapes = [[f.layout.block_shape(f.shape, device) for f in contraction.operands] for device in devices]
         itemsizes = [operand.dtype.itemsize for operand in contraction.operands]
         self._sizes = [[prod(shapes[n]) * itemsizes[n] for n in self._lent] for shapes in self._shapes]
 
@@ -135,11 +135,11 @@ class LentProduct:
         self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
     ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
-        own = piece.device == self._device
-        block = blocks[number] if own else self._block(number, piece.device, lent)
-        found: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
+        is_local = piece.device == self._device
+        block = blocks[number] if is_local else self._block(number, piece.device, lent)
+        piece_block: Array = block[(*piece.taken, ...)]  # type: ignore[arg-type]
         within = zip(self._contraction.operands[number].indices, piece.starts, strict=True)
-        return found[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
+        return piece_block[tuple(slice(spans[i][0] - start, spans[i][1] - start) for i, start in within)]
 
     def _block(self, number: int, device: int, lent: Lent) -> Array:
         """Return the block of an operand that another device has lent."""
@@ -147,8 +147,8 @@ class LentProduct:
         assert order is not None
         in_memory = [shape[order.index(axis)] for axis in range(len(shape))]
         data = lent[device][self._lent.index(number)]
-        found: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
-        return found
+        block: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
+        return block
 
     def _pieces_of(self, operand: Factor) -> list[_Piece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout
@@ -156,19 +156,19 @@ class LentProduct:
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
         axes: list[list[tuple[int, slice, int, int]]] = []  # of each axis: block, what is taken of it, where that goes
         for axis, n in enumerate(operand.shape):
-            own, span = layout.cut(axis, n), box[axis]
-            if layout.axes[axis] == wanted.axes[axis] or not own.is_consecutive:
+            cut, span = layout.cut(axis, n), box[axis]
+            if layout.axes[axis] == wanted.axes[axis] or not cut.is_consecutive:
                 length = wanted.block_shape(operand.shape, device)[axis]
                 axes.append([(numbers[axis], slice(0, length), 0, length)])
                 continue
             begin, end = span[0], span[1]
-            found = []
-            for number in own.overlapping((begin, end)):
-                start, stop = max(begin, own.start(number)), min(end, own.start(number + 1))
+            parts = []
+            for number in cut.overlapping((begin, end)):
+                start, stop = max(begin, cut.start(number)), min(end, cut.start(number + 1))
                 if start < stop:
-                    first = own.start(number)
-                    found.append((number, slice(start - first, stop - first), start - begin, stop - begin))
-            axes.append(found)
+                    first = cut.start(number)
+                    parts.append((number, slice(start - first, stop - first), start - begin, stop - begin))
+            axes.append(parts)
         pieces = []
         for row in product(*axes):
             coordinates = coordinates_of(mesh, device)
@@ -176,8 +176,8 @@ class LentProduct:
                 for name, where in decode(mesh, names, np.array([number], dtype=np.intp)):
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
-            taken, starts = tuple(each[1] for each in row), tuple(each[2] for each in row)
-            pieces.append(_Piece(owner, taken, starts, tuple(each[3] for each in row)))
+            taken, starts = tuple(part[1] for part in row), tuple(part[2] for part in row)
+            pieces.append(_Piece(owner, taken, starts, tuple(part[3] for part in row)))
         return pieces
 
 

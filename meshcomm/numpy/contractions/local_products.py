@@ -72,9 +72,9 @@ def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) ->
         index = max(lengths, key=lambda i: lengths[i])
         half = lengths[index] // 2
         for number, (start, stop) in enumerate(((0, half), (half, lengths[index]))):
-            some = [block.taken(index, start, stop) for block in operands]
+            halves = [block.taken(index, start, stop) for block in operands]
             again = adds or (number > 0 and index not in result.indices)
-            multiply(some, result.taken(index, start, stop), adds=again, limit=limit)
+            multiply(halves, result.taken(index, start, stop), adds=again, limit=limit)
         return
     work.run()
 
@@ -112,11 +112,11 @@ class _Summed:
     def run(self) -> None:
         block, (into, indices) = self._block, self._result
         axes = tuple(axis for axis, index in enumerate(block.indices) if index not in indices)
-        kept = "".join(index for index in block.indices if index in indices)
-        found = Block(block.array, kept)
+        remaining = "".join(index for index in block.indices if index in indices)
+        total = Block(block.array, remaining)
         if axes:
-            found = Block(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), kept)
-        stored(found.ordered(indices), into, adds=self._adds)
+            total = Block(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), remaining)
+        stored(total.ordered(indices), into, adds=self._adds)
 
 
 class _Elementwise:
@@ -134,8 +134,8 @@ class _Elementwise:
             axes = {index: number for number, index in enumerate(indices + self._inner)}
             lists = [[axes[index] for index in block.indices] for block in (a, b)]
             out = [axes[index] for index in indices]
-            found = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
-            stored(found, into, adds=self._adds)
+            products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
+            stored(products, into, adds=self._adds)
             return
         left, right = a.ordered(indices), b.ordered(indices)
         if self._adds or dtype != into.dtype:
@@ -162,8 +162,8 @@ class _Matrices:
         self._right = _Matrix(b, (stack, inner, columns), dtype)
         self._into = _Matrix(result, (stack, rows, columns), dtype)
         self.direct = not adds and not self._into.copied
-        made = 0 if self.direct else result.array.size * dtype.itemsize
-        self.needed = self._left.copied + self._right.copied + made
+        size = 0 if self.direct else result.array.size * dtype.itemsize
+        self.needed = self._left.copied + self._right.copied + size
 
     def run(self) -> None:
         left, right = self._left.get(), self._right.get()
@@ -172,10 +172,10 @@ class _Matrices:
             return
         stack, rows, columns = self._groups
         lengths = self._result.lengths()
-        found = np.matmul(left, right)
+        products = np.matmul(left, right)
         order = stack + rows + columns
-        made = Block(found.reshape([lengths[index] for index in order]), order)
-        stored(made.ordered(self._result.indices), self._result.array, adds=self._adds)
+        product = Block(products.reshape([lengths[index] for index in order]), order)
+        stored(product.ordered(self._result.indices), self._result.array, adds=self._adds)
 
 
 class _Matrix:
@@ -196,8 +196,8 @@ class _Matrix:
         if self.view is not None:
             return self.view
         ordered = self._block.ordered("".join(self._groups))
-        found = contiguous(ordered) if ordered.dtype == self._dtype else ordered.astype(self._dtype, order="C")
-        return found.reshape(self._shape)
+        ordered_copy = contiguous(ordered) if ordered.dtype == self._dtype else ordered.astype(self._dtype, order="C")
+        return ordered_copy.reshape(self._shape)
 
 
 def _work(operands: list[Block], result: Block, adds: bool) -> "_Summed | _Elementwise | _Matrices":
@@ -219,16 +219,16 @@ def _arithmetic(dtype: DType) -> DType:
 
 def summed_up(shares: Array) -> Array:
     """Return the sum of partial sums, one after the other along the first axis."""
-    found: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
-    return np.asarray(found, shares.dtype, order="C")
+    total: Array = np.sum(shares, axis=0, dtype=_arithmetic(shares.dtype))
+    return np.asarray(total, shares.dtype, order="C")
 
 
-def stored(found: Array, into: Array, *, adds: bool) -> None:
+def stored(values: Array, into: Array, *, adds: bool) -> None:
     """Write an array into another one, or add it."""
     if adds:
-        np.add(into, found, out=into, casting="unsafe")
+        np.add(into, values, out=into, casting="unsafe")
     else:
-        np.copyto(into, found, casting="unsafe")
+        np.copyto(into, values, casting="unsafe")
 
 
 def _joined(array: Array, stacks: int, rows: int, shape: tuple[int, ...]) -> Array | None:
