@@ -173,14 +173,14 @@ def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: 
     terms = ["".join(letters[i] for i in term) for term in expression.operands]
     others = [(term, x) for n, (term, x) in enumerate(zip(terms, operands, strict=True)) if n != number]
     factors = [("".join(letters[i] for i in expression.result), grad), *others]
-    wanted, known, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
+    wanted, covered, shape = "", {i for term, _ in factors for i in term}, np.shape(untraced(operands[number]))
     for index, n in zip(terms[number], shape, strict=True):
         if index in wanted:
             new = next(free)
             factors.append((index + new, np.eye(n, dtype=bool)))
             wanted += new
             continue
-        if index not in known:
+        if index not in covered:
             factors.append((index, np.ones(n, dtype=bool)))
         wanted += index
     text = f"{','.join(term for term, _ in factors)}->{wanted}"
@@ -200,8 +200,8 @@ def _layout_on(x: Value, *others: Value) -> Layout:
     """Return the layout of *x*; for a plain array the replicated one on the mesh of the *others*."""
     layout = fetch_layout(x)
     if layout is None:
-        found = next(filter(None, map(fetch_layout, others)))
-        layout = Layout.replicated(found.mesh, np.ndim(untraced(x)))
+        reference = next(filter(None, map(fetch_layout, others)))
+        layout = Layout.replicated(reference.mesh, np.ndim(untraced(x)))
     return layout
 
 
@@ -212,10 +212,10 @@ def like(grad: Value, x: Value) -> Value:
     """
     if np.iscomplexobj(untraced(x)) != np.iscomplexobj(untraced(grad)):
         grad = _real(grad) if np.iscomplexobj(untraced(grad)) else grad + 0j
-    here, there = fetch_layout(grad), fetch_layout(x)
-    if there is None:
-        return grad if here is None else whole(grad)
-    return grad if here == there and here.mesh is there.mesh else relayout(grad, there)
+    source, target = fetch_layout(grad), fetch_layout(x)
+    if target is None:
+        return grad if source is None else whole(grad)
+    return grad if source == target and source.mesh is target.mesh else relayout(grad, target)
 
 
 def _real(x: Value) -> Value:

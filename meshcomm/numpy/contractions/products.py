@@ -547,17 +547,11 @@ def _einsum_of_numpy(
     if others:
         names = ", ".join(others)
         raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
-    text, arguments = arguments_of(operands[0], operands[1:])
-    if (
-        out is None
-        and dtype is None
-        and len(arguments) == 1
-        and isinstance(arguments[0], DTensor)
-        and isinstance(text, str)
-    ):
-        (indices,), result_indices = parsed(text, (arguments[0].shape,))
+    text, tensors = arguments_of(operands[0], operands[1:])
+    if out is dtype is None and len(tensors) == 1 and isinstance(tensors[0], DTensor) and isinstance(text, str):
+        (indices,), result_indices = parsed(text, (tensors[0].shape,))
         if set(indices) == set(result_indices):
-            return _view(arguments[0], indices, result_indices)
+            return _view(tensors[0], indices, result_indices)
     call = contracting("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
     return call if out is None else written("numpy.einsum", out, completed(call), casting)
 

@@ -132,9 +132,9 @@ def main_diagonal(tensor: DTensor, axes: tuple[int, int]) -> DTensor:
 
 
 def _viewed(tensor: DTensor, rows: int, columns: int, offset: int, of: Array) -> DTensor:
-    found = _kept(tensor, rows, columns, offset)
-    if found is not None:
-        return viewed(lambda _: found._block, tensor, found.layout, of)
+    kept_view = _kept(tensor, rows, columns, offset)
+    if kept_view is not None:
+        return viewed(lambda _: kept_view._block, tensor, kept_view.layout, of)
     moved = _kept(relaid(tensor, tensor.layout.undealt((rows, columns)), "diagonal"), rows, columns, offset)
     assert moved is not None
     return moved_from(tensor, moved, of)
@@ -149,15 +149,15 @@ def _writeable(array: Array, rows: int, columns: int) -> Array:
 
 def _kept(tensor: DTensor, rows: int, columns: int, offset: int) -> DTensor | None:
     """Return a diagonal that stays where it is, or None."""
-    found = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
-    if found is None:
+    part = kept_diagonal(tensor.layout, tensor.shape, (rows, columns), offset, tensor.mesh.rank)
+    if part is None:
         return None
     others = [axis for axis in range(tensor.ndim) if axis not in (rows, columns)]
-    layout = Layout([*(tensor.layout.axes[axis] for axis in others), found.spec], tensor.mesh)
+    layout = Layout([*(tensor.layout.axes[axis] for axis in others), part.spec], tensor.mesh)
     taken = [slice(None)] * tensor.ndim
-    taken[rows], taken[columns] = found.rows, found.columns
+    taken[rows], taken[columns] = part.rows, part.columns
     local = on_blocks(lambda block: _writeable(block[tuple(taken)], rows, columns), tensor)
-    return make(local, layout, (*(tensor.shape[axis] for axis in others), found.length), tensor.dtype)
+    return make(local, layout, (*(tensor.shape[axis] for axis in others), part.length), tensor.dtype)
 
 
 @implements(np.trace, partly=True)

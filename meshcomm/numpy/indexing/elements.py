@@ -47,10 +47,10 @@ def element_of(tensor: DTensor, index: tuple[int, ...]) -> Value:
     where = _where(spec)
     if where is None:
         return None
-    found = where.find(index)
-    if found is None:
+    location = where.find(index)
+    if location is None:
         return None
-    device, at = found
+    device, at = location
     block = tensor._block
     if where.is_whole:
         return _as_tensor(block[at], spec)
@@ -105,13 +105,13 @@ def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Arra
         return None
     if isinstance(value, DTensor) and (value.mesh is not spec.mesh or value.dtype.kind not in KINDS):
         return None
-    found = where.find(index)
-    if found is None:
+    location = where.find(index)
+    if location is None:
         return None
     pages = PAGES.get(id(tensor))
     if pages is not None:
         pages.write(index, value._block[()] if isinstance(value, DTensor) else value)
-    device, at = found
+    device, at = location
     is_here = where.is_whole or where.is_here(device)
     return (tensor._block, (..., *at)) if is_here else (np.empty((), spec.dtype), (...,))
 
@@ -130,8 +130,8 @@ class _Where:
 
     def is_here(self, device: int) -> bool:
         """Return whether this rank has the same block as *device*."""
-        own = self._mesh.rank
-        return own is not None and self._numbers[own] == self._numbers[device]
+        rank = self._mesh.rank
+        return rank is not None and self._numbers[rank] == self._numbers[device]
 
     def find(self, index: Sequence[int]) -> tuple[int, tuple[int, ...]] | None:
         """Return the first device that has the element at *index*, and where; None if it is out of bounds."""

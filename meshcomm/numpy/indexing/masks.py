@@ -118,9 +118,9 @@ def taken(tensor: DTensor, index: object) -> DTensor | None:
     way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None:
         return None
-    own = _own(mask, tensor, way)
-    rows, chosen = _rows(tensor._block, own)
-    block = np.ascontiguousarray(rows[own] if chosen is None else rows.take(chosen, axis=0))
+    own_mask = _own(mask, tensor, way)
+    rows, chosen = _rows(tensor._block, own_mask)
+    block = np.ascontiguousarray(rows[own_mask] if chosen is None else rows.take(chosen, axis=0))
     ends = _ends(mask, way, tensor, len(block))
     return DTensor(block, _cut(tensor._spec, mask.ndim, ends), (ends[-1], *block.shape[1:]), tensor.dtype)
 
@@ -135,12 +135,12 @@ def put(tensor: DTensor, index: object, value: Value) -> bool | None:
     way = None if mask is None else _way(tensor._spec, mask.shape, _spec_of(mask))
     if mask is None or way is None or not _converts(value, tensor):
         return None
-    block, own = tensor._block, _own(mask, tensor, way)
-    rows, chosen = _rows(block, own)
+    block, own_mask = tensor._block, _own(mask, tensor, way)
+    rows, chosen = _rows(block, own_mask)
     if isinstance(value, np.ndarray):
         note(value, tensor.mesh)
     if isinstance(value, np.ndarray | DTensor) and value.ndim > tensor.ndim - mask.ndim and value.shape[0] != 1:
-        ends = _ends(mask, way, tensor, int(np.count_nonzero(own)) if chosen is None else len(chosen))
+        ends = _ends(mask, way, tensor, int(np.count_nonzero(own_mask)) if chosen is None else len(chosen))
         if value.shape != (ends[-1], *tensor.shape[mask.ndim :]):
             return None
         cut_as = _cut(tensor._spec, mask.ndim, ends)
@@ -149,7 +149,7 @@ def put(tensor: DTensor, index: object, value: Value) -> bool | None:
     if isinstance(value, DTensor) or not count_write(tensor):
         return None  # the long way moves it, or says why not
     try:
-        rows[own if chosen is None else chosen] = value
+        rows[own_mask if chosen is None else chosen] = value
     except (TypeError, ValueError, OverflowError):
         return None  # so it does for what the tensor cannot hold
     return True
@@ -225,12 +225,12 @@ def _own(mask: Mask, tensor: DTensor, way: _Way) -> Array:
     return np.asarray(mask)[way.starts[number] : way.starts[number + 1]]
 
 
-def _rows(block: Value, own: Array) -> tuple[Array, Array | None]:
-    """Return the rows of a block, and which ones *own* chooses; if that is None, *own* says it in less time."""
-    if own.ndim == block.ndim or not block.flags.c_contiguous:
+def _rows(block: Value, own_mask: Array) -> tuple[Array, Array | None]:
+    """Return the rows of a block, and which ones *own_mask* chooses; None where *own_mask* says it in less time."""
+    if own_mask.ndim == block.ndim or not block.flags.c_contiguous:
         return block, None
-    rest = block.shape[own.ndim :]
-    return block.reshape(prod(own.shape), *rest), np.flatnonzero(own)
+    rest = block.shape[own_mask.ndim :]
+    return block.reshape(prod(own_mask.shape), *rest), np.flatnonzero(own_mask)
 
 
 def _ends(mask: Mask, way: _Way, tensor: DTensor, count: int) -> tuple[int, ...]:
@@ -240,10 +240,10 @@ def _ends(mask: Mask, way: _Way, tensor: DTensor, count: int) -> tuple[int, ...]
         counts = (int(np.count_nonzero(whole[start:stop])) for start, stop in pairwise(starts))
         return 0, *accumulate(counts)
     version = mask._storage.version if is_scripted() and mask._storage.source is None else None
-    known = _counted.get(id(mask))
-    if known is not None and known[:2] == (version, mask._storage):
+    entry = _counted.get(id(mask))
+    if entry is not None and entry[:2] == (version, mask._storage):
         location_in(tensor.mesh)  # which may be closed
-        return known[2]
+        return entry[2]
     ends = ends_of_rows(GET, way.call, way.layout, count)
     if version is not None:
         key = id(mask)

@@ -73,9 +73,9 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
     if where.rank is None:
         raise MeshError("migrate: a rank outside of the mesh gets no rows: call it on the ranks of the mesh only")
     with ranks_along("migrate", where, tuple(where.dim_names), "rows") as ranks:
-        given = ranks.together(lambda: _given(rows, devices, where.size), lambda given: f"migrate {given.text}")
-        arrays, told = migrated(ranks, given.arrays, given.devices)
-    return Migrated(given.again(arrays), np.repeat(np.arange(len(told)), told))
+        sent = ranks.together(lambda: _given(rows, devices, where.size), lambda sent: f"migrate {sent.text}")
+        arrays, counts = migrated(ranks, sent.arrays, sent.devices)
+    return Migrated(sent.again(arrays), np.repeat(np.arange(len(counts)), counts))
 
 
 def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
@@ -108,7 +108,7 @@ def _taken_apart(rows: Rows) -> tuple[list[Any], list[str], Callable[[list[Array
     if isinstance(rows, Mapping):
         keys = list(rows)
         return list(rows.values()), [f"[{key!r}]" for key in keys], lambda arrays: dict(zip(keys, arrays, strict=True))
-    if isinstance(rows, list | tuple) and any(isinstance(each, np.ndarray) and each.ndim for each in rows):
+    if isinstance(rows, list | tuple) and any(isinstance(column, np.ndarray) and column.ndim for column in rows):
         whole = getattr(rows, "_make", list if isinstance(rows, list) else tuple)  # a named tuple has _make
         return list(rows), [f"[{number}]" for number in range(len(rows))], whole
     return [rows], [""], lambda arrays: arrays[0]

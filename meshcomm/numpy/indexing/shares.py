@@ -70,7 +70,7 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
     layout = _layout(base, asked, rest, spread)
     if not any(layout.axes) or base.size > prod(asked.shape) * prod(row):
         return False
-    index = [local_index(name, each, asked.shape, layout) for each in asked.indices]
+    index = [local_index(name, array, asked.shape, layout) for array in asked.indices]
     repeats = all(n == 1 for n in shape_of(spread)[: len(asked.shape)])
     shape = (*((1,) * len(asked.shape) if repeats else asked.shape), *row)
     to = Layout((*(((),) * len(asked.shape) if repeats else layout.axes), *((),) * len(row)), base.mesh)
@@ -81,13 +81,15 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
         begins = way.neutral is None or len(first) == 1
         out = block.copy() if begins else np.full(block.shape, way.neutral, block.dtype)
         # NumPy's function reads beyond an array of values that is shorter than the index.
-        own = as_combined(how, rows, block)
-        own = own.reshape(()) if own.size == 1 else np.broadcast_to(own, (*layout.block_shape(asked.shape), *row))
+        local = as_combined(how, rows, block)
+        local = (
+            local.reshape(()) if local.size == 1 else np.broadcast_to(local, (*layout.block_shape(asked.shape), *row))
+        )
         try:
-            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(each.array for each in index), own)
+            how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(x.array for x in index), local)
         except IndexError:
-            for each, axis in zip(index, asked.axes, strict=True):
-                in_bounds(each, axis, base.shape[axis])  # its error says where
+            for share, axis in zip(index, asked.axes, strict=True):
+                in_bounds(share, axis, base.shape[axis])  # its error says where
             raise
         return out
 

@@ -94,17 +94,17 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
             continue
         stretch = Stretch(item, 1) if isinstance(item, int) else item
         names, cut, number = layout.axes[axis], layout.cut(axis, shape[axis]), numbers[axis]
-        found = _kept(names, cut, number, stretch)
-        if found is None:
+        part = _kept(names, cut, number, stretch)
+        if part is None:
             return None
         if isinstance(item, int):
             if cut.blocks > 1:
                 dropped.append((names, _block_of(cut, item), cut.blocks))
         else:
-            specs.append(found.names)
+            specs.append(part.names)
             lengths.append(item.length)
-            counts.append(found.length)
-        block.append(found.taken)
+            counts.append(part.length)
+        block.append(part.taken)
         axis += 1
     found_axes = _folded(specs, lengths, dropped, layout)
     if found_axes is None:
@@ -212,14 +212,14 @@ def _folded(
         return None
     axis = max(whole, key=lambda a: lengths[a]) if whole else cut[0]
     names: Names = tuple(specs[axis])
-    own = left.cut(axis, lengths[axis])
-    assert own.is_consecutive
-    boundaries = own.all_starts()
+    axis_cut = left.cut(axis, lengths[axis])
+    assert axis_cut.is_consecutive
+    boundaries = axis_cut.all_starts()
     for others, number, count in dropped:
         names = (*others, *names)
         lacking = [0] * (number * (len(boundaries) - 1))
         filled = [lengths[axis]] * ((count - 1 - number) * (len(boundaries) - 1))
         boundaries = [*lacking, *boundaries, *filled]
-    found = list(specs)
-    found[axis] = cut_at(names, boundaries, lengths[axis])
-    return tuple(found)
+    result_specs = list(specs)
+    result_specs[axis] = cut_at(names, boundaries, lengths[axis])
+    return tuple(result_specs)

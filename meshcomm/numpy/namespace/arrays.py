@@ -32,8 +32,8 @@ class _Arrays(ABCMeta):
             return super().__new__(cls, name, bases, names, **options)
         names.setdefault("__module__", sys._getframe(1).f_globals.get("__name__"))
         kinds = tuple(np.ndarray if base is WholeArray else base for base in bases)
-        made, _, options = types.prepare_class(name, kinds, options)
-        return made(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
+        metaclass, _, options = types.prepare_class(name, kinds, options)
+        return metaclass(name, kinds, names, **options)  # a class of NumPy's arrays, which does not know ours
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, np.ndarray | DTensor)

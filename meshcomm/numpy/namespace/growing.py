@@ -86,10 +86,10 @@ def _repeat(a: Value, repeats: Value, axis: int | None = None) -> Value:
         return NotImplemented
     array, count = (np.ravel(a), index(repeats)) if axis is None else (np.asarray(a), index(repeats))
     number = 0 if axis is None else range(array.ndim)[axis]
-    shape = tuple(n * count if each == number else n for each, n in enumerate(array.shape))
+    shape = tuple(n * count if position == number else n for position, n in enumerate(array.shape))
 
     def block(indices: Sequence[Array]) -> Array:
-        return array[np.ix_(*(i // count if each == number else i for each, i in enumerate(indices)))]  # type: ignore[no-any-return]
+        return array[np.ix_(*(i // count if position == number else i for position, i in enumerate(indices)))]  # type: ignore[no-any-return]
 
     return _by_indices(shape, array.dtype, block)
 

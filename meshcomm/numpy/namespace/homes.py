@@ -35,12 +35,12 @@ def home() -> Home:
 
 def home_of(mesh: Mesh) -> Home:
     """Return where small arrays lie on *mesh*."""
-    found = _homes.get(id(mesh))
-    if found is None:
+    result = _homes.get(id(mesh))
+    if result is None:
         if len(_homes) > _MOST_HOMES:
             _homes.clear()
-        found = _homes[id(mesh)] = Home(mesh)
-    return found
+        result = _homes[id(mesh)] = Home(mesh)
+    return result
 
 
 _MOST_HOMES = 16

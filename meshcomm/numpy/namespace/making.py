@@ -99,10 +99,10 @@ def of_data(array: Array, where: Device | None = None) -> Value:
     """
     if where is None and array.nbytes < WHOLE_BELOW and not array.dtype.hasobject:
         return small(array)
-    made = of_array(array, where)
-    if isinstance(made, DTensor):
-        note(array, made.mesh)
-    return made
+    result = of_array(array, where)
+    if isinstance(result, DTensor):
+        note(array, result.mesh)
+    return result
 
 
 def by_blocks(

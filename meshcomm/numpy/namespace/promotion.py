@@ -70,7 +70,7 @@ class Promotion:
 
     def _promoted(self, x: Value, is_read: bool = True) -> Value:
         if type(x) in (list, tuple):
-            return type(x)(self._promoted(each, is_read) for each in x)
+            return type(x)(self._promoted(item, is_read) for item in x)
         if type(x) is not WholeArray and not (is_scripted() and type(x) is np.ndarray):
             return x
         if self._home is None or x.dtype.hasobject:
@@ -97,5 +97,5 @@ def _first_tensor(x: Value) -> DTensor | None:
     if type(x) is DTensor:
         return x
     if type(x) in (list, tuple):
-        return next((tensor for each in x if (tensor := _first_tensor(each)) is not None), None)
+        return next((tensor for item in x if (tensor := _first_tensor(item)) is not None), None)
     return None

@@ -123,8 +123,8 @@ def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
     if axis is None and tensor.ndim != 1:
         return _line(tensor, how, layout.sharding_dims, kind)
     if not is_one_line(shape, axes) or layout.num_shards(axes[0]) == 1:
-        made = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
-        return relaid(make(*made, shape, kind), layout.axes, name)
+        blocks = of_whole_blocks(tensor, axes, name, lambda block: how.of(block, axes[0]))
+        return relaid(make(*blocks, shape, kind), layout.axes, name)
     names = layout.axes[axes[0]]
     line = _without_others(tensor, axes[0], name)
     result = _with_others(_line(line, how, names, kind), axes[0], shape)
@@ -147,12 +147,12 @@ def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:
         whole = relaid(tensor, ((),) * tensor.ndim, how.name)
         layout = Layout([()], tensor.mesh)
-        made = mapped(lambda block: how.of(block, None), whole, layout=layout, shape=shape, dtype=dtype)
-        return relaid(made, target.axes, how.name)
+        result = mapped(lambda block: how.of(block, None), whole, layout=layout, shape=shape, dtype=dtype)
+        return relaid(result, target.axes, how.name)
     if how.indexed or how.is_stable:
         tensor = in_flat_order(tensor, how.name)
-    found = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
-    values = found.indices if found.indices is not None else found.values
+    sorted_line = in_order(how.name, tensor, stable=how.is_stable, indexed=how.indexed)
+    values = sorted_line.indices if sorted_line.indices is not None else sorted_line.values
     return relaid(values, target.axes, how.name)
 
 
@@ -225,7 +225,7 @@ def _check_kth(name: str, a: object, kth: ArrayLike, axis: object, kind: str) ->
         raise ShapeError(f"numpy.{name}: kind must be 'introselect', not {quote(kind)}")
     if listed.dtype.kind not in "iu":
         raise TypeError(f"numpy.{name}: Partition index must be integer, not {listed.dtype}")
-    n = prod(tensor.shape[each] for each in _axes(name, axis, tensor.ndim))
+    n = prod(tensor.shape[number] for number in _axes(name, axis, tensor.ndim))
     wrong = listed[(listed < -n) | (listed >= n)]
     if wrong.size and tensor.size:
         raise ShapeError(f"numpy.{name}: kth(={wrong.flat[0]}) out of bounds ({n})")
@@ -261,9 +261,9 @@ def lexsort(keys: DTensor | Sequence[Tensor], axis: int = -1) -> DTensor:
     ...     print(world.run(program))
     [[3, 2], [1, 0]]
     """
-    name, held = "numpy.lexsort", unwrapped(keys)
-    given = [held[number] for number in range(len(held))] if isinstance(held, DTensor) else [*map(unwrapped, held)]
-    listed = agree_on_plain(name, given, mesh_of(given))
+    name, stacked = "numpy.lexsort", unwrapped(keys)
+    arrays = [stacked[i] for i in range(len(stacked))] if isinstance(stacked, DTensor) else [*map(unwrapped, stacked)]
+    listed = agree_on_plain(name, arrays, mesh_of(arrays))
     agreed = [x if isinstance(x, DTensor) else np.asarray(x) for x in listed]
     first = next(x for x in agreed if isinstance(x, DTensor))
     if len({x.shape for x in agreed}) > 1:

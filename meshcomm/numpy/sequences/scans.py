@@ -106,8 +106,8 @@ def _differences(tensor: DTensor, times: int, along: int) -> DTensor:
     layout, before = tensor.layout, (slice(None),) * along
     for _ in range(times):
         function = np.not_equal if tensor.dtype == bool else np.subtract
-        found: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
-        tensor = found
+        differences: Value = function(tensor[(*before, slice(1, None))], tensor[(*before, slice(None, -1))])
+        tensor = differences
     return relaid(tensor, layout.axes, "numpy.diff") if layout.cyclic(along) else tensor
 
 

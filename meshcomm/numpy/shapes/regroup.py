@@ -114,7 +114,7 @@ def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
     (6,) (2, 3)
     (4, 5) (20,)
     """
-    found, i, j = [], 0, 0
+    bounds, i, j = [], 0, 0
     while i < len(source) and j < len(target):
         first, m, n = (i, j), source[i], target[j]
         while m != n:
@@ -125,9 +125,9 @@ def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
                 j += 1
                 n *= target[j]
         i, j = i + 1, j + 1
-        found.append((first, (i, j)))
-    first = found.pop()[0] if found else (0, 0)  # axes of length 1 may be left: they belong to the last group
-    for (i, j), (k, m) in [*found, (first, (len(source), len(target)))]:
+        bounds.append((first, (i, j)))
+    first = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may be left: they belong to the last group
+    for (i, j), (k, m) in [*bounds, (first, (len(source), len(target)))]:
         yield Group(slice(i, k), slice(j, m))
 
 
@@ -151,8 +151,8 @@ def flat_spec(lengths: Shape, specs: Specs, sizes: dict[str, int]) -> Names | No
     if last < 0 and all(cut.blocks == 1 for cut in cuts):
         return names
     if _is_consecutive(cuts[last]) and all(_is_consecutive(cut) and cut.longest <= 1 for cut in cuts[: max(last, 0)]):
-        held = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
-        return _consecutive(names, list(accumulate(map(prod, product(*held)), initial=0)))
+        lengths_of_blocks = [cut.lengths(np.arange(cut.blocks, dtype=np.intp)).tolist() for cut in cuts]
+        return _consecutive(names, list(accumulate(map(prod, product(*lengths_of_blocks)), initial=0)))
     if any(cut.blocks > 1 for a, cut in enumerate(cuts) if a != last):
         return None
     period, inner = _dealt_evenly(cuts[last]), prod(lengths[last + 1 :])
