@@ -38,7 +38,7 @@ from meshcomm.core.layouts.specs import CutSpec, is_stretch
 from meshcomm.core.plans.bounds import minimum_scratch
 from meshcomm.core.plans.plan import Plan, plan_relayout
 from meshcomm.errors import ShapeError
-from meshcomm.numpy.indexing.slicing import Slice, kept_slice
+from meshcomm.numpy.indexing.slicing import KeptSlice, kept_slice
 
 FLOP = 2.5e-11
 """Seconds. The time of a multiplication, or of an addition, of two matrices by the BLAS of NumPy on a core. Measured
@@ -62,7 +62,7 @@ class Factor(FieldsOnly):
     dtype: DType
 
 
-class Panel(NamedTuple):
+class ContractionPanel(NamedTuple):
     """A turn of the loops of a contraction.
 
     Parameters
@@ -118,7 +118,7 @@ class Contraction(FieldsOnly):
 
     # -- panels -------------------------------------------------------------------------------------------------------
 
-    def panels(self) -> Iterator[Panel]:
+    def panels(self) -> Iterator[ContractionPanel]:
         """Return the panels in their order, one at least."""
         loops, lengths = [index for index, _ in self.loops], self.lengths
         ranges = [
@@ -140,13 +140,13 @@ class Contraction(FieldsOnly):
                 again = any(turn[number].start > 0 for number in range(len(loops)) if number not in free)
             if pending is not None:
                 yield pending._replace(ends=begins)
-            pending = Panel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)
+            pending = ContractionPanel(dict(zip(loops, turn, strict=True)), fetched, begins, True, again)
             last = turn
         assert pending is not None
         yield pending
 
     @cached_property
-    def first(self) -> Panel:
+    def first(self) -> ContractionPanel:
         """The first panel, the largest one."""
         return next(self.panels())
 
@@ -154,24 +154,24 @@ class Contraction(FieldsOnly):
         """Return the number of panels."""
         return prod(max(1, -(-self.lengths[index] // width)) for index, width in self.loops)
 
-    def items(self, factor: Factor, panel: Panel) -> Items:
+    def items(self, factor: Factor, panel: ContractionPanel) -> Items:
         """Return the index that takes the slice of *factor* for a panel."""
         return tuple(panel.taken.get(i) or Stretch(0, n) for i, n in zip(factor.indices, factor.shape, strict=True))
 
-    def slice_of(self, factor: Factor, panel: Panel, device: int | None) -> Slice:
+    def slice_of(self, factor: Factor, panel: ContractionPanel, device: int | None) -> KeptSlice:
         """Return the slice of *factor* for a panel: its layout keeps all elements on their devices."""
         slice_ = kept_slice(factor.layout, factor.shape, self.items(factor, panel), device)
         assert slice_ is not None  # panels begin where blocks dealt round do: see `meshcomm.numpy.contractions.grids`
         return slice_
 
-    def wanted(self, factor: Factor, panel: Panel) -> Axes:
+    def wanted(self, factor: Factor, panel: ContractionPanel) -> Axes:
         """Return how the slice of *factor* is cut while blocks are multiplied."""
         cut = dict(self.cut)
         return tuple(
             tuple(cut[i]) if i in panel.taken and isinstance(cut[i], CutSpec) else cut[i] for i in factor.indices
         )
 
-    def moved(self, factor: Factor, panel: Panel) -> Plan | None:
+    def moved(self, factor: Factor, panel: ContractionPanel) -> Plan | None:
         """Return the relayout of the slice of an operand for a panel; None if it stays."""
         source, axes = self.slice_of(factor, panel, None), self.wanted(factor, panel)
         if source.layout.axes == axes:
@@ -184,7 +184,7 @@ class Contraction(FieldsOnly):
         kept_axes = self.slice_of(self.result, self.first, None).layout.axes
         return not self.summed and kept_axes == self.wanted(self.result, self.first)
 
-    def reduced(self, panel: Panel) -> tuple[Plan, ...]:
+    def reduced(self, panel: ContractionPanel) -> tuple[Plan, ...]:
         """Return the relayouts that bring partial sums to the block of the result: none, one, or two.
 
         The first array has one more axis, for the mesh dimensions that are summed over, if there are any. Where
@@ -201,7 +201,7 @@ class Contraction(FieldsOnly):
         first = self._plan((shares, *shape), dtype, source, Layout(((), *there.axes), self.mesh))
         return (first,) if there == target.layout else (first, self._plan(shape, dtype, there, target.layout))
 
-    def _shared_out(self, target: Slice) -> Layout:
+    def _shared_out(self, target: KeptSlice) -> Layout:
         """Return the layout in which partial sums are added up: that of the result, if it has no replicas."""
         free = tuple(name for name in self.summed if name not in used(target.layout) and self.mesh.dim_size(name) > 1)
         size = prod(target.shape) * self.result.dtype.itemsize

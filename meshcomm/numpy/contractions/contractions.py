@@ -30,11 +30,11 @@ from meshcomm.core.memory.blocks import new_block
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.numpy.contractions.contraction import Contraction, Panel, local_limit, only_cuts
-from meshcomm.numpy.contractions.einsum import EinsumPlan, Operand, from_lists, plan_of, repeated_axes
-from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
+from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
+from meshcomm.numpy.contractions.einsum import EinsumPlan, EinsumOperand, from_lists, plan_of, repeated_axes
+from meshcomm.numpy.contractions.grids import ContractionProblem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
-from meshcomm.numpy.contractions.local_products import Block, multiply, stored, summed_up
+from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, stored, summed_up
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.diagonals import diagonal
@@ -114,7 +114,7 @@ def contracting(
         return result if layout is None else relayout(result, layout)
     tensors = tensors_of(name, arguments)
     text = text if isinstance(text, str) else text(*(tensor.shape for tensor in tensors))
-    described = tuple([Operand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
+    described = tuple([EinsumOperand(tensor.shape, tensor.dtype, tensor.layout) for tensor in tensors])
     plan = plan_of(text, described, layout=layout, dtype=dtype, casting=casting, limit=limit)
     for number, indices in enumerate(plan.expression.operands):
         if len(set(indices)) < len(indices):
@@ -183,18 +183,18 @@ def _mesh_of(x: object) -> Mesh | None:
     return x[2].mesh if isinstance(x, tuple) and len(x) == 3 and isinstance(x[2], Layout) else None
 
 
-def _described(x: object, mesh: Mesh) -> Operand:
+def _described(x: object, mesh: Mesh) -> EinsumOperand:
     """Return an operand of a plan; errors as for a tensor that cannot be."""
     if isinstance(x, DTensor):
-        operand = Operand(x.shape, x.dtype, x.layout)
+        operand = EinsumOperand(x.shape, x.dtype, x.layout)
     elif isinstance(x, tuple) and _mesh_of(x) is not None:
-        operand = Operand(as_shape(x[0]), as_dtype(x[1]), x[2])
+        operand = EinsumOperand(as_shape(x[0]), as_dtype(x[1]), x[2])
         if operand.layout.ndim != len(operand.shape):
             raise LayoutError(f"shape {operand.shape} with a layout for {counted(operand.layout.ndim, 'axis')}")
         operand.layout.check_fits(operand.shape)
     else:
         array = np.asarray(x)
-        operand = Operand(array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim))
+        operand = EinsumOperand(array.shape, as_dtype(array.dtype), Layout.replicated(mesh, array.ndim))
     if not same_grid(operand.layout.mesh, mesh):
         raise MeshError(f"operands must be on one mesh, but are on the {mesh} and the {operand.layout.mesh}")
     return operand
@@ -211,7 +211,9 @@ def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTensor], limit: int | None) -> DTensor:
+def _contract(
+    name: str, planned: tuple[ContractionProblem, Contraction], tensors: list[DTensor], limit: int | None
+) -> DTensor:
     """Return the result of a contraction. Collective over the mesh if elements move."""
     (problem, contraction), mesh, block = planned, tensors[0].mesh, None
     if contraction.moves:
@@ -226,7 +228,7 @@ def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTe
     return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
-def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
+def _text(name: str, problem: ContractionProblem, limit: int | None, orders: tuple[Order, ...]) -> str:
     texts = (
         f"{factor.shape} {factor.dtype} in {factor.layout.specs_text}"
         + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
@@ -239,7 +241,7 @@ def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, .
 
 
 def _built(
-    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], scope: Session
+    name: str, problem: ContractionProblem, limit: int | None, orders: tuple[Order, ...], scope: Session
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, scope.machine)
     shapes = _shapes(contraction, scope.device)
@@ -247,7 +249,7 @@ def _built(
     if can_lend(contraction, orders):
         lending = Lending(scope, contraction.mesh, f"loan for {contraction!r}", len(lent(contraction)))
     on_node: LentProduct | None = None
-    panels = _Contracts(contraction, scope.device, orders, scope) if lending is None else None
+    panels = _PanelContraction(contraction, scope.device, orders, scope) if lending is None else None
 
     def contract(*blocks: Array) -> Array:
         nonlocal on_node, panels
@@ -258,7 +260,7 @@ def _built(
                 on_node = on_node or LentProduct(contraction, orders, scope.device, lending)
                 result = on_node(*blocks)
             if result is None:
-                panels = panels or _Contracts(contraction, scope.device, orders, scope)
+                panels = panels or _PanelContraction(contraction, scope.device, orders, scope)
                 result = panels(*blocks)
             return result
 
@@ -315,7 +317,7 @@ class _Fetch(NamedTuple):
     shape: Shape = ()
 
 
-class _Turn(NamedTuple):
+class _PanelRun(NamedTuple):
     """What a device does for a panel.
 
     Parameters
@@ -336,7 +338,7 @@ class _Turn(NamedTuple):
     again: bool
 
 
-class _Contracts:
+class _PanelContraction:
     """A contraction on one device, ready to run. To run it is Collective over the mesh if something moves.
 
     Parameters
@@ -365,24 +367,28 @@ class _Contracts:
         if wrong is not None:
             raise wrong
         into, indices, limit = new_block(self._shape, self._dtype), self._contraction.result.indices, self._limit
-        current = [Block(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
+        current = [IndexedBlock(block, indices) for block, indices in zip(blocks, self._indices, strict=True)]
         moved: list[Array | None] = [None] * len(blocks)  # of the last panel, whose memory serves the next one
         partial: Array | None = None
         for turn in self._turns or map(self._turn, self._contraction.panels()):
             for fetch in turn.fetches:
                 number, last = fetch.number, moved[fetch.number]
                 if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
-                    last, moved[number], current[number] = None, None, Block(blocks[number], self._indices[number])
+                    last, moved[number], current[number] = (
+                        None,
+                        None,
+                        IndexedBlock(blocks[number], self._indices[number]),
+                    )
                 factor = self._fetched(fetch, blocks[number], last)
                 moved[number] = None if fetch.move is None else factor
-                current[number] = Block(factor, self._indices[number])
+                current[number] = IndexedBlock(factor, self._indices[number])
             target = _view(into, turn.into)
             if self._contraction.keeps_result:
-                multiply(current, Block(target, indices), adds=turn.again or not turn.begins, limit=limit)
+                multiply(current, IndexedBlock(target, indices), adds=turn.again or not turn.begins, limit=limit)
                 continue
             if turn.begins or partial is None:
                 partial = new_block(turn.partial, self._dtype)
-            multiply(current, Block(partial, indices), adds=not turn.begins, limit=limit)
+            multiply(current, IndexedBlock(partial, indices), adds=not turn.begins, limit=limit)
             if turn.ends:
                 stored(self._reduced(turn, partial), target, adds=turn.again)
                 partial = None
@@ -400,7 +406,7 @@ class _Contracts:
         assert out is not None
         return out
 
-    def _reduced(self, turn: _Turn, partial: Array) -> Array:
+    def _reduced(self, turn: _PanelRun, partial: Array) -> Array:
         """Return the block of the result for a panel from what each device multiplied."""
         for number, reduce in enumerate(turn.moves):
             out = reduce(partial[None] if self._shares and number == 0 else partial, None)
@@ -408,7 +414,7 @@ class _Contracts:
             partial = summed_up(out) if self._shares and number == 0 else out
         return partial
 
-    def _turn(self, panel: Panel) -> _Turn:
+    def _turn(self, panel: ContractionPanel) -> _PanelRun:
         contraction, device, scope = self._contraction, self._device, self._scope
         result, mesh = contraction.result, contraction.mesh
         target = contraction.slice_of(result, panel, device)
@@ -419,9 +425,9 @@ class _Contracts:
         if panel.ends and scope is not None:
             moves = tuple(move(scope, plan) for plan in contraction.reduced(panel))
         fetches = tuple(self._fetch(number, panel) for number in panel.fetched)
-        return _Turn(fetches, target.block, partial, moves, *panel[2:])
+        return _PanelRun(fetches, target.block, partial, moves, *panel[2:])
 
-    def _fetch(self, number: int, panel: Panel) -> _Fetch:
+    def _fetch(self, number: int, panel: ContractionPanel) -> _Fetch:
         contraction, device, scope = self._contraction, self._device, self._scope
         operand, order = contraction.operands[number], self._orders[number]
         source, plan = contraction.slice_of(operand, panel, device), contraction.moved(operand, panel)
@@ -450,9 +456,9 @@ class _Contracts:
 
 
 @lru_cache(maxsize=1024)
-def _local(contraction: Contraction, device: int) -> _Contracts:
+def _local(contraction: Contraction, device: int) -> _PanelContraction:
     """Return a contraction in which nothing moves, ready to run."""
-    return _Contracts(contraction, device, (None,) * len(contraction.operands))
+    return _PanelContraction(contraction, device, (None,) * len(contraction.operands))
 
 
 def _view(array: Array, slices: tuple[slice, ...]) -> Array:

@@ -23,7 +23,7 @@ from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
-from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
+from meshcomm.numpy.contractions.grids import ContractionProblem, ScratchTooSmallError, cheapest_contraction
 from meshcomm.numpy.indexing.diagonals import kept_diagonal
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
@@ -34,7 +34,7 @@ _BROADCAST = 0x2460  # the first of the indices that stand for the axes of an el
 _ALONE = 0xE000  # the first of those of axes of length 1 that are stretched
 
 
-class Operand(NamedTuple):
+class EinsumOperand(NamedTuple):
     """What a plan knows of a tensor."""
 
     shape: Shape
@@ -293,7 +293,7 @@ class EinsumPlan(FieldsOnly):
     expression: Expression
     operands: tuple[Factor, ...]
     path: Path
-    problems: tuple[Problem, ...]
+    problems: tuple[ContractionProblem, ...]
     limit: int | None
     machine: Machine
 
@@ -390,7 +390,7 @@ _USUAL = Machine()
 
 def plan_of(
     subscripts: str,
-    operands: tuple[Operand, ...],
+    operands: tuple[EinsumOperand, ...],
     *,
     layout: Layout | None,
     dtype: DTypeLike | None,
@@ -419,7 +419,7 @@ def plan_of(
 @lru_cache(maxsize=1024)
 def _planned(  # noqa: PLR0917 - the key of a cache
     subscripts: str,
-    operands: tuple[Operand, ...],
+    operands: tuple[EinsumOperand, ...],
     layout: Layout | None,
     dtype: DType | None,
     casting: Casting,
@@ -435,7 +435,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     if layout is not None:
         lengths = lengths_of(tuple(left))
         layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
-    factors, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
+    factors, path, problems = tuple(left), list[tuple[int, ...]](), list[ContractionProblem]()
 
     def contract(turn: tuple[int, ...], *, last: bool) -> None:
         taken = tuple(left[number] for number in turn)
@@ -446,7 +446,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
         indices = expression.result if last else "".join(i for i in lengths if i in needed)
         goal = layout if last and layout is not None else default_layout(indices, factors if last else taken, mesh)
         result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
-        problems.append(Problem(taken, result))
+        problems.append(ContractionProblem(taken, result))
         left.append(result)
         path.append(turn)
 

@@ -41,7 +41,7 @@ _MOST_LOOPED = 4  # indices: the longest ones are tried as loops
 _MOST_LOOPS = 3  # of them, one within the other
 
 
-class Loops(NamedTuple):
+class PanelLoops(NamedTuple):
     """Panels, and what they cost.
 
     Parameters
@@ -62,7 +62,7 @@ class Loops(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Problem(FieldsOnly):
+class ContractionProblem(FieldsOnly):
     """What is to be planned: the operands, and the result, on one mesh."""
 
     operands: tuple[Factor, ...]
@@ -83,16 +83,16 @@ class Problem(FieldsOnly):
         """The number of elements of each index."""
         return lengths_of(self.operands)
 
-    def on(self, mesh: Mesh) -> "Problem":
+    def on(self, mesh: Mesh) -> "ContractionProblem":
         """Return the same problem on a mesh whose dimensions are factors of those of this one."""
         moved = [Factor(f.indices, f.shape, refined(f.layout, mesh), f.dtype) for f in self.factors]
-        return Problem(tuple(moved[:-1]), moved[-1])
+        return ContractionProblem(tuple(moved[:-1]), moved[-1])
 
 
-class Grid:
+class ContractionGrid:
     """How the indices of a problem are cut over its mesh while blocks are multiplied, and an estimate of its cost."""
 
-    def __init__(self, problem: Problem, assignment: dict[str, str | None]) -> None:
+    def __init__(self, problem: ContractionProblem, assignment: dict[str, str | None]) -> None:
         self.problem, self.assignment = problem, assignment
         mesh = problem.mesh
         dims: dict[str, list[str]] = {index: [] for index in problem.lengths}
@@ -226,14 +226,14 @@ class Grid:
         ]
         return sorted(indices, key=lambda index: -self.problem.lengths[index])[:_MOST_LOOPED]
 
-    def loops(self, limit: float, number: int) -> Loops | None:
+    def loops(self, limit: float, number: int) -> PanelLoops | None:
         """Return the best panels along *number* indices with which factors take at most *limit* bytes; None if there
         are none. Panels that are not needed are the best.
         """
         whole = self._fit((), (), limit)
         if whole is not None or self._held(dict.fromkeys(self.looped, 1)) > limit:
             return whole
-        best: Loops | None = None
+        best: PanelLoops | None = None
         for order in permutations(self.looped, number):
             loops = self._fitted(order, limit)
             if loops is not None and (best is None or _better(loops, best)):
@@ -248,9 +248,9 @@ class Grid:
             for order in permutations(self.looped, number)
         )
 
-    def _fitted(self, order: tuple[str, ...], limit: float) -> Loops | None:
+    def _fitted(self, order: tuple[str, ...], limit: float) -> PanelLoops | None:
         """Return the best panels along *order*: the last index has the longest panels that fit."""
-        best: Loops | None = None
+        best: PanelLoops | None = None
         if self._held(dict.fromkeys(order, 1)) > limit:
             return None
         for outer in self._widths(order[:-1]):
@@ -328,7 +328,7 @@ class Grid:
         """Return how many of *width* elements of an axis of *n*, cut into *p* blocks, one device has at most."""
         return min(width, -(-n // p) if cyclic is None else max(cyclic.block, -(-width // p)))
 
-    def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> Loops | None:
+    def _fit(self, order: tuple[str, ...], widths: tuple[int, ...], limit: float) -> PanelLoops | None:
         if self._needs and self._held(dict(zip(order, widths, strict=True))) > limit:
             return None
         counts = [-(-self.problem.lengths[i] // width) for i, width in zip(order, widths, strict=True)]
@@ -344,26 +344,26 @@ class Grid:
                 received *= self._owned(factor.layout.cyclic(axis), n, p, widths[number]) * p / widths[number]
             busiest += received
         added = sum(index not in self.problem.result.indices for index in order)
-        return Loops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
+        return PanelLoops(tuple(zip(order, widths, strict=True)), moved, busiest, added, prod(counts))
 
 
-def _better(a: Loops, b: Loops) -> bool:
+def _better(a: PanelLoops, b: PanelLoops) -> bool:
     return (a.busiest, a.added, a.panels) < (b.busiest, b.added, b.panels)
 
 
 # -- the search -------------------------------------------------------------------------------------------------------
 
 
-class Found(NamedTuple):
+class GridChoice(NamedTuple):
     """A grid, its panels, and its cost in seconds by the model."""
 
-    grid: Grid
-    loops: Loops
+    grid: ContractionGrid
+    loops: PanelLoops
     seconds: float
 
 
 @lru_cache(maxsize=1024)
-def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) -> Contraction:
+def cheapest_contraction(problem: ContractionProblem, limit: int | None, machine: Machine) -> Contraction:
     """Return the plan of a contraction that costs the least by the model, and keeps to the scratch limit.
 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
@@ -386,16 +386,20 @@ def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) 
     )
 
 
-def _best(grids: list[Grid], starts: list[Grid], limit: float, machine: Machine) -> Found | None:
+def _best(
+    grids: list[ContractionGrid], starts: list[ContractionGrid], limit: float, machine: Machine
+) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
     candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MOST_LOOPS + 1))
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 
-def _best_along(number: int, grids: list[Grid], starts: list[Grid], limit: float, machine: Machine) -> Found | None:
-    fewest, fitted = inf, dict[int, Loops | None]()
+def _best_along(
+    number: int, grids: list[ContractionGrid], starts: list[ContractionGrid], limit: float, machine: Machine
+) -> GridChoice | None:
+    fewest, fitted = inf, dict[int, PanelLoops | None]()
 
-    def loops_of(grid: Grid) -> Loops | None:
+    def loops_of(grid: ContractionGrid) -> PanelLoops | None:
         if id(grid) not in fitted:
             fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
         return fitted[id(grid)]
@@ -404,7 +408,7 @@ def _best_along(number: int, grids: list[Grid], starts: list[Grid], limit: float
         loops = loops_of(grid)
         if loops is not None:
             fewest = min(fewest, loops.bytes_moved)
-    best: Found | None = None
+    best: GridChoice | None = None
     for grid in sorted(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved)):
         if best is not None and grid.seconds(machine, grid.bytes_moved) >= best.seconds:
             break
@@ -415,7 +419,7 @@ def _best_along(number: int, grids: list[Grid], starts: list[Grid], limit: float
             continue
         seconds = grid.seconds(machine, loops.busiest, loops.panels)
         if best is None or seconds < best.seconds:
-            best = Found(grid, loops, seconds)
+            best = GridChoice(grid, loops, seconds)
     return best
 
 
@@ -431,7 +435,7 @@ def _for_panels(limit: float, mesh: Mesh) -> float:
     return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
 
 
-def _minimum(grid: Grid) -> int:
+def _minimum(grid: ContractionGrid) -> int:
     """Return the lowest scratch limit with which panels of *grid* fit."""
     least, mesh = grid.minimum(), grid.problem.mesh
     if not grid.moves:
@@ -442,9 +446,9 @@ def _minimum(grid: Grid) -> int:
     return ceil(limit)
 
 
-def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
+def _grids(problem: ContractionProblem, machine: Machine) -> tuple[list[ContractionGrid], list[ContractionGrid]]:
     """Return the grids to choose from, and those among them that keep an operand or the result."""
-    visited: dict[tuple[str | None, ...], Grid] = {}
+    visited: dict[tuple[str | None, ...], ContractionGrid] = {}
     starts = [_visit(problem, assignment, visited) for assignment in _starts(problem)]
     for start in starts:
         _climb(start, machine, visited)
@@ -452,7 +456,7 @@ def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
     split = _split(problem.mesh)
     best = min(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
     if split is not None and best.bytes_moved > 0:
-        finer, again = problem.on(split), dict[tuple[str | None, ...], Grid]()
+        finer, again = problem.on(split), dict[tuple[str | None, ...], ContractionGrid]()
         owners = {name: _factors_of(problem.mesh, split, name) for name, _ in problem.mesh.dims}
         assignment = {factor: best.assignment[name] for name, factors in owners.items() for factor in factors}
         _climb(_visit(finer, assignment, again), machine, again)
@@ -460,7 +464,7 @@ def _grids(problem: Problem, machine: Machine) -> tuple[list[Grid], list[Grid]]:
     return grids, starts
 
 
-def _starts(problem: Problem) -> Iterator[dict[str, str | None]]:
+def _starts(problem: ContractionProblem) -> Iterator[dict[str, str | None]]:
     """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
     for first in (problem.result, *problem.operands):
         assignment: dict[str, str | None] = {name: None for name, _ in problem.mesh.dims}
@@ -472,14 +476,18 @@ def _starts(problem: Problem) -> Iterator[dict[str, str | None]]:
         yield assignment
 
 
-def _visit(problem: Problem, assignment: dict[str, str | None], visited: dict[tuple[str | None, ...], Grid]) -> Grid:
+def _visit(
+    problem: ContractionProblem,
+    assignment: dict[str, str | None],
+    visited: dict[tuple[str | None, ...], ContractionGrid],
+) -> ContractionGrid:
     key = tuple(assignment.values())
     if key not in visited:
-        visited[key] = Grid(problem, assignment)
+        visited[key] = ContractionGrid(problem, assignment)
     return visited[key]
 
 
-def _climb(start: Grid, machine: Machine, visited: dict[tuple[str | None, ...], Grid]) -> None:
+def _climb(start: ContractionGrid, machine: Machine, visited: dict[tuple[str | None, ...], ContractionGrid]) -> None:
     """Visit grids that are cheaper and cheaper: each differs from the last one in one mesh dimension."""
     problem, best = start.problem, start
     cost = best.seconds(machine, best.bytes_moved)

@@ -18,7 +18,7 @@ from meshcomm.core.layouts.coordinates import coordinates_of, decode
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.memory.blocks import as_bytes, new_block
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, local_limit, only_cuts
-from meshcomm.numpy.contractions.local_products import Block, multiply
+from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply
 
 LENT_FROM = 2**20
 """Bytes that would move to a rank. From this size on, ranks of a node multiply from each other's blocks where they
@@ -36,7 +36,7 @@ Lent: TypeAlias = list[list[Bytes]]
 """For each device, the blocks that it has lent."""
 
 
-class _Piece(NamedTuple):
+class _LentPiece(NamedTuple):
     """What this device multiplies of the block of a device.
 
     Parameters
@@ -116,12 +116,12 @@ class LentProduct:
             if spans is None:
                 continue
             operands = [
-                Block(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
+                IndexedBlock(self._read(number, piece, spans, lent, blocks), contraction.operands[number].indices)
                 for number, piece in enumerate((one, other))
             ]
             target = tuple(slice(*spans[index]) for index in result.indices)
             key = tuple(spans[index] for index in result.indices)
-            multiply(operands, Block(into[target], result.indices), adds=key in written, limit=limit)
+            multiply(operands, IndexedBlock(into[target], result.indices), adds=key in written, limit=limit)
             written.add(key)
         self._lending.take_back()
         return into
@@ -132,7 +132,7 @@ class LentProduct:
         return block.transpose(np.argsort(order))
 
     def _read(
-        self, number: int, piece: _Piece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
+        self, number: int, piece: _LentPiece, spans: dict[str, tuple[int, int]], lent: Lent, blocks: Sequence[Array]
     ) -> Array:
         """Return the view of what this device multiplies of a piece: *spans* of the indices."""
         is_local = piece.device == self._device
@@ -150,7 +150,7 @@ class LentProduct:
         block: Array = data.view(self._contraction.operands[number].dtype).reshape(in_memory).transpose(order)
         return block
 
-    def _pieces_of(self, operand: Factor) -> list[_Piece]:
+    def _pieces_of(self, operand: Factor) -> list[_LentPiece]:
         device, mesh, layout = self._device, self._contraction.mesh, operand.layout
         wanted = _wanted(self._contraction, operand)
         numbers, box = layout.block_numbers(device), wanted.block_box(operand.shape, device)
@@ -177,11 +177,11 @@ class LentProduct:
                     coordinates[name] = int(where[0])
             owner = sum(mesh.stride(name) * where for name, where in coordinates.items())
             taken, starts = tuple(part[1] for part in row), tuple(part[2] for part in row)
-            pieces.append(_Piece(owner, taken, starts, tuple(part[3] for part in row)))
+            pieces.append(_LentPiece(owner, taken, starts, tuple(part[3] for part in row)))
         return pieces
 
 
-def _common(a: str, one: _Piece, b: str, other: _Piece) -> dict[str, tuple[int, int]] | None:
+def _common(a: str, one: _LentPiece, b: str, other: _LentPiece) -> dict[str, tuple[int, int]] | None:
     """Return the elements of each index that two pieces have in common; None if there are none of some index."""
     spans = dict(zip(a, zip(one.starts, one.stops, strict=True), strict=True))
     for index, start, stop in zip(b, other.starts, other.stops, strict=True):

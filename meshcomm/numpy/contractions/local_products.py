@@ -19,7 +19,7 @@ from meshcomm.core._types import Array, DType
 from meshcomm.core.memory.copies import contiguous
 
 
-class Block(NamedTuple):
+class IndexedBlock(NamedTuple):
     """A block of an operand or a result, and the index of each axis."""
 
     array: Array
@@ -29,11 +29,13 @@ class Block(NamedTuple):
         """Return the number of elements of each index."""
         return dict(zip(self.indices, self.array.shape, strict=True))
 
-    def taken(self, index: str, start: int, stop: int) -> "Block":
+    def taken(self, index: str, start: int, stop: int) -> "IndexedBlock":
         """Return the view of some elements of *index*; all, if the block does not have it."""
         if index not in self.indices:
             return self
-        return Block(self.array[(slice(None),) * self.indices.index(index) + (slice(start, stop),)], self.indices)
+        return IndexedBlock(
+            self.array[(slice(None),) * self.indices.index(index) + (slice(start, stop),)], self.indices
+        )
 
     def ordered(self, indices: str) -> Array:
         """Return the view with axes in the order of *indices*, and an axis of length 1 for each that is missing."""
@@ -47,7 +49,7 @@ class Block(NamedTuple):
         return "".join(sorted(indices, key=lambda index: -abs(strides[index])))
 
 
-def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) -> None:
+def multiply(operands: list[IndexedBlock], result: IndexedBlock, *, adds: bool, limit: int) -> None:
     """Write the sum of the products of one or two blocks to the block of a result, or add it.
 
     Parameters
@@ -79,7 +81,7 @@ def multiply(operands: list[Block], result: Block, *, adds: bool, limit: int) ->
     work.run()
 
 
-def _is_straight(a: Block, b: Block, result: Block) -> bool:
+def _is_straight(a: IndexedBlock, b: IndexedBlock, result: IndexedBlock) -> bool:
     """Return whether NumPy's matmul takes the blocks as they are, without a copy."""
     arrays = a.array, b.array, result.array
     dtype = result.array.dtype
@@ -105,7 +107,7 @@ def _is_matmul(a: str, b: str, result: str) -> bool:
 class _Summed:
     """The sum of one block over indices that the result lacks."""
 
-    def __init__(self, block: Block, result: Block, adds: bool) -> None:
+    def __init__(self, block: IndexedBlock, result: IndexedBlock, adds: bool) -> None:
         self._block, self._result, self._adds = block, result, adds
         self.needed = result.array.nbytes if adds or len(block.indices) > len(result.indices) else 0
 
@@ -113,16 +115,16 @@ class _Summed:
         block, (into, indices) = self._block, self._result
         axes = tuple(axis for axis, index in enumerate(block.indices) if index not in indices)
         remaining = "".join(index for index in block.indices if index in indices)
-        total = Block(block.array, remaining)
+        total = IndexedBlock(block.array, remaining)
         if axes:
-            total = Block(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), remaining)
+            total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), remaining)
         stored(total.ordered(indices), into, adds=self._adds)
 
 
 class _Elementwise:
     """The products of two blocks that share no summed index, or that have nothing but stacks of vectors."""
 
-    def __init__(self, operands: list[Block], result: Block, adds: bool) -> None:
+    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> None:
         self._operands, self._result, self._adds = operands, result, adds
         self._inner = "".join(i for i in operands[0].indices if i not in result.indices)
         widened = result.array.dtype != _arithmetic(result.array.dtype)
@@ -147,7 +149,7 @@ class _Elementwise:
 class _Matrices:
     """Products of matrices: stacks of (rows, inner) times (inner, columns)."""
 
-    def __init__(self, operands: list[Block], result: Block, adds: bool) -> None:
+    def __init__(self, operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> None:
         a, b = operands
         self._adds, self._result = adds, result
         dtype = self._dtype = _arithmetic(result.array.dtype)
@@ -174,14 +176,14 @@ class _Matrices:
         lengths = self._result.lengths()
         products = np.matmul(left, right)
         order = stack + rows + columns
-        product = Block(products.reshape([lengths[index] for index in order]), order)
+        product = IndexedBlock(products.reshape([lengths[index] for index in order]), order)
         stored(product.ordered(self._result.indices), self._result.array, adds=self._adds)
 
 
 class _Matrix:
     """A block as a stack of matrices: a view, or *copied* bytes if BLAS cannot take the view."""
 
-    def __init__(self, block: Block, groups: tuple[str, str, str], dtype: DType) -> None:
+    def __init__(self, block: IndexedBlock, groups: tuple[str, str, str], dtype: DType) -> None:
         self._block, self._groups, self._dtype = block, groups, dtype
         lengths = block.lengths()
         stack = tuple(lengths[index] for index in groups[0])
@@ -200,7 +202,7 @@ class _Matrix:
         return ordered_copy.reshape(self._shape)
 
 
-def _work(operands: list[Block], result: Block, adds: bool) -> "_Summed | _Elementwise | _Matrices":
+def _work(operands: list[IndexedBlock], result: IndexedBlock, adds: bool) -> "_Summed | _Elementwise | _Matrices":
     if len(operands) == 1:
         return _Summed(operands[0], result, adds)
     a, b = operands

@@ -72,7 +72,7 @@ def _as_tensor(value: Value, spec: TensorSpec) -> DTensor:
     return make(np.array(value, spec.dtype), where.result, (), spec.dtype)
 
 
-def _paged(tensor: DTensor, index: Sequence[int], where: "_Where") -> Value:
+def _paged(tensor: DTensor, index: Sequence[int], where: "_ElementOwners") -> Value:
     """Return an element that comes in a new page; None if it is to come alone. Collective over the mesh."""
     pages, flat = pages_of(tensor), 0
     for i, n in zip(index, tensor.shape, strict=True):
@@ -116,7 +116,7 @@ def to_set(tensor: DTensor, index: tuple[int, ...], value: object) -> tuple[Arra
     return (tensor._block, (..., *at)) if is_here else (np.empty((), spec.dtype), (...,))
 
 
-class _Where:
+class _ElementOwners:
     """Which device has an element, and where in its block."""
 
     def __init__(self, spec: TensorSpec, cuts: Sequence[Consecutive]) -> None:
@@ -147,9 +147,9 @@ class _Where:
 
 
 @lru_cache(maxsize=1024)
-def _where(spec: TensorSpec) -> _Where | None:
+def _where(spec: TensorSpec) -> _ElementOwners | None:
     """Return where elements are; None for tensors whose elements go the long way."""
     if spec.dtype.kind not in KINDS or spec.mesh.size > SMALL_MESHES or 0 in spec.shape:
         return None
     cuts = [spec.layout.cut(axis, n) for axis, n in enumerate(spec.shape)]
-    return _Where(spec, [cut.undealt for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None
+    return _ElementOwners(spec, [cut.undealt for cut in cuts]) if all(cut.is_consecutive for cut in cuts) else None

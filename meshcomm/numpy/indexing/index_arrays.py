@@ -46,7 +46,7 @@ _MOST_AXES = 64
 """Axes. NumPy 2 allows no more."""
 
 
-class Request(NamedTuple):
+class IndexRequest(NamedTuple):
     """An index with arrays, in parts.
 
     Parameters
@@ -92,7 +92,9 @@ def _is_bool(x: object) -> bool:
 # -- from an index to a request ---------------------------------------------------------------------------------------
 
 
-def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], tuple[IndexArray, ...]]) -> Request:
+def request(
+    name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], tuple[IndexArray, ...]]
+) -> IndexRequest:
     """Return the *index* of *tensor* in parts. Collective over the mesh if it has plain arrays, or masks.
 
     Parameters
@@ -138,7 +140,9 @@ def request(name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], 
             axis += 1
     shape_found = _broadcast(arrays, len(items))
     together = positions == list(range(positions[0], positions[0] + len(positions)))
-    return Request(tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0)
+    return IndexRequest(
+        tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0
+    )
 
 
 def _normal(part: object) -> Value:
@@ -217,14 +221,14 @@ def _broadcast(arrays: dict[int, IndexArray], axes: int) -> Shape:
 # -- where the rows are -----------------------------------------------------------------------------------------------
 
 
-class Share(NamedTuple):
+class IndexShare(NamedTuple):
     """What this rank needs of an index array, and which box of it that is."""
 
     array: Indices
     box: Box
 
 
-class _Axis(NamedTuple):
+class _IndexedAxis(NamedTuple):
     """One axis of the base with an index: how it is cut, how long its blocks are, and who has them in the group."""
 
     cut: AnyCut
@@ -236,7 +240,7 @@ class _Axis(NamedTuple):
         return (np.zeros((), dtype=np.intp), indices) if self.cut.blocks == 1 else self.cut.find(indices)
 
 
-def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
+def _axis(base: DTensor, axis: int, names: Names) -> _IndexedAxis:
     mesh, cut = base.mesh, base.layout.cut(axis, base.shape[axis])
     numbers = np.arange(cut.blocks, dtype=np.intp)
     dims = tuple(base.layout.axes[axis])
@@ -249,10 +253,10 @@ def _axis(base: DTensor, axis: int, names: Names) -> _Axis:
         if name in coordinates:
             positions += coordinates[name] * stride
         stride *= mesh.dim_size(name)
-    return _Axis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
+    return _IndexedAxis(cut, np.asarray(cut.lengths(numbers), dtype=np.intp), positions)
 
 
-def _owned(axes: Sequence[_Axis], indices: Sequence[Share], shape: Shape, of_base: Sequence[int]) -> Owned:
+def _owned(axes: Sequence[_IndexedAxis], indices: Sequence[IndexShare], shape: Shape, of_base: Sequence[int]) -> Owned:
     """Return who owns the rows, and where: in C order, for *indices* that broadcast to *shape*.
 
     ``IndexError`` for one that is out of bounds.
@@ -293,11 +297,11 @@ def owned_elements(tensor: DTensor, indices: Indices) -> Owned:
     """
     axes = range(tensor.ndim)
     names = _names(tensor, axes)
-    shares = [Share(lines, ((0, len(lines)),)) for lines in np.unravel_index(indices, tensor.shape)]
+    shares = [IndexShare(lines, ((0, len(lines)),)) for lines in np.unravel_index(indices, tensor.shape)]
     return _owned([_axis(tensor, axis, names) for axis in axes], shares, indices.shape, axes)
 
 
-def in_bounds(share: Share, axis: int, length: int) -> Indices:
+def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
     """Return indices from 0 on; ``IndexError`` for one that is out of bounds."""
     indices = share.array
     if not indices.size:
@@ -313,14 +317,14 @@ def in_bounds(share: Share, axis: int, length: int) -> Indices:
     return np.where(indices < 0, indices + length, indices).astype(np.intp)
 
 
-def call_text(name: str, base: DTensor, asked: Request) -> str:
+def call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
     """Return what the ranks compare about a call with an index."""
     specs = base.layout.specs_text
     index = ", ".join(f"{x.shape} {x.layout.specs_text if isinstance(x, DTensor) else 'plain'}" for x in asked.indices)
     return f"{name} of {base.shape} {base.dtype} in {specs} by {index} on {asked.axes}"
 
 
-def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, list[Share]]) -> Owned:
+def _agreed(ranks: Ranks, base: DTensor, asked: IndexRequest, local: tuple[Shape, list[IndexShare]]) -> Owned:
     """Return who owns the rows that this rank needs; ``IndexError`` on all ranks. Collective over the mesh."""
 
     def make() -> Owned:
@@ -335,7 +339,7 @@ def _agreed(ranks: Ranks, base: DTensor, asked: Request, local: tuple[Shape, lis
 # -- get --------------------------------------------------------------------------------------------------------------
 
 
-def get(name: str, base: DTensor, asked: Request) -> DTensor:
+def get(name: str, base: DTensor, asked: IndexRequest) -> DTensor:
     """Return the elements that an index with arrays takes. Collective over the mesh.
 
     Parameters
@@ -375,7 +379,7 @@ def _names(base: DTensor, axes: Sequence[int]) -> Names:
     return base.layout.dims_along(axes)
 
 
-def index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
+def index_layout(base: DTensor, asked: IndexRequest, rest: list[int]) -> Layout:
     """Return how the axes of the index are cut, by mesh dimensions that the other axes do not have."""
     used = {name for axis in rest for name in base.layout.axes[axis]}
     tensors = [array for array in asked.indices if isinstance(array, DTensor)]
@@ -394,18 +398,18 @@ def index_layout(base: DTensor, asked: Request, rest: list[int]) -> Layout:
     return Layout(specs, base.mesh)
 
 
-def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> Share:
+def local_index(name: str, index: IndexArray, shape: Shape, layout: Layout) -> IndexShare:
     """Return the share of an index array that this rank needs. Collective if a tensor has to move."""
     axes, device = aligned_axes(index.shape, shape, layout), layout.mesh.rank or 0
     box = Layout(axes, layout.mesh).block_box(index.shape, device)
     local = relaid(index, axes, name, layout.mesh)._block if isinstance(index, DTensor) else cut_out(index, box)
-    return Share(np.asarray(local), box)
+    return IndexShare(np.asarray(local), box)
 
 
 # -- set --------------------------------------------------------------------------------------------------------------
 
 
-def put(name: str, base: DTensor, asked: Request, value: Operand | None, how: np.ufunc | None = None) -> None:
+def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, how: np.ufunc | None = None) -> None:
     """Write *value* to the elements that an index with arrays takes. Collective over the mesh.
 
     Parameters
@@ -496,13 +500,13 @@ def _lines(rows: Array, block_shape: Shape | None, block: Array, count: int) -> 
     return lines.copy() if np.may_share_memory(lines, block) else lines
 
 
-def _flat_layout(base: DTensor, asked: Request, names: Names) -> Layout:
+def _flat_layout(base: DTensor, asked: IndexRequest, names: Names) -> Layout:
     """Return a layout of the index in which *names* cut it into consecutive stretches, in the order of the ranks."""
     first = next((axis for axis, n in enumerate(asked.shape) if n > 1), 0)
     return Layout([names if axis == first else () for axis in range(len(asked.shape))], base.mesh)
 
 
-def in_front(name: str, base: DTensor, asked: Request, rest: list[int], value: Operand) -> Operand:
+def in_front(name: str, base: DTensor, asked: IndexRequest, rest: list[int], value: Operand) -> Operand:
     """Return *value* with the axes of the index first, and those of a row then; some may have length 1."""
     lengths, at, count = [base.shape[axis] for axis in rest], asked.at, len(asked.shape)
     shape = (*lengths[:at], *asked.shape, *lengths[at:])

@@ -34,7 +34,7 @@ from meshcomm.numpy.indexing import elements, fields, index_arrays, masks, share
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.nonzero import indices_of_mask
 from meshcomm.numpy.indexing.pages import PAGES
-from meshcomm.numpy.indexing.slicing import Slice, index_text, kept_slice, own_part, result_shape
+from meshcomm.numpy.indexing.slicing import KeptSlice, index_text, kept_slice, own_part, result_shape
 
 GET, SET = "t[index]", "t[index] = value"
 
@@ -113,7 +113,7 @@ def _steps(tensor: DTensor, items: Items) -> Shape:
     return strides_of(tensor) if 0 not in result_shape(items) else (0,) * tensor.ndim
 
 
-def _at(spec: TensorSpec, items: Items, part: Slice, device: int | None) -> At:
+def _at(spec: TensorSpec, items: Items, part: KeptSlice, device: int | None) -> At:
     """Return where slices with the signature of *items* are in the block of *device*: *part* is the first one."""
     begins = list[int | None]()
     of_axes = [item for item in items if item is not None]

@@ -97,7 +97,7 @@ def block_of_mask(mask: Mask, tensor: DTensor) -> Array | None:
 # -- the short way ----------------------------------------------------------------------------------------------------
 
 
-class _Way(NamedTuple):
+class _MaskPlan(NamedTuple):
     """How a mask chooses among the rows of tensors of a spec, where nothing has to move.
 
     Parameters
@@ -193,7 +193,7 @@ def _spec_of(mask: Mask) -> TensorSpec | None:
 
 
 @lru_cache(maxsize=1024)
-def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _Way | None:
+def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _MaskPlan | None:
     """Return how a mask of *shape* chooses; None if something has to move first.
 
     Parameters
@@ -213,10 +213,10 @@ def _way(spec: TensorSpec, shape: Shape, of_mask: TensorSpec | None) -> _Way | N
     call = f"{GET}: blocks with rows of {row} {spec.dtype} along {names} on {location_text(spec.mesh)}"
     along = layout.cut(0, spec.shape[0]).undealt
     starts = (*(along.start(number) for number in range(along.blocks)), spec.shape[0])
-    return _Way(Layout([names, *((),) * len(row)], spec.mesh), call, starts)
+    return _MaskPlan(Layout([names, *((),) * len(row)], spec.mesh), call, starts)
 
 
-def _own(mask: Mask, tensor: DTensor, way: _Way) -> Array:
+def _own(mask: Mask, tensor: DTensor, way: _MaskPlan) -> Array:
     """Return the mask of the block of this rank."""
     if isinstance(mask, DTensor):
         return mask._block
@@ -233,7 +233,7 @@ def _rows(block: Value, own_mask: Array) -> tuple[Array, Array | None]:
     return block.reshape(prod(own_mask.shape), *rest), np.flatnonzero(own_mask)
 
 
-def _ends(mask: Mask, way: _Way, tensor: DTensor, count: int) -> tuple[int, ...]:
+def _ends(mask: Mask, way: _MaskPlan, tensor: DTensor, count: int) -> tuple[int, ...]:
     """Return where the rows end that each block has, of which this rank has *count*. Collective if nobody knows."""
     if not isinstance(mask, DTensor):
         whole, starts = np.asarray(mask), way.starts

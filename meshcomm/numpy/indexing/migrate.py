@@ -32,7 +32,7 @@ class Migrated(NamedTuple):
 Migrated.__module__ = "meshcomm"  # a NamedTuple cannot say so in its body
 
 
-class _Given(NamedTuple):
+class _SentRows(NamedTuple):
     """What a rank passes: its arrays, where each row goes, and what all ranks have alike."""
 
     arrays: list[Array]
@@ -78,7 +78,7 @@ def migrate(rows: Rows, devices: ArrayLike, mesh: Mesh | None = None) -> Migrate
     return Migrated(sent.again(arrays), np.repeat(np.arange(len(counts)), counts))
 
 
-def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
+def _given(rows: Rows, devices: ArrayLike, size: int) -> _SentRows:
     """Return what a rank passes after its checks; *size* is that of the mesh."""
     items, names, again = _taken_apart(rows)
     arrays = [as_array(item) for item in items]
@@ -100,7 +100,7 @@ def _given(rows: Rows, devices: ArrayLike, size: int) -> _Given:
     text = ", ".join(
         f"rows{name} of {array.shape[1:]} {array.dtype}" for name, array in zip(names, arrays, strict=True)
     )
-    return _Given(arrays, to.astype(np.intp, copy=False), text, again)
+    return _SentRows(arrays, to.astype(np.intp, copy=False), text, again)
 
 
 def _taken_apart(rows: Rows) -> tuple[list[Any], list[str], Callable[[list[Array]], Any]]:

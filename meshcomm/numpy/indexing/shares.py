@@ -17,7 +17,7 @@ from meshcomm.core._types import Array, Shape
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.index_arrays import (
-    Request,
+    IndexRequest,
     as_combined,
     call_text,
     in_bounds,
@@ -56,7 +56,7 @@ _COMBINED: dict[np.ufunc, _Combining] = {
 }
 
 
-def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.ufunc) -> bool:
+def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how: np.ufunc) -> bool:
     """Return whether ranks have combined *value* with elements of *base* in shares. Collective over the mesh.
 
     If not, that is no faster, or not the same. Arguments are those of `index_arrays.put`.
@@ -103,7 +103,7 @@ def combined(name: str, base: DTensor, asked: Request, value: Operand, how: np.u
     return True
 
 
-def _layout(base: DTensor, asked: Request, rest: list[int], spread: Operand) -> Layout:
+def _layout(base: DTensor, asked: IndexRequest, rest: list[int], spread: Operand) -> Layout:
     """Return how the axes of the index are cut: as its tensors are, or else as the values."""
     layout = index_layout(base, asked, rest)
     if any(layout.axes) or not isinstance(spread, DTensor):

@@ -23,7 +23,7 @@ from meshcomm.core.layouts.slicing import Items, Stretch
 from meshcomm.core.layouts.specs import Cyclic, cut_at
 
 
-class Slice(NamedTuple):
+class KeptSlice(NamedTuple):
     """A slice that keeps every element on its device.
 
     Parameters
@@ -58,7 +58,7 @@ def result_shape(items: Items) -> Shape:
     return tuple(1 if item is None else item.length for item in items if not isinstance(item, int))
 
 
-def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> Slice | None:
+def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
     """Return the slice that *items* take of an array of *shape* in *layout*, on *device*; None if elements must move.
 
     They must, if a step is negative along a sharded axis; if a stretch of blocks dealt round neither begins with a
@@ -74,7 +74,7 @@ def kept_slice(layout: Layout, shape: Shape, items: Items, device: int | None) -
 
 
 @lru_cache(maxsize=1024)
-def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> Slice | None:
+def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: int | None) -> KeptSlice | None:
     """Return `kept_slice`. Layouts on equal meshes are equal, but the result has to be on this very *mesh*, by its id.
 
     An entry of the cache holds its layout, so no other mesh gets this id while the entry is there.
@@ -112,7 +112,7 @@ def _kept_slice(layout: Layout, mesh: int, shape: Shape, items: Items, device: i
     result = Layout(found_axes, layout.mesh)
     result = layout if result == layout else result  # as equal layouts, this very one
     of_result = result.block_shape(tuple(lengths), device) if dropped and device is not None else tuple(counts)
-    return Slice(result, tuple(lengths), tuple(block), of_result)
+    return KeptSlice(result, tuple(lengths), tuple(block), of_result)
 
 
 def own_part(spec: TensorSpec, items: Items, device: int) -> tuple[tuple[slice | int, ...], tuple[slice, ...]] | None:

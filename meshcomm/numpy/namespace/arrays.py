@@ -22,7 +22,7 @@ from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wra
 from meshcomm.numpy.namespace.homes import home
 
 
-class _Arrays(ABCMeta):
+class _WholeArrayType(ABCMeta):
     """What ``isinstance(x, ndarray)``, ``type(x) == ndarray``, ``ndarray(shape)`` and ``class C(ndarray)`` do."""
 
     empty: Any  # makes a new one; `creation` sets it, which imports this
@@ -57,7 +57,7 @@ class _Arrays(ABCMeta):
 WholeArray: Any = None
 
 
-class _WholeArray(Operated, metaclass=_Arrays):
+class _WholeArray(Operated, metaclass=_WholeArrayType):
     """An array that each rank has whole."""
 
     __hash__ = None  # type: ignore[assignment]

@@ -105,10 +105,10 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
         return by_blocks(content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C"))
     if isinstance(content, np.ndarray):
         return of_array(content)
-    return Arrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content
+    return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content
 
 
-class Arrays(Mapping[str, Value]):
+class ZippedArrays(Mapping[str, Value]):
     """The arrays of a ``.npz`` file, as tensors: each is read when it is asked for."""
 
     def __init__(self, file: np.lib.npyio.NpzFile) -> None:
@@ -124,7 +124,7 @@ class Arrays(Mapping[str, Value]):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __enter__(self) -> "Arrays":
+    def __enter__(self) -> "ZippedArrays":
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -94,7 +94,7 @@ def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str 
     return tuple(coordinates)
 
 
-class Grid:
+class CoordinateGrid:
     """``mgrid`` and ``ogrid``: the coordinates of the points of a grid, by slices."""
 
     def __init__(self, name: str) -> None:

@@ -29,7 +29,7 @@ from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.order.samplesort import in_order, kind_to_sort
 
 
-class _How(NamedTuple):
+class _SortKind(NamedTuple):
     """A sort.
 
     Parameters
@@ -85,7 +85,7 @@ def sort(
     ...     print(world.run(program))
     [([0, 1], [3, 1]), ([2, 3], [2, 0])]
     """
-    return _sorted(a, axis, _How("sort", kind, stable), order)
+    return _sorted(a, axis, _SortKind("sort", kind, stable), order)
 
 
 @implements(np.argsort)
@@ -96,7 +96,7 @@ def argsort(
 
     With ``axis=None`` they count the elements of *a* in C order. Parameters, layout and errors are those of `sort`.
     """
-    return _sorted(a, axis, _How("argsort", kind, stable), order)
+    return _sorted(a, axis, _SortKind("argsort", kind, stable), order)
 
 
 @implements(np.ndarray.sort)
@@ -113,7 +113,7 @@ def sort_blocks(
     store("sort", [a], [sort(a, axis, kind, order, stable=stable)])
 
 
-def _sorted(a: object, axis: object, how: _How, order: object) -> DTensor:
+def _sorted(a: object, axis: object, how: _SortKind, order: object) -> DTensor:
     tensor, name = as_tensor(f"numpy.{how.name}", a), how.name
     if order is not None:
         raise TypeError(f"numpy.{name}: order= is not supported for DTensors; sort the field that you need")
@@ -141,7 +141,7 @@ def _axes(name: str, axis: object, ndim: int) -> tuple[int, ...]:
     return normalised_axes(axis, ndim)
 
 
-def _line(tensor: DTensor, how: _How, names: Names, dtype: DType) -> DTensor:
+def _line(tensor: DTensor, how: _SortKind, names: Names, dtype: DType) -> DTensor:
     """Return all elements of *tensor* in order, along one axis that *names* cut. Collective over the mesh."""
     target, shape = Layout([names], tensor.mesh), (tensor.size,)
     if tensor.layout.is_fully_replicated() or not tensor.nbytes:

@@ -210,7 +210,7 @@ class _Sort(NamedTuple):
         chosen = order[np.arange(1, count) * len(order) // count]
         return Splitters(values[chosen], ranks[chosen], at[chosen])
 
-    def _exchanged(self, arrays: list[Array], counts: Indices) -> "_Exchanged":
+    def _exchanged(self, arrays: list[Array], counts: Indices) -> "_ReceivedElements":
         """Return the elements of *arrays* that are for this rank, from all. Collective.
 
         Parameters
@@ -230,13 +230,13 @@ class _Sort(NamedTuple):
         buffers = ranks.together(
             lambda: [new_block((length,), array.dtype) for array in arrays], f"the counts of {ranks.call}"
         )
-        exchanged = _Exchanged(ranks, buffers, uneven - first, even - first)
+        exchanged = _ReceivedElements(ranks, buffers, uneven - first, even - first)
         for array, into in zip(arrays, exchanged.received(), strict=True):
             ranks.exchanged(np.ascontiguousarray(array), counts, into, arriving)
         return exchanged
 
 
-class _Exchanged(NamedTuple):
+class _ReceivedElements(NamedTuple):
     """What a rank has received: arrays with free space around for what ranks around it send to make blocks even.
 
     Parameters

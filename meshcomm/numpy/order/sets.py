@@ -42,7 +42,7 @@ Operand: TypeAlias = DTensor | ArrayLike
 _INDEX = np.dtype(np.intp)
 
 
-class _Wanted(NamedTuple):
+class _UniqueRequest(NamedTuple):
     """What to return besides the distinct elements, and whether NaN is equal to NaN."""
 
     indices: bool = False
@@ -93,7 +93,7 @@ def unique(
     """
     tensor = as_tensor("numpy.unique", ar)
     refuse_outside("numpy.unique", tensor.mesh, "how many distinct elements there are")
-    wanted = _Wanted(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
+    wanted = _UniqueRequest(bool(return_index), bool(return_inverse), bool(return_counts), bool(equal_nan))
     if axis is not None:
         (axis,) = normalised_axes(axis, tensor.ndim)
     results = _unique(tensor, wanted) if axis is None or tensor.ndim == 1 else _unique_rows(tensor, axis, wanted)
@@ -104,7 +104,7 @@ def _names(tensor: DTensor) -> tuple[str, ...]:
     return tensor.layout.sharding_dims
 
 
-def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
+def _unique(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     name, names = "numpy.unique", _names(tensor)
     if not names or not tensor.size:
         return _of_blocks(tensor, wanted)
@@ -130,7 +130,7 @@ def _unique(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     return results
 
 
-def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
+def _of_blocks(tensor: DTensor, wanted: _UniqueRequest) -> list[DTensor]:
     """Return what NumPy makes of each block, for a tensor that each device has, or that has no elements."""
     blocks = wanted.of(tensor._block)
     line = Layout([_names(tensor)], tensor.mesh)
@@ -141,7 +141,7 @@ def _of_blocks(tensor: DTensor, wanted: _Wanted) -> list[DTensor]:
     return results
 
 
-class _Runs(NamedTuple):
+class _EqualRuns(NamedTuple):
     """The runs of equal elements, in order, that begin in the block of this rank.
 
     Parameters
@@ -158,7 +158,7 @@ class _Runs(NamedTuple):
     counts: list[int]
 
 
-def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
+def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _EqualRuns:
     """Return the runs of elements that are in order over all ranks. Collective over the ranks."""
     block = ordered._block
     start = ordered.layout.block_box(ordered.shape)[0][0]
@@ -174,7 +174,7 @@ def _runs(ranks: Ranks, ordered: DTensor, equal_nan: bool) -> _Runs:
     counts, begins = (column.tolist() for column in np.array([np.frombuffer(text, np.int64) for text in texts]).T)
     after = begins[ranks.position + 1 :]
     end = min([ordered.size, *after]) - start
-    return _Runs(first, sum(counts[: ranks.position]), end, counts)
+    return _EqualRuns(first, sum(counts[: ranks.position]), end, counts)
 
 
 def _differ(elements: Array, next_ones: Array, equal_nan: bool) -> Array:
@@ -185,7 +185,7 @@ def _differ(elements: Array, next_ones: Array, equal_nan: bool) -> Array:
     return differ
 
 
-def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _Runs, inverse: Array) -> None:
+def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _EqualRuns, inverse: Array) -> None:
     """Write the number of its run to where each element was. Collective over the ranks.
 
     Parameters
@@ -205,7 +205,7 @@ def _number(ranks: Ranks, tensor: DTensor, ordered: InOrder, runs: _Runs, invers
     deliver(ranks, inverse.shape, owned_elements(tensor, ordered.indices._block), numbers, write)
 
 
-def _unique_rows(tensor: DTensor, axis: int, wanted: _Wanted) -> list[DTensor]:
+def _unique_rows(tensor: DTensor, axis: int, wanted: _UniqueRequest) -> list[DTensor]:
     """Return the distinct subarrays along *axis*: rows, which are compared as elements of many fields."""
     if tensor.dtype.kind == "V":
         raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
@@ -257,7 +257,7 @@ def _operands(name: str, *operands: Operand) -> list[Value]:
 def _distinct(x: Value, index: bool = False) -> Value:
     if isinstance(x, DTensor):
         return unique(x, index)
-    results = _Wanted(indices=index).of(x)
+    results = _UniqueRequest(indices=index).of(x)
     return results if index else results[0]
 
 

@@ -32,7 +32,7 @@ Sizes: TypeAlias = tuple[tuple[str, int], ...]
 """The mesh dimensions, each with its size."""
 
 
-class Group(NamedTuple):
+class AxisGroup(NamedTuple):
     """Source axes and target axes that hold the same elements: from, and up to, these numbers."""
 
     source: slice
@@ -106,7 +106,7 @@ def _without_elements(axes: Specs, source: Shape, target: Shape) -> Regrouping:
     return Regrouping(axes, (0,), ((),), ((),), axes[:same] + ((),) * (len(target) - same))
 
 
-def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
+def groups_of(source: Shape, target: Shape) -> Iterator[AxisGroup]:
     """Yield the groups of two shapes with as many elements, which are not 0.
 
     >>> for group in groups_of((6, 4, 5), (2, 3, 20)):
@@ -128,7 +128,7 @@ def groups_of(source: Shape, target: Shape) -> Iterator[Group]:
         bounds.append((first, (i, j)))
     first = bounds.pop()[0] if bounds else (0, 0)  # axes of length 1 may be left: they belong to the last group
     for (i, j), (k, m) in [*bounds, (first, (len(source), len(target)))]:
-        yield Group(slice(i, k), slice(j, m))
+        yield AxisGroup(slice(i, k), slice(j, m))
 
 
 # -- groups of axes, and their flat axis ------------------------------------------------------------------------------

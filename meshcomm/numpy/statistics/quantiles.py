@@ -52,7 +52,7 @@ class _Statistic(NamedTuple):
     ignores_nan: bool
 
 
-class _Result(NamedTuple):
+class _QuantileResult(NamedTuple):
     """How a result looks.
 
     Parameters
@@ -197,7 +197,9 @@ def _computed(statistic: _Statistic, a: object, axis: Axis, keepdims: bool) -> D
     return relaid(local_result, result.axes(tensor.layout.axes), name)
 
 
-def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool) -> _Result:
+def _described(
+    statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[int, ...], keepdims: bool
+) -> _QuantileResult:
     """Return how the result looks; NumPy's errors for dtypes, arguments and empty arrays, on all ranks alike."""
     where = None if axis is None else axes
     with np.errstate(all="ignore"):
@@ -212,7 +214,7 @@ def _described(statistic: _Statistic, tensor: DTensor, axis: Axis, axes: tuple[i
         remaining = [number for number in range(tensor.ndim) if keepdims or number not in axes]
         return ((),) * leading + tuple(() if number in axes else cut[number] for number in remaining)
 
-    return _Result(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
+    return _QuantileResult(probe.shape[:leading] + _kept(tensor.shape, axes, keepdims), probe.dtype, sharded, nothing)
 
 
 def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
@@ -225,7 +227,7 @@ def _kept(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 # -- of elements in order ---------------------------------------------------------------------------------------------
 
 
-def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _Result) -> DTensor:
+def _of_line(statistic: _Statistic, tensor: DTensor, axes: tuple[int, ...], result: _QuantileResult) -> DTensor:
     """Return the statistic of all elements, on all devices. Collective over the mesh."""
     ordered = in_order(statistic.name, _spread_along(tensor, axes, statistic.name), stable=False, indexed=False).values
 
