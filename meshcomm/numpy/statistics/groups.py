@@ -32,7 +32,7 @@ Reduce: TypeAlias = Callable[[Array], object]
 """What reduces the axes of a block, or of some rows of it."""
 
 
-class Groups(NamedTuple):
+class ElementGroups(NamedTuple):
     """Which elements along an axis belong together.
 
     Parameters
@@ -136,7 +136,7 @@ class Grouping(NamedTuple):
     options: tuple[Hashable, ...]
     function: Reduce
     axes: tuple[int, ...]
-    groups: Groups
+    groups: ElementGroups
     shares: Shares | None = None
 
     def members(self, block: Array, indices: Indices) -> Iterator[Array]:
