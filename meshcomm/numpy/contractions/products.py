@@ -32,7 +32,7 @@ from meshcomm.numpy.contractions.short_products import short_product
 from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.indexing.diagonals import main_diagonal
 from meshcomm.numpy.reductions.reductions import inner_of_alike
-from meshcomm.numpy.shapes.shaping import axis_of
+from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Factor: TypeAlias = DTensor | ArrayLike
 Axes: TypeAlias = tuple[Sequence[int], Sequence[int]]
@@ -103,7 +103,7 @@ def _summed(name: str, operands: Sequence[Value], axes: Axes, out: object = None
     ``ShapeError`` if an axis is not there, is named twice, or has not the length of the other one.
     """
     left, right = operands
-    pairs = [[axis_of(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)]
+    pairs = [[normalised_axis(axis, x.ndim) for axis in numbers] for x, numbers in zip(operands, axes, strict=True)]
     if len(pairs[0]) != len(pairs[1]) or any(len(set(numbers)) < len(numbers) for numbers in pairs):
         raise ShapeError(
             f"numpy.{name}: axes {quote(pairs[0])} of the first operand and {quote(pairs[1])} of the second are no "
@@ -422,7 +422,7 @@ def _crossed(a: Array, b: Array, dtype: DType) -> Array:
 def _cross_of_three(x1: Factor, x2: Factor, *, axis: int = -1) -> DTensor:
     first, second = _factors("linalg.cross", x1, x2)
     for x in (first, second):
-        if x.shape[axis_of(axis, x.ndim)] != 3:
+        if x.shape[normalised_axis(axis, x.ndim)] != 3:
             raise ShapeError(
                 f"numpy.linalg.cross takes vectors of 3 components, not shape {x.shape} along axis {axis}"
             )

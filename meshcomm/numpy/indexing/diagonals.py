@@ -28,7 +28,7 @@ from meshcomm.core.layouts.specs import cut_at
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import implements
 from meshcomm.numpy.reductions.reductions import sum
-from meshcomm.numpy.shapes.shaping import axis_of
+from meshcomm.numpy.shapes.shaping import normalised_axis
 
 
 class Diagonal(NamedTuple):
@@ -119,7 +119,7 @@ def diagonal(a: DTensor, offset: int = 0, axis1: SupportsIndex = 0, axis2: Suppo
     tensor = as_tensor("diagonal", a)
     if tensor.ndim < 2:
         raise ShapeError(f"diagonal takes a tensor of 2 axes or more, not of shape {tensor.shape}")
-    rows, columns = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    rows, columns = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
     if rows == columns:
         raise ShapeError(f"diagonal: axis1 and axis2 are both {rows}; they must be two axes")
     offset = integer(offset, "offset", TypeError)

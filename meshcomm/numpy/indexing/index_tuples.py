@@ -26,7 +26,7 @@ from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.indexing.index_arrays import IndexArray
 from meshcomm.numpy.indexing.indexing import setitem
-from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 Index: TypeAlias = tuple[slice | IndexArray, ...]
 
@@ -166,7 +166,7 @@ def along(name: str, tensor: DTensor, indices: object, axis: int | None, mode: s
     checked = integers(name, indices)
     if axis is None:
         return flat(name, tensor, checked, mode)
-    number = axis_of(axis, tensor.ndim)
+    number = normalised_axis(axis, tensor.ndim)
     return (*[slice(None)] * number, with_mode(name, checked, tensor.shape[number], mode))
 
 
@@ -212,7 +212,7 @@ def beside(name: str, tensor: DTensor, indices: object, axis: int | None) -> tup
         if array.ndim != 1:
             raise ShapeError(f"{name}: with axis=None, indices have one axis, not shape {array.shape}")
         return array, None
-    number = axis_of(axis, tensor.ndim)
+    number = normalised_axis(axis, tensor.ndim)
     if array.ndim != tensor.ndim:
         raise ShapeError(
             f"{name}: indices of shape {array.shape} must have as many axes as the tensor of {tensor.shape}"

@@ -36,7 +36,7 @@ from meshcomm.numpy.indexing.index_tuples import (
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
 from meshcomm.numpy.indexing.nonzero import truth, where_true
-from meshcomm.numpy.shapes.shaping import axis_of, broadcast_to, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, broadcast_to, regrouped
 
 
 @implements(np.take, partly=True)
@@ -186,7 +186,7 @@ def repeat(a: DTensor, repeats: DTensor | ArrayLike, axis: int | None = None) ->
     counts = unwrapped(repeats)
     if axis is None:
         tensor, axis = regrouped(tensor, (tensor.size,), name="repeat"), 0
-    axis = axis_of(axis, tensor.ndim)
+    axis = normalised_axis(axis, tensor.ndim)
     n = tensor.shape[axis]
     if not isinstance(counts, DTensor):
         counts = np.atleast_1d(as_array(counts))

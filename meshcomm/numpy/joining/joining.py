@@ -29,7 +29,7 @@ from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
-from meshcomm.numpy.shapes.shaping import axis_of, expand_dims, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, expand_dims, regrouped
 
 
 @refusable
@@ -84,7 +84,7 @@ def _stacked(tensors: Sequence[Tensor], axis: int, layout: Layout | None = None,
     if len(shapes) > 1:
         raise ShapeError(f"stack of shapes {', '.join(map(str, sorted(shapes)))}: all shapes must be equal")
     ndim = len(next(iter(shapes), ())) + 1
-    new = axis_of(axis, ndim)
+    new = normalised_axis(axis, ndim)
     alike = [x for x in listed if isinstance(x, DTensor) and x.layout is unwrapped(tensors[0]).layout]  # type: ignore[union-attr]
     if len(alike) == len(listed) > 0 and layout is None and len({x.dtype for x in alike}) == 1:
         first = alike[0]
@@ -113,7 +113,7 @@ def _joined(
         axis = 0
     else:
         arrays = [x if isinstance(x, DTensor) else np.asarray(x) for x in agreed]
-        axis = axis_of(axis, max(x.ndim for x in arrays))
+        axis = normalised_axis(axis, max(x.ndim for x in arrays))
     shape = _joined_shape(name, [x.shape for x in arrays], axis)
     dtype = _joined_dtype(arrays, **kinds)
     largest = max((x for x in arrays if isinstance(x, DTensor)), key=lambda t: t.nbytes)
@@ -241,7 +241,7 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
     they are; a slice of blocks dealt round may have to move.
     """
     tensor = as_tensor("array_split", ary)
-    axis = axis_of(axis, tensor.ndim)
+    axis = normalised_axis(axis, tensor.ndim)
     n = tensor.shape[axis]
     try:
         count = index(indices_or_sections)  # type: ignore[arg-type]
@@ -260,7 +260,7 @@ def array_split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: in
 def split(ary: DTensor, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[DTensor]:
     """Return `array_split`; ``ShapeError`` if sections would differ in length."""
     tensor = as_tensor("split", ary)
-    n = tensor.shape[axis_of(axis, tensor.ndim)]
+    n = tensor.shape[normalised_axis(axis, tensor.ndim)]
     if isinstance(indices_or_sections, int | np.integer) and indices_or_sections > 0 and n % indices_or_sections:
         raise ShapeError(
             f"split of {counted(n, 'element')} into {indices_or_sections} sections: they must be equally long"
@@ -283,7 +283,7 @@ def _split_along(name: str, axis: int, least: int) -> Function:
 def unstack(x: DTensor, /, *, axis: int = 0) -> tuple[DTensor, ...]:
     """Return the slices along *axis*, each without it."""
     tensor = as_tensor("unstack", x)
-    before = (slice(None),) * axis_of(axis, tensor.ndim)
+    before = (slice(None),) * normalised_axis(axis, tensor.ndim)
     return tuple(getitem(tensor, (*before, number)) for number in range(tensor.shape[len(before)]))
 
 

@@ -24,7 +24,7 @@ from meshcomm.errors import ShapeError
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.taking import taken
 from meshcomm.numpy.joining.padding_values import STATISTICS, mirrored, pairs, ramps, statistics
-from meshcomm.numpy.shapes.shaping import axis_of
+from meshcomm.numpy.shapes.shaping import normalised_axis
 
 Width: TypeAlias = tuple[int, int]
 
@@ -118,7 +118,7 @@ def _widths(pad_width: object, ndim: int) -> list[Width]:
     if isinstance(pad_width, dict):
         listed: list[Any] = [(0, 0)] * ndim
         for axis, width in pad_width.items():
-            listed[axis_of(axis, ndim)] = width if isinstance(width, tuple | list) else (width, width)
+            listed[normalised_axis(axis, ndim)] = width if isinstance(width, tuple | list) else (width, width)
         pad_width = listed if ndim else 0
     try:
         pairs = np.broadcast_to(np.asarray(pad_width), (ndim, 2)).tolist()

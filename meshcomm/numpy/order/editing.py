@@ -22,14 +22,14 @@ from meshcomm.numpy.indexing.nonzero import where_true
 from meshcomm.numpy.indexing.taking import repeated
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort
-from meshcomm.numpy.shapes.shaping import axis_of, regrouped
+from meshcomm.numpy.shapes.shaping import normalised_axis, regrouped
 
 
 def _line_or(name: str, tensor: DTensor, axis: int | None) -> tuple[DTensor, int]:
     """Return the tensor and the axis, or the flattened tensor and its only axis."""
     if axis is None:
         return (tensor if tensor.ndim == 1 else regrouped(tensor, (tensor.size,), name=name)), 0
-    return tensor, axis_of(axis, tensor.ndim)
+    return tensor, normalised_axis(axis, tensor.ndim)
 
 
 @implements(np.delete, partly=True)

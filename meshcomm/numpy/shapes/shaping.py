@@ -283,7 +283,7 @@ def _at_least(ndim: int, function: Callable[..., Array]) -> Function:
 # -- axes in another order --------------------------------------------------------------------------------------------
 
 
-def axis_of(axis: object, ndim: int) -> int:
+def normalised_axis(axis: object, ndim: int) -> int:
     """Return one *axis* of a tensor with *ndim* axes, counted from 0; ``ShapeError`` if it is none."""
     if isinstance(axis, list | tuple) or axis is None:
         raise ShapeError(f"axis must be an integer, not {quote(axis)}")
@@ -306,14 +306,14 @@ def _each_axis(axes: int | Sequence[int], ndim: int) -> list[int]:
     """Return *axes* from 0, in the order in which they are given."""
     listed = tuple(axes) if np.ndim(axes) else (axes,)  # type: ignore[arg-type]  # a sequence of any class
     normalised_axes(listed, ndim)  # which finds an axis that is named twice
-    return [axis_of(a, ndim) for a in listed]
+    return [normalised_axis(a, ndim) for a in listed]
 
 
 @operation(np.swapaxes)
 def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
     tensor = as_tensor("swapaxes", a)
     order = list(range(tensor.ndim))
-    first, second = axis_of(axis1, tensor.ndim), axis_of(axis2, tensor.ndim)
+    first, second = normalised_axis(axis1, tensor.ndim), normalised_axis(axis2, tensor.ndim)
     order[first], order[second] = second, first
     return decision(transpose)(tensor, order)
 
@@ -321,7 +321,10 @@ def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
 @operation(np.rollaxis)
 def _rollaxis(a: DTensor, axis: int, start: int = 0) -> Call | DTensor:
     tensor = as_tensor("rollaxis", a)
-    moved, before = axis_of(axis, tensor.ndim), axis_of(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
+    moved, before = (
+        normalised_axis(axis, tensor.ndim),
+        normalised_axis(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim,
+    )
     if before < 0:
         raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
     order = [i for i in range(tensor.ndim) if i != moved]
