@@ -317,7 +317,7 @@ def in_bounds(share: IndexShare, axis: int, length: int) -> Indices:
     return np.where(indices < 0, indices + length, indices).astype(np.intp)
 
 
-def call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
+def index_call_text(name: str, base: DTensor, asked: IndexRequest) -> str:
     """Return what the ranks compare about a call with an index."""
     specs = base.layout.specs_text
     index = ", ".join(f"{x.shape} {x.layout.specs_text if isinstance(x, DTensor) else 'plain'}" for x in asked.indices)
@@ -358,7 +358,7 @@ def get(name: str, base: DTensor, asked: IndexRequest) -> DTensor:
     shape = (*lengths[:at], *asked.shape, *lengths[at:])
     result = Layout(specs, base.mesh)
     names = _names(base, asked.axes)
-    text = call_text(name, base, asked)
+    text = index_call_text(name, base, asked)
 
     def fetched(block: Array) -> Array:
         with ranks_along(name, base.mesh, names, text) as ranks:
@@ -436,7 +436,7 @@ def put(name: str, base: DTensor, asked: IndexRequest, value: Operand | None, ho
         to = Layout((*cut, *(base.layout.axes[axis] for axis in rest)), base.mesh)
         shape = (*((1,) * len(asked.shape) if constant else asked.shape), *(base.shape[axis] for axis in rest))
         own_rows = local_rows(name, spread, shape, to, base.dtype if how is None else None)
-    text = call_text(name, base, asked)
+    text = index_call_text(name, base, asked)
     if value is not None and not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
 

@@ -19,7 +19,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.index_arrays import (
     IndexRequest,
     as_combined,
-    call_text,
+    index_call_text,
     in_bounds,
     in_front,
     index_layout,
@@ -93,7 +93,7 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
             raise
         return out
 
-    text = call_text(name, base, asked)
+    text = index_call_text(name, base, asked)
     if not isinstance(value, DTensor) and not shape_of(value):
         text = f"{text}, of {value!r}"
     combined_here = together(name, base.mesh, text, lambda: on_blocks(share, base))
