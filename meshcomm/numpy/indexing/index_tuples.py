@@ -55,7 +55,7 @@ def numbers(mesh: Mesh, axis: int, ndim: int, names: Names, n: int) -> DTensor:
     return make(on_device(mesh, lambda _: indices_along(layout, shape, axis)), layout, shape, np.dtype(np.intp))
 
 
-def flattened(name: str, operand: object) -> IndexArray:
+def flat_operand(name: str, operand: object) -> IndexArray:
     """Return a tensor, array or number with one axis. Collective if elements of a tensor have to move."""
     value = unwrapped(operand)
     if isinstance(value, DTensor):
@@ -95,7 +95,7 @@ def check_square(name: str, shape: Shape, free: int) -> None:
         raise ShapeError(f"{name} of shape {shape}: all axes must be of equal length")
 
 
-def integers(name: str, indices: object) -> IndexArray:
+def integer_indices(name: str, indices: object) -> IndexArray:
     """Return *indices* as integers; NumPy's ``TypeError`` for others than integers and bools."""
     value = unwrapped(indices)
     array = value if isinstance(value, DTensor) else as_array(value)
@@ -163,7 +163,7 @@ def along(name: str, tensor: DTensor, indices: object, axis: int | None, mode: s
     ``IndexError`` for one that is out of bounds, if no mode is for those: for flat ones here, else where it is used.
     """
     check_mode(name, mode)
-    checked = integers(name, indices)
+    checked = integer_indices(name, indices)
     if axis is None:
         return flat(name, tensor, checked, mode)
     number = normalised_axis(axis, tensor.ndim)

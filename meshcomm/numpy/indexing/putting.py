@@ -32,8 +32,8 @@ from meshcomm.numpy.indexing.index_tuples import (
     check_mode,
     check_square,
     flat,
-    flattened,
-    integers,
+    flat_operand,
+    integer_indices,
     numbers,
     on_mesh,
     unravelled,
@@ -67,7 +67,7 @@ def put(a: DTensor, ind: DTensor | ArrayLike, v: DTensor | ArrayLike, mode: str 
     tensor = as_tensor(name, a)
     check_mode(name, mode)
     tensor = np.atleast_1d(tensor)  # type: ignore[assignment]  # it shares the block
-    indices = flattened(name, integers(name, ind))
+    indices = flat_operand(name, integer_indices(name, ind))
     values = _in_turn(name, v, indices)
     if values is not None and indices.shape[0]:
         assign(name, tensor, flat(name, tensor, indices, mode), values)
@@ -93,7 +93,7 @@ def _in_turn(name: str, values: object, index: IndexArray) -> Operand | None:
 
 def _in_line(name: str, values: object) -> DTensor | Array:
     """Return *values* in C order, on one axis; a plain array or number without an axis if it is just one."""
-    line = flattened(name, values)
+    line = flat_operand(name, values)
     return line.reshape(()) if line.size == 1 and not isinstance(line, DTensor) else line
 
 

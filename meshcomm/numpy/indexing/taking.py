@@ -31,7 +31,7 @@ from meshcomm.numpy.indexing.index_tuples import (
     beside_index,
     beside_shape,
     flat,
-    flattened,
+    flat_operand,
     on_mesh,
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
@@ -168,7 +168,7 @@ def extract(condition: DTensor | ArrayLike, arr: DTensor) -> DTensor:
         return getitem(tensor, truth(mask) if isinstance(mask, DTensor) else mask)
     if not tensor.ndim:
         tensor = regrouped(tensor, (1,), name=name)
-    index = _chosen(name, tensor, flattened(name, mask))
+    index = _chosen(name, tensor, flat_operand(name, mask))
     return indexed(name, tensor, flat(name, tensor, index))
 
 
@@ -218,7 +218,7 @@ def repeated(name: str, tensor: DTensor, counts: IndexArray, axis: int) -> DTens
     tensor = relaid(tensor, tensor.layout.undealt([axis]), "repeat")
     line = tensor.layout.take([axis])
     if isinstance(counts, DTensor):
-        at_hand = relaid(flattened(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
+        at_hand = relaid(flat_operand(name, counts), line.axes, name)  # type: ignore[arg-type]  # a tensor
     else:
         agree_on_plain(name, [tensor, counts], mesh)
         at_hand = distribute(counts, line)
