@@ -109,7 +109,7 @@ class Contraction(FieldsOnly):
     @cached_property
     def lengths(self) -> dict[str, int]:
         """The number of elements of each index."""
-        return lengths_of(self.operands)
+        return index_lengths(self.operands)
 
     @cached_property
     def summed(self) -> Names:
@@ -336,7 +336,7 @@ def _text(factor: Factor, plan: Plan | None) -> str:
     return f"{source} -> {target}" + (": each device has it already" if only_cuts(plan) else "")
 
 
-def lengths_of(operands: tuple[Factor, ...]) -> dict[str, int]:
+def index_lengths(operands: tuple[Factor, ...]) -> dict[str, int]:
     """Return the number of elements of each index, in the order in which the operands have them."""
     return {index: n for operand in operands for index, n in zip(operand.indices, operand.shape, strict=True)}
 

@@ -22,7 +22,7 @@ from meshcomm.core.layouts.mistakes import no_layout
 from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
-from meshcomm.numpy.contractions.contraction import Contraction, Factor, lengths_of, spread_over
+from meshcomm.numpy.contractions.contraction import Contraction, Factor, index_lengths, spread_over
 from meshcomm.numpy.contractions.grids import ContractionProblem, ScratchTooSmallError, cheapest_contraction
 from meshcomm.numpy.indexing.diagonals import kept_diagonal
 
@@ -238,7 +238,7 @@ def default_layout(result: str, operands: Sequence[Factor], mesh: Mesh) -> Layou
         taken.update(names)
     cutting = {name for operand in operands for name in used(operand.layout)}
     left = tuple(name for name, size in mesh.dims if name in cutting and name not in taken and size > 1)
-    lengths = lengths_of(tuple(operands))
+    lengths = index_lengths(tuple(operands))
     shape = tuple(lengths[index] for index in result)
     return Layout(spread_over(tuple(axes), shape, left, mesh) if left else axes, mesh)
 
@@ -433,7 +433,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
         for indices, operand in zip(expression.operands, operands, strict=True)
     ]
     if layout is not None:
-        lengths = lengths_of(tuple(left))
+        lengths = index_lengths(tuple(left))
         layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
     factors, path, problems = tuple(left), list[tuple[int, ...]](), list[ContractionProblem]()
 
@@ -442,7 +442,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
         for number in sorted(turn, reverse=True):
             del left[number]
         needed = {*expression.result, *(index for factor in left for index in factor.indices)}
-        lengths = lengths_of(taken)
+        lengths = index_lengths(taken)
         indices = expression.result if last else "".join(i for i in lengths if i in needed)
         goal = layout if last and layout is not None else default_layout(indices, factors if last else taken, mesh)
         result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)

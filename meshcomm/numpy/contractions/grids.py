@@ -31,7 +31,7 @@ from meshcomm.numpy.contractions.contraction import (
     Contraction,
     Factor,
     arithmetic_seconds,
-    lengths_of,
+    index_lengths,
     local_limit,
     pack_limit,
 )
@@ -81,7 +81,7 @@ class ContractionProblem(FieldsOnly):
     @cached_property
     def lengths(self) -> dict[str, int]:
         """The number of elements of each index."""
-        return lengths_of(self.operands)
+        return index_lengths(self.operands)
 
     def on(self, mesh: Mesh) -> "ContractionProblem":
         """Return the same problem on a mesh whose dimensions are factors of those of this one."""
