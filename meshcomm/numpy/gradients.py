@@ -33,7 +33,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import world_of
 from meshcomm.errors import GroupError
 from meshcomm.numpy.contractions.contractions import einsum, product_subscripts
-from meshcomm.numpy.contractions.einsum import LETTERS, parsed
+from meshcomm.numpy.contractions.einsum import LETTERS, parse_subscripts
 from meshcomm.numpy.indexing.index_arrays import has_arrays
 from meshcomm.numpy.indexing.indexing import setitem, update
 from meshcomm.numpy.reductions.reductions import spread
@@ -167,7 +167,7 @@ def einsum_vjp(grad: Value, subscripts: str, operands: Sequence[Value], number: 
     >>> einsum_vjp(np.float64(1), "ii", (t,), 0).to_numpy().tolist()
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    expression = parsed(subscripts, tuple(np.shape(untraced(x)) for x in operands))
+    expression = parse_subscripts(subscripts, tuple(np.shape(untraced(x)) for x in operands))
     letters = dict(zip(dict.fromkeys("".join(expression.operands)), LETTERS, strict=False))
     free = iter(LETTERS[len(letters) :])
     terms = ["".join(letters[i] for i in term) for term in expression.operands]

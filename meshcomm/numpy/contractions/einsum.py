@@ -82,7 +82,7 @@ def _letters(subscripts: object) -> str:
 
 
 @lru_cache(maxsize=1024)
-def parsed(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
+def parse_subscripts(subscripts: str, shapes: tuple[Shape, ...]) -> Expression:
     """Return the expression that *subscripts* are for operands of these *shapes*; ``ShapeError`` if they do not fit.
 
     Source: the rules of `numpy.einsum`.
@@ -426,7 +426,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     limit: int | None,
     machine: Machine,
 ) -> EinsumPlan:
-    expression, mesh = parsed(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
+    expression, mesh = parse_subscripts(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))

@@ -27,7 +27,7 @@ from meshcomm.core.arrays.create import from_callback
 from meshcomm.core.arrays.dtensor import DTensor, as_tensor, unwrapped
 from meshcomm.errors import ShapeError
 from meshcomm.numpy.contractions.contractions import arguments_of, contracting, matmul
-from meshcomm.numpy.contractions.einsum import parsed, repeated_axes
+from meshcomm.numpy.contractions.einsum import parse_subscripts, repeated_axes
 from meshcomm.numpy.contractions.short_products import short_product
 from meshcomm.numpy.elementwise.signatures import decision, implements, operation
 from meshcomm.numpy.indexing.diagonals import main_diagonal
@@ -549,7 +549,7 @@ def _einsum_of_numpy(
         raise TypeError(f"numpy.einsum takes no {names}=; meshcomm.einsum has layout= and max_scratch_bytes=")
     text, tensors = arguments_of(operands[0], operands[1:])
     if out is dtype is None and len(tensors) == 1 and isinstance(tensors[0], DTensor) and isinstance(text, str):
-        (indices,), result_indices = parsed(text, (tensors[0].shape,))
+        (indices,), result_indices = parse_subscripts(text, (tensors[0].shape,))
         if set(indices) == set(result_indices):
             return _view(tensors[0], indices, result_indices)
     call = contracting("numpy.einsum", operands[0], operands[1:], dtype=dtype, casting=casting)
