@@ -34,7 +34,7 @@ from meshcomm.numpy.contractions.contraction import Contraction, ContractionPane
 from meshcomm.numpy.contractions.einsum import EinsumPlan, EinsumOperand, from_lists, plan_of, repeated_axes
 from meshcomm.numpy.contractions.grids import ContractionProblem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
-from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, stored, summed_up
+from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, summed_up
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
 from meshcomm.numpy.elementwise.signatures import operation
 from meshcomm.numpy.indexing.diagonals import diagonal
@@ -390,7 +390,7 @@ class _PanelContraction:
                 partial = new_block(turn.partial, self._dtype)
             multiply(current, IndexedBlock(partial, indices), adds=not turn.begins, limit=limit)
             if turn.ends:
-                stored(self._reduced(turn, partial), target, adds=turn.again)
+                store_product(self._reduced(turn, partial), target, adds=turn.again)
                 partial = None
         return into
 

@@ -118,7 +118,7 @@ class _Summed:
         total = IndexedBlock(block.array, remaining)
         if axes:
             total = IndexedBlock(np.sum(block.array, axis=axes, dtype=_arithmetic(into.dtype)), remaining)
-        stored(total.ordered(indices), into, adds=self._adds)
+        store_product(total.ordered(indices), into, adds=self._adds)
 
 
 class _Elementwise:
@@ -137,11 +137,11 @@ class _Elementwise:
             lists = [[axes[index] for index in block.indices] for block in (a, b)]
             out = [axes[index] for index in indices]
             products = np.einsum(a.array, lists[0], b.array, lists[1], out, dtype=dtype, casting="unsafe")
-            stored(products, into, adds=self._adds)
+            store_product(products, into, adds=self._adds)
             return
         left, right = a.ordered(indices), b.ordered(indices)
         if self._adds or dtype != into.dtype:
-            stored(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, adds=self._adds)
+            store_product(np.multiply(left, right, dtype=dtype, casting="unsafe"), into, adds=self._adds)
         else:
             np.multiply(left, right, out=into, dtype=dtype, casting="unsafe")
 
@@ -177,7 +177,7 @@ class _Matrices:
         products = np.matmul(left, right)
         order = stack + rows + columns
         product = IndexedBlock(products.reshape([lengths[index] for index in order]), order)
-        stored(product.ordered(self._result.indices), self._result.array, adds=self._adds)
+        store_product(product.ordered(self._result.indices), self._result.array, adds=self._adds)
 
 
 class _Matrix:
@@ -225,7 +225,7 @@ def summed_up(shares: Array) -> Array:
     return np.asarray(total, shares.dtype, order="C")
 
 
-def stored(values: Array, into: Array, *, adds: bool) -> None:
+def store_product(values: Array, into: Array, *, adds: bool) -> None:
     """Write an array into another one, or add it."""
     if adds:
         np.add(into, values, out=into, casting="unsafe")
