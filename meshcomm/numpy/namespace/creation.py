@@ -27,7 +27,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on, moved
-from meshcomm.numpy.namespace.making import by_blocks, for_program, of_array, of_data, small
+from meshcomm.numpy.namespace.making import create_by_blocks, for_program, of_array, of_data, small
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 Made = TypeVar("Made", bound=Callable[..., Any])
@@ -369,7 +369,7 @@ def arange(
         block[index < 2] = seeds[index[index < 2]]
         return block
 
-    return by_blocks((count,), kind, where, some)
+    return create_by_blocks((count,), kind, where, some)
 
 
 def _count(first: Value, last: Value, step: Value) -> int:
@@ -450,7 +450,7 @@ def linspace(
             numbers[-1:] = last
         return (np.floor(numbers) if ends.dtype.kind in "iu" else numbers).astype(ends.dtype)
 
-    samples = by_blocks((num,), ends.dtype, where, block)
+    samples = create_by_blocks((num,), ends.dtype, where, block)
     return (samples, step) if retstep else samples
 
 
@@ -480,7 +480,7 @@ def eye(
 
     if kind.hasobject or prod(shape) * kind.itemsize < WHOLE_BELOW:
         return of_array(_numpys.eye(*shape, k, kind), where)
-    return by_blocks(shape, kind, where, block)
+    return create_by_blocks(shape, kind, where, block)
 
 
 @own

@@ -18,7 +18,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._tuning import WHOLE_ARRAY
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.ranks.meshes import mesh_of_program
-from meshcomm.numpy.namespace.making import by_blocks, of_array
+from meshcomm.numpy.namespace.making import create_by_blocks, of_array
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 File: TypeAlias = str | os.PathLike[str] | BinaryIO
@@ -102,7 +102,7 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
             raise
         content = np.load(file, None, **options)  # of objects, which are not mapped
     if isinstance(content, np.memmap):
-        return by_blocks(content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C"))
+        return create_by_blocks(content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C"))
     if isinstance(content, np.ndarray):
         return of_array(content)
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content

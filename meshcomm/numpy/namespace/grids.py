@@ -15,7 +15,7 @@ from meshcomm.core._types import Array
 from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, own
 from meshcomm.numpy.namespace.devices import layout_on
-from meshcomm.numpy.namespace.making import by_blocks
+from meshcomm.numpy.namespace.making import create_by_blocks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 
 _numpys: Any = np
@@ -36,7 +36,7 @@ def indices(
         lengths = [s.stop - s.start for s in slices]
         return _numpys.array(whole, dtype).reshape(lengths)  # type: ignore[no-any-return]
 
-    return by_blocks((len(shape), *shape), dtype, layout, block)
+    return create_by_blocks((len(shape), *shape), dtype, layout, block)
 
 
 @own
@@ -53,7 +53,7 @@ def fromfunction(
     lengths = tuple(map(int, shape))
     cut = layout_on(layout, lengths, np.dtype(dtype))
     coordinates = [
-        by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
+        create_by_blocks(lengths, dtype, cut, lambda slices, axis=axis: _along(axis, slices, dtype))  # type: ignore[misc]
         for axis in range(len(lengths))
     ]
     return function(*coordinates, **kwargs)
@@ -115,7 +115,7 @@ class CoordinateGrid:
             lengths = [s.stop - s.start for s in slices[1:]]
             return np.stack([np.broadcast_to(line, lengths) for line in cut[slices[0]]]).reshape([-1, *lengths])
 
-        return by_blocks((len(lines), *shape), np.result_type(*lines), None, block)
+        return create_by_blocks((len(lines), *shape), np.result_type(*lines), None, block)
 
 
 class Joined:

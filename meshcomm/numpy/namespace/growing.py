@@ -11,7 +11,7 @@ from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array, DType, Shape
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_growing
-from meshcomm.numpy.namespace.making import by_blocks
+from meshcomm.numpy.namespace.making import create_by_blocks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 Growing: TypeAlias = Callable[..., Value]
@@ -36,7 +36,7 @@ def _by_indices(shape: Shape, dtype: DType, block: Callable[[Sequence[Array]], A
     is_cut = prod(shape) * dtype.itemsize >= WHOLE_BELOW and not dtype.hasobject and mesh.size == mesh.world.size
     if not is_cut or layout_for(shape, dtype, mesh).is_fully_replicated():
         return NotImplemented
-    return by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
+    return create_by_blocks(shape, dtype, None, lambda slices: block([np.arange(s.start, s.stop) for s in slices]))
 
 
 @_grows(np.outer)

@@ -105,7 +105,7 @@ def of_data(array: Array, where: Device | None = None) -> Value:
     return result
 
 
-def by_blocks(
+def create_by_blocks(
     shape: ShapeLike, dtype: DTypeLike, where: Device | None, block: Callable[[tuple[slice, ...]], Array]
 ) -> Value:
     """Return the tensor whose block is what *block* makes of its slices, on each rank.
