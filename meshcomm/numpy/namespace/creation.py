@@ -39,7 +39,7 @@ OWN: dict[str, Callable[..., Any]] = {}
 _FEW = WHOLE_BELOW // 16  # numbers of any dtype, which are made at once
 
 
-def own(function: Made) -> Made:
+def register(function: Made) -> Made:
     """Register *function*, and give it the text of NumPy's function of this name."""
     name = function.__name__
     OWN[name] = function
@@ -86,7 +86,7 @@ def _filler(name: str, text: str) -> Callable[..., Value]:
         return _filled(name, shape, dtype, where, order)
 
     made.__name__, made.__doc__ = name, text
-    return own(made)
+    return register(made)
 
 
 zeros, ones = _filler("zeros", "Return a tensor of zeros."), _filler("ones", "Return a tensor of ones.")
@@ -94,7 +94,7 @@ empty = _filler("empty", "Return a tensor with any content.")
 type(WholeArray).empty = staticmethod(empty)  # np.ndarray(shape, dtype)
 
 
-@own
+@register
 def full(
     shape: ShapeLike,
     fill_value: Value,
@@ -141,13 +141,13 @@ def _liker(name: str, text: str) -> Callable[..., Value]:
 
     made.__name__ = f"{name}_like"
     made.__doc__ = f"{text}, with the shape of *a*; of a tensor, by default with its layout."
-    return own(made)
+    return register(made)
 
 
 zeros_like, ones_like = _liker("zeros", "Return a tensor of zeros"), _liker("ones", "Return a tensor of ones")
 
 
-@own
+@register
 def empty_like(
     prototype: Value,
     /,
@@ -163,7 +163,7 @@ def empty_like(
     return _like("empty", prototype, dtype, shape, device if layout is None else layout)
 
 
-@own
+@register
 def full_like(
     a: Value,
     fill_value: Value,
@@ -182,7 +182,7 @@ def full_like(
 # -- from arrays ------------------------------------------------------------------------------------------------------
 
 
-@own
+@register
 def array(
     object: Value,
     dtype: DTypeLike | None = None,
@@ -210,7 +210,7 @@ def array(
     return result[(None,) * (ndmin - result.ndim)] if result.ndim < ndmin else result
 
 
-@own
+@register
 def asarray(
     a: Value,
     dtype: DTypeLike | None = None,
@@ -303,14 +303,14 @@ def _as_asarray(name: str) -> Callable[..., Value]:
         return _of_numpys(a, numpys(a, *args, **kwargs), where)
 
     made.__doc__ = f"Return what numpy.{name} returns; of a tensor a tensor, in C order."
-    return own(made)
+    return register(made)
 
 
 asanyarray, ascontiguousarray = _as_asarray("asanyarray"), _as_asarray("ascontiguousarray")
 asfortranarray, require = _as_asarray("asfortranarray"), _as_asarray("require")
 
 
-@own
+@register
 def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | None = None) -> Value:
     """Return *a* as a tensor; ``ValueError`` if it has an infinity or a NaN. Collective."""
     result = asarray(a, dtype)
@@ -319,7 +319,7 @@ def asarray_chkfinite(a: Value, dtype: DTypeLike | None = None, order: str | Non
     return result
 
 
-@own
+@register
 def from_dlpack(
     x: Value, /, *, device: Device | None = None, copy: bool | None = None, layout: Layout | None = None
 ) -> Value:
@@ -330,7 +330,7 @@ def from_dlpack(
 # -- numbers in a row -------------------------------------------------------------------------------------------------
 
 
-@own
+@register
 def arange(
     start_or_stop: Value = None,
     /,
@@ -405,7 +405,7 @@ def _whole(name: str) -> Callable[..., Value]:
         return as_tensors(numpys(*args, **kwargs), layout, of_data if name in _OF_DATA else of_array)
 
     made.__doc__ = f"Return what numpy.{name} returns, as tensors. Each rank makes all of it, unless it takes tensors."
-    return own(made)
+    return register(made)
 
 
 def as_tensors(result: Value, where: Device | None = None, make: Callable[..., Value] = of_array) -> Value:
@@ -417,7 +417,7 @@ def as_tensors(result: Value, where: Device | None = None, make: Callable[..., V
     return result
 
 
-@own
+@register
 def linspace(
     start: Value,
     stop: Value,
@@ -457,7 +457,7 @@ def linspace(
 # -- grids ------------------------------------------------------------------------------------------------------------
 
 
-@own
+@register
 def eye(
     N: int,  # noqa: N803 - NumPy's name
     M: int | None = None,  # noqa: N803
@@ -483,7 +483,7 @@ def eye(
     return create_by_blocks(shape, kind, where, block)
 
 
-@own
+@register
 def identity(n: int, dtype: DTypeLike | None = None, *, like: object = None, layout: Layout | None = None) -> Value:
     """Return the identity matrix of *n* rows."""
     return eye(n, dtype=float if dtype is None else dtype, layout=layout)

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from meshcomm.core._tracing import Value
 from meshcomm.core._types import Array
 from meshcomm.core.layouts.layout import Layout
-from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, own
+from meshcomm.numpy.namespace.creation import as_tensors, asarray, empty, register
 from meshcomm.numpy.namespace.devices import layout_on
 from meshcomm.numpy.namespace.making import create_by_blocks
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW
@@ -21,7 +21,7 @@ from meshcomm.numpy.namespace.rule import WHOLE_BELOW
 _numpys: Any = np
 
 
-@own
+@register
 def indices(
     dimensions: Sequence[int], dtype: DTypeLike = int, sparse: bool = False, layout: Layout | None = None
 ) -> Value:
@@ -39,7 +39,7 @@ def indices(
     return create_by_blocks((len(shape), *shape), dtype, layout, block)
 
 
-@own
+@register
 def fromfunction(
     function: Callable[..., Value],
     shape: Sequence[int],
@@ -67,7 +67,7 @@ def _along(axis: int, slices: Sequence[slice], dtype: DTypeLike) -> Array:
     return np.broadcast_to(line, lengths).copy()
 
 
-@own
+@register
 def meshgrid(*xi: Value, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> Value:
     """Return the coordinates of the points of a grid, as a tuple of tensors that are cut as the rule says.
 
