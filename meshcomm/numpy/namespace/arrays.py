@@ -19,7 +19,7 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.core.layouts.mesh import Mesh
 from meshcomm.core.ranks.meshes import mesh_of_program
 from meshcomm.numpy.namespace._arrays import Operated, array_function, array_wrap
-from meshcomm.numpy.namespace.homes import home
+from meshcomm.numpy.namespace.homes import small_arrays
 
 
 class _WholeArrayType(ABCMeta):
@@ -86,7 +86,7 @@ class _WholeArray(Operated, metaclass=_WholeArrayType):
 
     def as_tensor(self) -> DTensor:
         """Return the tensor that shares the memory, whole on each rank. Functions of tensors only take this one."""
-        return home().make(self)
+        return small_arrays().make(self)
 
     @property
     def base(self) -> Any:

@@ -25,11 +25,11 @@ from meshcomm.core.ranks.meshes import get_default_mesh, mesh_of_program
 from meshcomm.numpy.namespace._arrays import set_kind
 from meshcomm.numpy.namespace.arrays import WholeArray
 from meshcomm.numpy.namespace.devices import Device, layout_on
-from meshcomm.numpy.namespace.homes import Home, home, home_of
+from meshcomm.numpy.namespace.homes import SmallArrays, small_arrays, small_arrays_on
 from meshcomm.numpy.namespace.rule import WHOLE_BELOW, layout_for
 
 
-def _made(home: Home, array: Array) -> Value:
+def _made(home: SmallArrays, array: Array) -> Value:
     """Return what the program gets of an array that all ranks have: an array, or its tensor on other meshes."""
     return whole_array(array) if home.everyone else home.make(array)
 
@@ -50,12 +50,12 @@ def small(array: Array) -> Value:
         return array
     if get_default_mesh() is None:  # as in most programs: it takes less time than `home`
         return array.view(WholeArray)
-    return _made(home(), array)
+    return _made(small_arrays(), array)
 
 
 def is_on_all_ranks() -> bool:
     """Return whether what the program makes is on all ranks: so small arrays are NumPy's."""
-    return is_alone() or get_default_mesh() is None or home().everyone
+    return is_alone() or get_default_mesh() is None or small_arrays().everyone
 
 
 def has_arrays(tensor: DTensor) -> bool:
@@ -141,7 +141,7 @@ def _item(array: Array, index: Value) -> Value:
     items = index if isinstance(index, tuple) else (index,)
     mesh = next(x.mesh for x in items if isinstance(x, DTensor))
     note(array, mesh)
-    return home_of(mesh).make(array)[index]
+    return small_arrays_on(mesh).make(array)[index]
 
 
 set_kind(WholeArray, _grown, of_array, _item)
