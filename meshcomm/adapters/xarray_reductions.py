@@ -28,7 +28,7 @@ from meshcomm.blocks.regions import read
 from meshcomm.core._types import Array, DType
 from meshcomm.core.arrays.dtensor import DTensor
 from meshcomm.core.layouts.boxes import Box
-from meshcomm.numpy.statistics.groups import Grouping, ElementGroups, Shares, grouped, shares_of
+from meshcomm.numpy.statistics.groups import ElementGroups, Grouping, Shares, grouped, shares_of
 
 _groupby = import_module("xarray.core.groupby")
 _is_numeric = _groupby._is_numeric_aggregatable_dtype

@@ -31,7 +31,7 @@ from meshcomm.core.ranks.local_errors import refusable
 from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
-from meshcomm.numpy.contractions.einsum import EinsumPlan, EinsumOperand, from_lists, plan_of, repeated_axes
+from meshcomm.numpy.contractions.einsum import EinsumOperand, EinsumPlan, from_lists, plan_of, repeated_axes
 from meshcomm.numpy.contractions.grids import ContractionProblem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
 from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, summed_up

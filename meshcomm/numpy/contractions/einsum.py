@@ -426,7 +426,10 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     limit: int | None,
     machine: Machine,
 ) -> EinsumPlan:
-    expression, mesh = parse_subscripts(subscripts, tuple(operand.shape for operand in operands)), operands[0].layout.mesh
+    expression, mesh = (
+        parse_subscripts(subscripts, tuple(operand.shape for operand in operands)),
+        operands[0].layout.mesh,
+    )
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))

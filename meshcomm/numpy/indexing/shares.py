@@ -19,9 +19,9 @@ from meshcomm.core.layouts.layout import Layout
 from meshcomm.numpy.indexing.index_arrays import (
     IndexRequest,
     as_combined,
-    index_call_text,
     in_bounds,
     in_front,
+    index_call_text,
     index_layout,
     local_index,
     local_rows,

@@ -36,7 +36,7 @@ from meshcomm.numpy.indexing.index_tuples import (
 )
 from meshcomm.numpy.indexing.indexing import getitem, indexed
 from meshcomm.numpy.indexing.nonzero import truth, where_true
-from meshcomm.numpy.shapes.shaping import normalised_axis, broadcast_to, regrouped
+from meshcomm.numpy.shapes.shaping import broadcast_to, normalised_axis, regrouped
 
 
 @implements(np.take, partly=True)

@@ -29,7 +29,7 @@ from meshcomm.numpy.elementwise.signatures import Function, implements
 from meshcomm.numpy.elementwise.values import astype
 from meshcomm.numpy.indexing.indexing import getitem
 from meshcomm.numpy.joining.pieces import put
-from meshcomm.numpy.shapes.shaping import normalised_axis, expand_dims, regrouped
+from meshcomm.numpy.shapes.shaping import expand_dims, normalised_axis, regrouped
 
 
 @refusable

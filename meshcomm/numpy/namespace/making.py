@@ -48,7 +48,7 @@ def small(array: Array) -> Value:
     """Return what the program gets of a small array that all ranks have."""
     if is_alone():
         return array
-    if get_default_mesh() is None:  # as in most programs: it takes less time than `home`
+    if get_default_mesh() is None:  # as in most programs: it takes less time than `small_arrays`
         return array.view(WholeArray)
     return _made(small_arrays(), array)
 

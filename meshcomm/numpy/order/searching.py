@@ -66,7 +66,7 @@ def as_whole(operand: Operand) -> Array:
     return np.empty((0,) * operand.ndim, operand.dtype) if array is None else array
 
 
-def replicated(operand: Operand, mesh: Mesh) -> DTensor:
+def as_replicated(operand: Operand, mesh: Mesh) -> DTensor:
     """Return *operand* as a tensor: itself if it is one, else on each device."""
     if isinstance(operand, DTensor):
         return operand
@@ -134,10 +134,10 @@ def searchsorted(
     ordered, values, order = agree_on_plain(name, operands, mesh)
     np.searchsorted(sample(ordered), sample(values), side)  # NumPy's errors
     if order is not None:
-        ordered = _in_order_of(replicated(ordered, mesh), order)
+        ordered = _in_order_of(as_replicated(ordered, mesh), order)
     if not isinstance(ordered, DTensor) or not is_sharded(ordered):
         whole = as_whole(ordered)
-        return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), replicated(values, mesh))
+        return _of_blocks(name, lambda block: np.searchsorted(whole, block, side), as_replicated(values, mesh))
     if isinstance(values, DTensor) and is_sharded(values):
         how = Answers(side, lambda block, start, asked: np.searchsorted(block, asked, side) + start, _INDEX)
         return answered(name, in_flat_order(ordered, name), values, how)
@@ -199,7 +199,7 @@ def isin(
     np.isin(np.zeros(1, wanted.dtype), np.zeros(1, others.dtype), kind=kind)  # NumPy's errors
     if not isinstance(others, DTensor) or not is_sharded(others):
         whole = as_whole(others)
-        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), replicated(wanted, mesh))
+        return _of_blocks(name, lambda block: np.isin(block, whole, invert=invert), as_replicated(wanted, mesh))
     if isinstance(wanted, DTensor) and is_sharded(wanted):
         line = in_order(name, others, stable=False, indexed=False).values
         result = answered(name, line, wanted, Answers("right", _is_there, np.dtype(bool)))
@@ -242,7 +242,7 @@ def digitize(x: DTensor | ArrayLike, bins: DTensor | ArrayLike, right: bool = Fa
     if not isinstance(edges, DTensor) or not is_sharded(edges):
         whole = as_whole(edges)
         return _of_blocks(
-            name, lambda block: np.asarray(np.digitize(block, whole, right)), replicated(values, mesh_of(operands))
+            name, lambda block: np.asarray(np.digitize(block, whole, right)), as_replicated(values, mesh_of(operands))
         )
     np.digitize(np.zeros(1), np.asarray(sample(edges)))  # NumPy's errors
     side: Side = "left" if right else "right"

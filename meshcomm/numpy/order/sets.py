@@ -34,7 +34,7 @@ from meshcomm.numpy.indexing.index_arrays import owned_elements
 from meshcomm.numpy.joining.joining import concatenate
 from meshcomm.numpy.order.order import argsort, sort
 from meshcomm.numpy.order.samplesort import InOrder, in_order
-from meshcomm.numpy.order.searching import isin, replicated
+from meshcomm.numpy.order.searching import as_replicated, isin
 from meshcomm.numpy.shapes.shaping import regrouped
 
 Operand: TypeAlias = DTensor | ArrayLike
@@ -211,7 +211,7 @@ def _unique_rows(tensor: DTensor, axis: int, wanted: _UniqueRequest) -> list[DTe
         raise TypeError(f"The axis argument to unique is not supported for dtype {tensor.dtype}")
     names, mesh = _names(tensor), tensor.mesh
     if not tensor.size:
-        return [replicated(array, mesh) for array in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
+        return [as_replicated(array, mesh) for array in wanted.of(np.empty(tensor.shape, tensor.dtype), axis)]
     move: Value = np.moveaxis  # of tensors, by NumPy's protocol
     moved: DTensor = move(tensor, axis, 0)
     rows = relaid(moved, (names, *((),) * (moved.ndim - 1)), "numpy.unique")
@@ -303,7 +303,7 @@ def intersect1d(
     if not assume_unique:
         distinct = [_distinct(side, return_indices) for side in sides]
         if return_indices:
-            firsts = [replicated(index, mesh) for _, index in distinct]
+            firsts = [as_replicated(index, mesh) for _, index in distinct]
             distinct = [values for values, _ in distinct]
         sides = distinct
     both = concatenate(sides)
@@ -336,7 +336,7 @@ def setdiff1d(ar1: Operand, ar2: Operand, assume_unique: bool = False) -> DTenso
     first, second = _operands("numpy.setdiff1d", ar1, ar2)
     mesh = mesh_of([first, second])
     first = first if assume_unique else _distinct(first)
-    result: DTensor = replicated(first, mesh)[isin(first, second, invert=True)]
+    result: DTensor = as_replicated(first, mesh)[isin(first, second, invert=True)]
     return result
 
 
