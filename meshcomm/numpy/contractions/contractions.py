@@ -32,7 +32,7 @@ from meshcomm.core.ranks.meshes import location_text
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, ContractionPanel, local_limit, only_cuts
 from meshcomm.numpy.contractions.einsum import EinsumOperand, EinsumPlan, from_lists, plan_of, repeated_axes
-from meshcomm.numpy.contractions.grids import ContractionProblem, cheapest_contraction
+from meshcomm.numpy.contractions.grids import Problem, cheapest_contraction
 from meshcomm.numpy.contractions.lent_products import LentProduct, Order, can_lend, lent
 from meshcomm.numpy.contractions.local_products import IndexedBlock, multiply, store_product, summed_up
 from meshcomm.numpy.contractions.short_products import product_of_one_device, short_product
@@ -211,9 +211,7 @@ def _without_repeats(tensor: DTensor, indices: str) -> DTensor:
 # -- running ----------------------------------------------------------------------------------------------------------
 
 
-def _contract(
-    name: str, planned: tuple[ContractionProblem, Contraction], tensors: list[DTensor], limit: int | None
-) -> DTensor:
+def _contract(name: str, planned: tuple[Problem, Contraction], tensors: list[DTensor], limit: int | None) -> DTensor:
     """Return the result of a contraction. Collective over the mesh if elements move."""
     (problem, contraction), mesh, block = planned, tensors[0].mesh, None
     if contraction.moves:
@@ -228,7 +226,7 @@ def _contract(
     return make(block, layout, problem.result.shape, problem.result.dtype)
 
 
-def _text(name: str, problem: ContractionProblem, limit: int | None, orders: tuple[Order, ...]) -> str:
+def _text(name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...]) -> str:
     texts = (
         f"{factor.shape} {factor.dtype} in {factor.layout.specs_text}"
         + ("" if order is not None and list(order) == sorted(order) else f" with axes in the order {order}")
@@ -241,7 +239,7 @@ def _text(name: str, problem: ContractionProblem, limit: int | None, orders: tup
 
 
 def _built(
-    name: str, problem: ContractionProblem, limit: int | None, orders: tuple[Order, ...], scope: Session
+    name: str, problem: Problem, limit: int | None, orders: tuple[Order, ...], scope: Session
 ) -> Callable[..., Array]:
     contraction = cheapest_contraction(problem, limit, scope.machine)
     shapes = _shapes(contraction, scope.device)
@@ -374,11 +372,8 @@ class _PanelContraction:
             for fetch in turn.fetches:
                 number, last = fetch.number, moved[fetch.number]
                 if last is None or last.shape != fetch.shape:  # it goes before memory for the next one is taken
-                    last, moved[number], current[number] = (
-                        None,
-                        None,
-                        IndexedBlock(blocks[number], self._indices[number]),
-                    )
+                    last = moved[number] = None
+                    current[number] = IndexedBlock(blocks[number], self._indices[number])
                 factor = self._fetched(fetch, blocks[number], last)
                 moved[number] = None if fetch.move is None else factor
                 current[number] = IndexedBlock(factor, self._indices[number])

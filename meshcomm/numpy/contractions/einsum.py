@@ -23,7 +23,7 @@ from meshcomm.core.layouts.refinement import same_grid
 from meshcomm.core.layouts.specs import free_names
 from meshcomm.errors import LayoutError, MeshError, ShapeError
 from meshcomm.numpy.contractions.contraction import Contraction, Factor, index_lengths, spread_over
-from meshcomm.numpy.contractions.grids import ContractionProblem, ScratchTooSmallError, cheapest_contraction
+from meshcomm.numpy.contractions.grids import Problem, ScratchTooSmallError, cheapest_contraction
 from meshcomm.numpy.indexing.diagonals import kept_diagonal
 
 Path: TypeAlias = tuple[tuple[int, ...], ...]
@@ -293,7 +293,7 @@ class EinsumPlan(FieldsOnly):
     expression: Expression
     operands: tuple[Factor, ...]
     path: Path
-    problems: tuple[ContractionProblem, ...]
+    problems: tuple[Problem, ...]
     limit: int | None
     machine: Machine
 
@@ -426,10 +426,8 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     limit: int | None,
     machine: Machine,
 ) -> EinsumPlan:
-    expression, mesh = (
-        parse_subscripts(subscripts, tuple(operand.shape for operand in operands)),
-        operands[0].layout.mesh,
-    )
+    expression = parse_subscripts(subscripts, tuple(operand.shape for operand in operands))
+    mesh = operands[0].layout.mesh
     kind = _kind([operand.dtype for operand in operands], dtype, casting)
     left = [
         _without_repeats(Factor(indices, operand.shape, operand.layout, operand.dtype))
@@ -438,7 +436,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
     if layout is not None:
         lengths = index_lengths(tuple(left))
         layout = _checked_layout(layout, tuple(lengths[index] for index in expression.result), mesh)
-    factors, path, problems = tuple(left), list[tuple[int, ...]](), list[ContractionProblem]()
+    factors, path, problems = tuple(left), list[tuple[int, ...]](), list[Problem]()
 
     def contract(turn: tuple[int, ...], *, last: bool) -> None:
         taken = tuple(left[number] for number in turn)
@@ -449,7 +447,7 @@ def _planned(  # noqa: PLR0917 - the key of a cache
         indices = expression.result if last else "".join(i for i in lengths if i in needed)
         goal = layout if last and layout is not None else default_layout(indices, factors if last else taken, mesh)
         result = Factor(indices, tuple(lengths[i] for i in indices), goal, kind)
-        problems.append(ContractionProblem(taken, result))
+        problems.append(Problem(taken, result))
         left.append(result)
         path.append(turn)
 

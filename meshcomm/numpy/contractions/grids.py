@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import permutations
 from math import ceil, gcd, inf, isqrt, prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from meshcomm.core._tuning import DEFAULT_SCRATCH
 from meshcomm.core._types import FieldsOnly, Names
@@ -39,6 +39,9 @@ from meshcomm.numpy.contractions.contraction import (
 TOLERATED = 1.1
 _MOST_LOOPED = 4  # indices: the longest ones are tried as loops
 _MOST_LOOPS = 3  # of them, one within the other
+
+Assignment: TypeAlias = dict[str, str | None]
+"""For each mesh dimension, the index that it cuts; None if it cuts none."""
 
 
 class PanelLoops(NamedTuple):
@@ -62,7 +65,7 @@ class PanelLoops(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ContractionProblem(FieldsOnly):
+class Problem(FieldsOnly):
     """What is to be planned: the operands, and the result, on one mesh."""
 
     operands: tuple[Factor, ...]
@@ -83,16 +86,16 @@ class ContractionProblem(FieldsOnly):
         """The number of elements of each index."""
         return index_lengths(self.operands)
 
-    def on(self, mesh: Mesh) -> "ContractionProblem":
+    def on(self, mesh: Mesh) -> "Problem":
         """Return the same problem on a mesh whose dimensions are factors of those of this one."""
         moved = [Factor(f.indices, f.shape, refined(f.layout, mesh), f.dtype) for f in self.factors]
-        return ContractionProblem(tuple(moved[:-1]), moved[-1])
+        return Problem(tuple(moved[:-1]), moved[-1])
 
 
-class ContractionGrid:
+class IndexGrid:
     """How the indices of a problem are cut over its mesh while blocks are multiplied, and an estimate of its cost."""
 
-    def __init__(self, problem: ContractionProblem, assignment: dict[str, str | None]) -> None:
+    def __init__(self, problem: Problem, assignment: Assignment) -> None:
         self.problem, self.assignment = problem, assignment
         mesh = problem.mesh
         dims: dict[str, list[str]] = {index: [] for index in problem.lengths}
@@ -357,13 +360,13 @@ def _better(a: PanelLoops, b: PanelLoops) -> bool:
 class GridChoice(NamedTuple):
     """A grid, its panels, and its cost in seconds by the model."""
 
-    grid: ContractionGrid
+    grid: IndexGrid
     loops: PanelLoops
     seconds: float
 
 
 @lru_cache(maxsize=1024)
-def cheapest_contraction(problem: ContractionProblem, limit: int | None, machine: Machine) -> Contraction:
+def cheapest_contraction(problem: Problem, limit: int | None, machine: Machine) -> Contraction:
     """Return the plan of a contraction that costs the least by the model, and keeps to the scratch limit.
 
     `ScratchTooSmallError` if no plan does. None is the default limit, or the minimum if that is more.
@@ -386,20 +389,18 @@ def cheapest_contraction(problem: ContractionProblem, limit: int | None, machine
     )
 
 
-def _best(
-    grids: list[ContractionGrid], starts: list[ContractionGrid], limit: float, machine: Machine
-) -> GridChoice | None:
+def _best(grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine) -> GridChoice | None:
     """Return the cheapest grid with panels along as few indices as possible; None if none keeps to the limit."""
     candidates = (_best_along(number, grids, starts, limit, machine) for number in range(1, _MOST_LOOPS + 1))
     return next((candidate for candidate in candidates if candidate is not None), None)
 
 
 def _best_along(
-    number: int, grids: list[ContractionGrid], starts: list[ContractionGrid], limit: float, machine: Machine
+    number: int, grids: list[IndexGrid], starts: list[IndexGrid], limit: float, machine: Machine
 ) -> GridChoice | None:
     fewest, fitted = inf, dict[int, PanelLoops | None]()
 
-    def loops_of(grid: ContractionGrid) -> PanelLoops | None:
+    def loops_of(grid: IndexGrid) -> PanelLoops | None:
         if id(grid) not in fitted:
             fitted[id(grid)] = grid.loops(_for_panels(limit, grid.problem.mesh), number)
         return fitted[id(grid)]
@@ -435,7 +436,7 @@ def _for_panels(limit: float, mesh: Mesh) -> float:
     return limit - pack_limit(int(limit), mesh) - local_limit(int(limit))
 
 
-def _minimum(grid: ContractionGrid) -> int:
+def _minimum(grid: IndexGrid) -> int:
     """Return the lowest scratch limit with which panels of *grid* fit."""
     least, mesh = grid.minimum(), grid.problem.mesh
     if not grid.moves:
@@ -446,9 +447,9 @@ def _minimum(grid: ContractionGrid) -> int:
     return ceil(limit)
 
 
-def _grids(problem: ContractionProblem, machine: Machine) -> tuple[list[ContractionGrid], list[ContractionGrid]]:
+def _grids(problem: Problem, machine: Machine) -> tuple[list[IndexGrid], list[IndexGrid]]:
     """Return the grids to choose from, and those among them that keep an operand or the result."""
-    visited: dict[tuple[str | None, ...], ContractionGrid] = {}
+    visited: dict[tuple[str | None, ...], IndexGrid] = {}
     starts = [_visit(problem, assignment, visited) for assignment in _starts(problem)]
     for start in starts:
         _climb(start, machine, visited)
@@ -456,7 +457,7 @@ def _grids(problem: ContractionProblem, machine: Machine) -> tuple[list[Contract
     split = _split(problem.mesh)
     best = min(grids, key=lambda grid: grid.seconds(machine, grid.bytes_moved))
     if split is not None and best.bytes_moved > 0:
-        finer, again = problem.on(split), dict[tuple[str | None, ...], ContractionGrid]()
+        finer, again = problem.on(split), dict[tuple[str | None, ...], IndexGrid]()
         owners = {name: _factors_of(problem.mesh, split, name) for name, _ in problem.mesh.dims}
         assignment = {factor: best.assignment[name] for name, factors in owners.items() for factor in factors}
         _climb(_visit(finer, assignment, again), machine, again)
@@ -464,10 +465,10 @@ def _grids(problem: ContractionProblem, machine: Machine) -> tuple[list[Contract
     return grids, starts
 
 
-def _starts(problem: ContractionProblem) -> Iterator[dict[str, str | None]]:
+def _starts(problem: Problem) -> Iterator[Assignment]:
     """Return grids that keep a factor: mesh dimensions that do not cut it cut what they cut in others."""
     for first in (problem.result, *problem.operands):
-        assignment: dict[str, str | None] = {name: None for name, _ in problem.mesh.dims}
+        assignment: Assignment = {name: None for name, _ in problem.mesh.dims}
         for factor in (first, *problem.factors):
             for index, names in zip(factor.indices, factor.layout.axes, strict=True):
                 for name in names:
@@ -476,18 +477,14 @@ def _starts(problem: ContractionProblem) -> Iterator[dict[str, str | None]]:
         yield assignment
 
 
-def _visit(
-    problem: ContractionProblem,
-    assignment: dict[str, str | None],
-    visited: dict[tuple[str | None, ...], ContractionGrid],
-) -> ContractionGrid:
+def _visit(problem: Problem, assignment: Assignment, visited: dict[tuple[str | None, ...], IndexGrid]) -> IndexGrid:
     key = tuple(assignment.values())
     if key not in visited:
-        visited[key] = ContractionGrid(problem, assignment)
+        visited[key] = IndexGrid(problem, assignment)
     return visited[key]
 
 
-def _climb(start: ContractionGrid, machine: Machine, visited: dict[tuple[str | None, ...], ContractionGrid]) -> None:
+def _climb(start: IndexGrid, machine: Machine, visited: dict[tuple[str | None, ...], IndexGrid]) -> None:
     """Visit grids that are cheaper and cheaper: each differs from the last one in one mesh dimension."""
     problem, best = start.problem, start
     cost = best.seconds(machine, best.bytes_moved)

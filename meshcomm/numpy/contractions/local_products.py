@@ -33,9 +33,8 @@ class IndexedBlock(NamedTuple):
         """Return the view of some elements of *index*; all, if the block does not have it."""
         if index not in self.indices:
             return self
-        return IndexedBlock(
-            self.array[(slice(None),) * self.indices.index(index) + (slice(start, stop),)], self.indices
-        )
+        axis = self.indices.index(index)
+        return IndexedBlock(self.array[(slice(None),) * axis + (slice(start, stop),)], self.indices)
 
     def ordered(self, indices: str) -> Array:
         """Return the view with axes in the order of *indices*, and an axis of length 1 for each that is missing."""

@@ -42,6 +42,9 @@ Take: TypeAlias = Callable[[DTensor, Items], DTensor]
 
 IndexArray: TypeAlias = DTensor | Indices
 
+Nonzero: TypeAlias = Callable[[Any], tuple[IndexArray, ...]]
+"""Returns where a mask is true."""
+
 _MOST_AXES = 64
 """Axes. NumPy 2 allows no more."""
 
@@ -92,9 +95,7 @@ def _is_bool(x: object) -> bool:
 # -- from an index to a request ---------------------------------------------------------------------------------------
 
 
-def request(
-    name: str, tensor: DTensor, index: object, nonzero: Callable[[Any], tuple[IndexArray, ...]]
-) -> IndexRequest:
+def request(name: str, tensor: DTensor, index: object, nonzero: Nonzero) -> IndexRequest:
     """Return the *index* of *tensor* in parts. Collective over the mesh if it has plain arrays, or masks.
 
     Parameters
@@ -138,11 +139,9 @@ def request(
                 items[-1] = Stretch(0, tensor.shape[axis])
                 positions.append(position)
             axis += 1
-    shape_found = _broadcast(arrays, len(items))
     together = positions == list(range(positions[0], positions[0] + len(positions)))
-    return IndexRequest(
-        tuple(items), tuple(arrays), tuple(arrays.values()), shape_found, min(arrays) if together else 0
-    )
+    at = min(arrays) if together else 0
+    return IndexRequest(tuple(items), tuple(arrays), tuple(arrays.values()), _broadcast(arrays, len(items)), at)
 
 
 def _normal(part: object) -> Value:

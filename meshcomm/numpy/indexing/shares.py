@@ -81,10 +81,8 @@ def combined(name: str, base: DTensor, asked: IndexRequest, value: Operand, how:
         begins = way.neutral is None or len(first) == 1
         out = block.copy() if begins else np.full(block.shape, way.neutral, block.dtype)
         # NumPy's function reads beyond an array of values that is shorter than the index.
-        local = as_combined(how, rows, block)
-        local = (
-            local.reshape(()) if local.size == 1 else np.broadcast_to(local, (*layout.block_shape(asked.shape), *row))
-        )
+        local, lengths = as_combined(how, rows, block), layout.block_shape(asked.shape)
+        local = local.reshape(()) if local.size == 1 else np.broadcast_to(local, (*lengths, *row))
         try:
             how.at(np.moveaxis(out, asked.axes, range(len(asked.axes))), tuple(x.array for x in index), local)
         except IndexError:

@@ -102,9 +102,7 @@ def load(file: File, mmap_mode: str | None = None, **options: Value) -> Value:
             raise
         content = np.load(file, None, **options)  # of objects, which are not mapped
     if isinstance(content, np.memmap):
-        return create_by_blocks(
-            content.shape, content.dtype, None, lambda slices: np.array(content[slices], order="C")
-        )
+        return create_by_blocks(content.shape, content.dtype, None, lambda part: np.array(content[part], order="C"))
     if isinstance(content, np.ndarray):
         return of_array(content)
     return ZippedArrays(content) if isinstance(content, np.lib.npyio.NpzFile) else content

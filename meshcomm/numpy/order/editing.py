@@ -172,9 +172,7 @@ def _inserted_here(name: str, tensor: DTensor, axis: int, where: Indices, values
 
     def inserted(block: Array) -> Array:
         number = layout.block_numbers(mesh.rank or 0)[axis]
-        local = np.sort(
-            order[ends[number] : ends[number + 1]]
-        )  # as they came: of equal indices, the first stays first
+        local = np.sort(order[ends[number] : ends[number + 1]])  # of equal indices, the first stays first
         box = layout.block_box(tensor.shape)
         local_rows = np.take(cut_out(rows, (*box[:axis], (0, len(where)), *box[axis + 1 :])), local, axis)
         return np.insert(block, where[local] - starts[number], local_rows, axis)

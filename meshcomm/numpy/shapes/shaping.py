@@ -321,10 +321,8 @@ def _swapaxes(a: DTensor, axis1: int, axis2: int) -> Call | DTensor:
 @operation(np.rollaxis)
 def _rollaxis(a: DTensor, axis: int, start: int = 0) -> Call | DTensor:
     tensor = as_tensor("rollaxis", a)
-    moved, before = (
-        normalised_axis(axis, tensor.ndim),
-        normalised_axis(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim,
-    )
+    moved = normalised_axis(axis, tensor.ndim)
+    before = normalised_axis(start, tensor.ndim + 1) if start >= 0 else start + tensor.ndim
     if before < 0:
         raise ShapeError(f"rollaxis to {start}: a tensor with {counted(tensor.ndim, 'axis')} has no such one")
     order = [i for i in range(tensor.ndim) if i != moved]
